@@ -1,0 +1,42 @@
+# The two commands to know: `make serve` and `make test`. Both set up what they need.
+
+PYTHON ?= python3
+# Empty leaves PyTorch out: `make serve TORCH=`. TorchScript models are then UNAVAILABLE, all others serve.
+TORCH ?= torch==2.13.0
+REPOSITORY ?= examples/model_repository
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: serve test lint bench install clean
+
+serve: install
+	@exec $(BIN)/eagleray serve --model-repository $(REPOSITORY) $(ARGS)
+
+test: install
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install
+	$(BIN)/python -m benchmarks $(ARGS)
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH) --editable '.[examples]' --group dev
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .bench
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What a client or an operator touches: builder, ingress, HTTP, metrics, CLI."""

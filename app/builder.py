@@ -1,0 +1,79 @@
+"""The Serve application `eagleray`: the ingress and the repository controller.
+
+`serve deploy serve_config.yaml` names `app.builder:build` as its import path and gives the settings in `args`.
+"""
+
+from typing import Any
+
+from ray import serve
+
+from app.ingress import Ingress
+from app.settings import Settings, environment
+from deployments.controller_options import ControllerOptions
+from deployments.repository_controller import RepositoryController
+from protocol.limits import Limits
+from repository_loader.plan import PlanSettings
+from repository_loader.repository import LoaderOptions
+
+APPLICATION = "eagleray"
+INGRESS = "Ingress"
+CONTROLLER = "RepositoryController"
+
+
+def build(args: dict[str, Any]) -> serve.Application:
+    """Return the application for these settings; those that `args` leaves out come from the environment."""
+    settings = Settings(**{**environment(), **args})
+    limits = Limits(http_max_input_size_bytes=settings.http_max_input_size)
+    controller = serve.deployment(RepositoryController).options(
+        name=CONTROLLER,
+        num_replicas=1,
+        max_ongoing_requests=10_000,
+        ray_actor_options={"num_cpus": 0},
+        health_check_period_s=settings.health_check_period_s,
+        graceful_shutdown_wait_loop_s=0.1,
+    )
+    ingress = serve.deployment(Ingress).options(
+        name=INGRESS,
+        num_replicas=1,
+        max_ongoing_requests=10_000,
+        max_replicas_per_node=1,
+        user_config={},
+        ray_actor_options={"num_cpus": 0},
+        health_check_period_s=settings.health_check_period_s,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=settings.exit_timeout_secs + 5.0,
+    )
+    bound = controller.bind(controller_options(settings, limits))
+    return ingress.bind(settings.model_dump(exclude_unset=True), limits, bound)
+
+
+def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
+    """Translate the settings for the controller."""
+    backend_settings = settings.backend_settings()
+    default_size = backend_settings.get("", {}).get("default-max-batch-size", "4")
+    return ControllerOptions(
+        repositories=settings.model_repository,
+        loader=LoaderOptions(
+            disable_auto_complete_config=settings.disable_auto_complete_config or settings.strict_model_config,
+            default_max_batch_size=int(default_size),
+            model_config_name=settings.model_config_name,
+            backend_settings=backend_settings,
+            kind_gpu_fallback_to_cpu=settings.kind_gpu_fallback_to_cpu,
+            gpu_memory_bytes=settings.gpu_memory_bytes,
+        ),
+        plan=PlanSettings(placement=settings.placement, num_cpus_per_replica=settings.replica_num_cpus),
+        limits=limits,
+        load_models=_chosen(settings),
+        lane_tcp=settings.lane_tcp,
+        health_check_period_s=settings.health_check_period_s,
+        drain_timeout_s=min(10.0, settings.exit_timeout_secs),
+        gpu_memory_bytes=settings.gpu_memory_bytes,
+    )
+
+
+def _chosen(settings: Settings) -> tuple[str, ...] | None:
+    if settings.model_control_mode == "none":
+        if settings.load_model:
+            raise ValueError("--load-model can only be given with --model-control-mode=explicit")
+        return None
+    return None if settings.load_model == ("*",) else settings.load_model

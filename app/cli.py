@@ -1,0 +1,146 @@
+"""The command line: `eagleray serve | validate | plan | version`.
+
+Exit codes: 0, 1 (something failed at run time), 2 (usage or configuration).
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import click
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from app.settings import Settings, environment
+from repository_loader.overrides import Placement
+
+RUNTIME_ERROR = 1
+USAGE_ERROR = 2
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
+    annotation = field.annotation
+    default = "" if field.default in ((), "", None) else f"  [default: {_spell(field.default)}]"
+    text = f"{field.description}{default}"
+    attributes: dict[str, Any] = {"help": text, "default": None}
+    if get_origin(annotation) is tuple:
+        attributes["multiple"] = True
+    elif annotation is bool:
+        attributes |= {"type": click.BOOL, "is_flag": False, "flag_value": True, "metavar": "BOOL"}
+    elif get_args(annotation) and isinstance(get_args(annotation)[0], str):
+        attributes["type"] = click.Choice(get_args(annotation), case_sensitive=False)
+    elif annotation in (int, float):
+        attributes["type"] = annotation
+    return click.option(f"--{name.replace('_', '-')}", name, **attributes)
+
+
+def _spell(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command a flag for every setting."""
+    for name, field in reversed(Settings.model_fields.items()):
+        command = _option(name, field)(command)
+    return command
+
+
+def read_settings(flags: dict[str, Any]) -> Settings:
+    """Merge flags and environment; paths of local repositories become absolute, since replicas run elsewhere."""
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    merged = {**environment(), **given}
+    if not merged.get("model_repository"):
+        raise click.UsageError("--model-repository must be specified")
+    merged["model_repository"] = tuple(os.path.abspath(path) for path in merged["model_repository"])
+    for path in merged["model_repository"]:
+        if not Path(path).is_dir():
+            raise click.UsageError(f"the model repository {path} is not a folder")
+    try:
+        settings = Settings(**merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise click.UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from error
+    if settings.load_model and settings.model_control_mode != "explicit":
+        raise click.UsageError("--load-model can only be given with --model-control-mode=explicit")
+    return settings
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def main() -> None:
+    """Serve Triton model repositories from a Ray cluster."""
+
+
+@main.command()
+@settings_options
+@click.option("--num-cpus", type=float, default=0.0, help="CPUs that the local Ray gets; 0: all of this machine's.")
+@click.option("--ray-address", default="", help="A running Ray cluster to use ('auto' finds one); empty: start one.")
+@click.option("--dashboard-port", type=int, default=0, help="Port of the Ray dashboard; 0: 8265 or the next free one.")
+@click.option("--dashboard/--no-dashboard", default=True, help="Whether the local Ray has its dashboard.")
+def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any) -> None:
+    """Serve model repositories until Ctrl-C."""
+    settings = read_settings(flags)
+    # Read by Ray when it is imported, here and in every process that it starts.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    from app.local_server import LocalServer, RayOptions, StartFailed
+    from app.ports import PortTaken
+
+    options = RayOptions(ray_address, num_cpus, dashboard, dashboard_port)
+    # A local cluster has no other nodes.
+    settings = settings if ray_address else settings.model_copy(update={"lane_tcp": False})
+    try:
+        sys.exit(LocalServer(settings, options).run())
+    except (PortTaken, StartFailed) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(RUNTIME_ERROR)
+
+
+@main.command()
+@click.argument("repositories", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--disable-auto-complete-config", is_flag=True, help="Require complete configurations.")
+def validate(repositories: tuple[str, ...], as_json: bool, disable_auto_complete_config: bool) -> None:
+    """Read, complete and check repositories; print file:line:column for each fault. Starts nothing."""
+    from app.offline import print_findings, read_repositories
+
+    snapshot = read_repositories(repositories, disable_auto_complete_config)
+    sys.exit(print_findings(snapshot, as_json))
+
+
+@main.command()
+@click.argument("repositories", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--placement", type=click.Choice(["isolated", "packed", "embedded"]), default="isolated")
+@click.option("--num-cpus", type=float, default=0.0, help="CPUs of the cluster; 0: this machine's.")
+@click.option("--num-gpus", type=int, default=0, help="GPUs of the cluster.")
+@click.option("--gpu-memory-bytes", type=int, default=16 << 30, help="Memory of each GPU.")
+def plan(
+    repositories: tuple[str, ...],
+    as_json: bool,
+    placement: Placement,
+    num_cpus: float,
+    num_gpus: int,
+    gpu_memory_bytes: int,
+) -> None:
+    """Print the deployments that repositories would become, with their resources. Starts nothing."""
+    from app.offline import print_plan, read_repositories
+    from repository_loader.plan import ClusterResources, PlanSettings
+
+    snapshot = read_repositories(repositories, False, num_gpus, gpu_memory_bytes)
+    resources = ClusterResources(num_cpus or float(os.cpu_count() or 1), num_gpus, gpu_memory_bytes)
+    sys.exit(print_plan(snapshot, PlanSettings(placement), resources, as_json))
+
+
+@main.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    click.echo(installed("eagleray"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""One request that is not inference, handed to an ASGI application, its answer written to the connection."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from app.http.head import Head
+from app.http.responses import error_response, response_head
+
+logger = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+AsgiApp = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+class AsgiConnection(Protocol):
+    """The connection's side of an exchange."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        ...
+
+    def finish(self, keep_alive: bool) -> None:
+        """The answer is complete."""
+        ...
+
+
+class AsgiExchange:
+    """Runs the application once; the body was read before."""
+
+    def __init__(self, app: AsgiApp, connection: AsgiConnection, head: Head, body: bytes, client: Any) -> None:
+        self._app = app
+        self._connection = connection
+        self._head = head
+        self._body = body
+        self._client = client
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._started = False
+        self._chunked = False
+        self._complete = False
+        self._gone = asyncio.Event()
+        self._body_read = False
+
+    def disconnect(self) -> None:
+        """The client has gone."""
+        self._gone.set()
+
+    def _scope(self) -> dict[str, Any]:
+        head = self._head
+        raw_path, _, query = head.url.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": head.http_version,
+            "method": head.method.decode("ascii"),
+            "scheme": "http",
+            "path": unquote(raw_path.decode("latin-1"), errors="replace"),
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": head.headers,
+            "client": self._client,
+            "server": None,
+            "state": {},
+        }
+
+    async def run(self) -> None:
+        """Run the application to its end; a failure inside is a 500 without details."""
+        try:
+            await self._app(self._scope(), self._receive, self._send)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.exception("%s %s failed", self._head.method.decode(), self._head.url.decode("latin-1"))
+        if not self._started:
+            self._connection.write(error_response(500, "internal server error", self._head.keep_alive))
+            self._connection.finish(self._head.keep_alive)
+        elif not self._complete:
+            self._connection.finish(False)
+
+    async def _receive(self) -> Message:
+        if not self._body_read:
+            self._body_read = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if self._gone.is_set():
+            return
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = list(message.get("headers", ()))
+            return
+        body: bytes = message.get("body", b"")
+        more = bool(message.get("more_body", False))
+        out = b""
+        if not self._started:
+            self._started = True
+            sized = any(name.lower() == b"content-length" for name, _ in self._headers)
+            bodiless = self._status in (204, 304)
+            if not sized and not bodiless:
+                self._chunked = more
+                extra = (b"transfer-encoding", b"chunked") if more else (b"content-length", b"%d" % len(body))
+                self._headers.append(extra)
+            out = response_head(self._status, self._headers, self._head.keep_alive)
+        if self._head.method == b"HEAD":
+            body = b""
+        if self._chunked:
+            out += b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            out += b"" if more else b"0\r\n\r\n"
+        else:
+            out += body
+        self._connection.write(out)
+        if not more:
+            self._complete = True
+            self._connection.finish(self._head.keep_alive)

@@ -1,0 +1,319 @@
+"""One HTTP/1.1 connection: inference requests go straight to their target, all others to the ASGI application.
+
+One request at a time is under way on a connection; what a client pipelines waits in the buffer, so answers keep their
+order. A head whose exact bytes were parsed before costs one dictionary look-up.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from app.http.asgi import AsgiExchange
+from app.http.chunked import ChunkedBody, body_too_large
+from app.http.front import HttpFront
+from app.http.head import BadRequest, Head, parse_head
+from app.http.responses import error_response
+from deployments.lane.frames import Buffer
+from deployments.lane.sink import Target
+from protocol.errors import InvalidArgument, ServingError, Unsupported
+
+logger = logging.getLogger(__name__)
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_BINARY_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
+    b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n%s\r\n"
+)
+_JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
+_CLOSE: Final = b"Connection: close\r\n"
+_JOIN_BYTES: Final = 1 << 17
+
+
+class HttpConnection(asyncio.Protocol):
+    """A client's connection; also the sink of its inference request."""
+
+    __slots__ = (
+        "_asgi",
+        "_asgi_task",
+        "_body",
+        "_body_filled",
+        "_buffer",
+        "_busy",
+        "_chunked",
+        "_closing",
+        "_front",
+        "_head",
+        "_keep_alive",
+        "_paused",
+        "_target",
+        "_token",
+        "_transport",
+        "deadline",
+    )
+
+    def __init__(self, front: HttpFront) -> None:
+        self._front = front
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._head: Head | None = None
+        self._body: bytearray | None = None
+        self._body_filled = 0
+        self._chunked: ChunkedBody | None = None
+        self._busy = False
+        self._closing = False
+        self._keep_alive = True
+        self._paused = False
+        self._target: Target | None = None
+        self._token: Any = None
+        self._asgi: AsgiExchange | None = None
+        self._asgi_task: asyncio.Task[None] | None = None
+        self.deadline = 0.0
+
+    # -- the transport's side -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection in, or refuse it."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        front = self._front
+        if len(front.connections) >= front.limits.max_connections:
+            self._refuse(503, "too many connections")
+            return
+        front.connections.add(self)
+        self.deadline = front.loop.time() + front.limits.header_timeout_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel what is under way."""
+        self._front.connections.discard(self)
+        self._closing = True
+        self._transport = None
+        if self._target is not None and self._token is not None:
+            self._target.cancel(self._token)
+        self._target = self._token = None
+        if self._asgi is not None:
+            self._asgi.disconnect()
+
+    def pause_writing(self) -> None:
+        """The client reads slowly; take no further request of it."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Go on with what the client has sent meanwhile."""
+        self._paused = False
+        if self._buffer and not self._busy:
+            self._advance(b"")
+
+    def eof_received(self) -> bool:
+        """Keep the connection open for an answer that is still on its way."""
+        if self._busy:
+            self._keep_alive = False
+            return True
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        if self._closing:
+            return
+        if self._busy or self._paused:
+            self._buffer = self._buffer + data if self._buffer else data
+            if len(self._buffer) > self._front.limits.max_header_bytes and self._transport is not None:
+                self._transport.pause_reading()
+            return
+        self._advance(data)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def _advance(self, data: bytes) -> None:
+        """Work through what has arrived, one request after the other."""
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        try:
+            while data:
+                if self._head is None:
+                    end = data.find(b"\r\n\r\n")
+                    if end < 0:
+                        self._wait_for_head(data)
+                        return
+                    end += 4
+                    data = self._begin(data, end)
+                else:
+                    data = self._fill(data)
+                if self._busy or self._paused or self._closing:
+                    self._buffer = data
+                    return
+        except BadRequest as bad:
+            self._refuse(bad.status, bad.message)
+
+    def _wait_for_head(self, data: bytes) -> None:
+        limits = self._front.limits
+        if len(data) > limits.max_header_bytes:
+            raise BadRequest(431, "request header fields too large")
+        if not 65 <= data[0] <= 90 or b"\n\n" in data:
+            raise BadRequest(400, "malformed HTTP request")
+        self._buffer = data
+        if not self.deadline:
+            self.deadline = self._front.loop.time() + limits.header_timeout_s
+
+    def _begin(self, data: bytes, end: int) -> bytes:
+        """Start the request whose head ends at `end`; returns what was not used."""
+        front = self._front
+        raw = data[:end]
+        head = front.heads.get(raw)
+        if head is None:
+            if end > front.limits.max_header_bytes:
+                raise BadRequest(431, "request header fields too large")
+            head = parse_head(raw, front.limits)
+            if head.cacheable:
+                front.remember(raw, head)
+        length = head.content_length
+        if length is None:
+            self._head = head
+            self._chunked = ChunkedBody(front.limits)
+        elif length > front.limits.max_body_bytes:
+            raise BadRequest(400, body_too_large(length, front.limits.max_body_bytes))
+        elif len(data) - end >= length:
+            stop = end + length
+            self._dispatch(head, data[end:stop])
+            return data[stop:] if stop < len(data) else b""
+        else:
+            self._head = head
+            self._body = bytearray(length)
+            self._body_filled = 0
+        if head.expect_continue and len(data) == end:
+            self.write(_CONTINUE)
+        self.deadline = front.loop.time() + front.limits.body_timeout_s
+        return self._fill(data[end:])
+
+    def _fill(self, data: bytes) -> bytes:
+        """Add to the body of the request that is being read; returns what was not used."""
+        head = self._head
+        assert head is not None
+        if self._chunked is not None:
+            done = self._chunked.feed(data)
+            if done is None:
+                return b""
+            body, rest = done
+            self._chunked = self._head = None
+            self._dispatch(head, memoryview(body))
+            return rest
+        whole = self._body
+        assert whole is not None
+        taken = min(len(whole) - self._body_filled, len(data))
+        whole[self._body_filled : self._body_filled + taken] = memoryview(data)[:taken]
+        self._body_filled += taken
+        if self._body_filled < len(whole):
+            return b""
+        self._body = self._head = None
+        self._dispatch(head, memoryview(whole))
+        return data[taken:]
+
+    def _dispatch(self, head: Head, body: Buffer) -> None:
+        self.deadline = 0.0
+        self._busy = True
+        self._keep_alive = head.keep_alive
+        if head.model is None:
+            self._run_asgi(head, body)
+            return
+        front = self._front
+        try:
+            if head.json_length_error:
+                raise InvalidArgument(head.json_length_error)
+            if head.content_encoding not in (b"", b"identity"):
+                raise Unsupported("Unsupported compression type")
+            if head.generation != front.generation:
+                head.target = front.resolve(head.model, head.version)
+                head.generation = front.generation
+        except ServingError as error:
+            self.on_error(error)
+            return
+        target: Target = head.target  # type: ignore[assignment]
+        self._target = target
+        token = target.submit((body,), head.json_length, self)
+        if self._busy:
+            self._token = token
+
+    def _run_asgi(self, head: Head, body: Buffer) -> None:
+        assert self._transport is not None
+        client = self._transport.get_extra_info("peername")
+        exchange = AsgiExchange(self._front.app, self, head, bytes(body), client if isinstance(client, tuple) else None)
+        self._asgi = exchange
+        self._asgi_task = self._front.loop.create_task(exchange.run())
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        """Write an inference response."""
+        transport = self._transport
+        if transport is None:
+            return
+        size = 0
+        for part in parts:
+            size += len(part)
+        close = b"" if self._keep_alive else _CLOSE
+        head = _JSON_HEAD % (size, close) if json_length is None else _BINARY_HEAD % (json_length, size, close)
+        if size <= _JOIN_BYTES:
+            transport.write(b"".join((head, *parts)))
+        else:
+            transport.writelines((head, *parts))
+        self.finish(self._keep_alive)
+
+    def on_error(self, error: ServingError) -> None:
+        """Write the error that ended an inference request."""
+        if self._transport is None:
+            return
+        self._transport.write(error_response(error.http_status, error.message, self._keep_alive))
+        self.finish(self._keep_alive)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def finish(self, keep_alive: bool) -> None:
+        """The answer is complete: take the next request, or close."""
+        self._busy = False
+        self._target = self._token = self._asgi = self._asgi_task = None
+        transport = self._transport
+        if transport is None:
+            return
+        if not keep_alive or not self._keep_alive or self._front.stopping:
+            self._closing = True
+            transport.close()
+        elif self._buffer:
+            transport.resume_reading()
+            # Not from here: this may run inside `_advance`.
+            self._front.loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self._buffer and not self._busy and not self._paused and not self._closing:
+            self._advance(b"")
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._buffer = b""
+        self._head = self._body = self._chunked = None
+        self._closing = True
+        if self._transport is not None:
+            self._transport.write(error_response(status, message, keep_alive=False))
+            self._transport.close()
+
+    def expire(self) -> None:
+        """The head or the body did not arrive in time."""
+        if self._busy or self._closing:
+            return
+        if self._head is None and not self._buffer:
+            self._closing = True
+            if self._transport is not None:
+                self._transport.close()
+        else:
+            self._refuse(408, "the request did not arrive in time")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._busy
+
+    def shut(self) -> None:
+        """Close at once if nothing is under way, else after the answer."""
+        if not self._busy and self._transport is not None:
+            self._closing = True
+            self._transport.close()

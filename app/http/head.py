@@ -1,0 +1,194 @@
+"""The head of a request: parsed by httptools, checked for what httptools lets through."""
+
+import re
+from typing import Final
+
+import httptools
+
+from app.http.limits import HttpLimits
+
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])?(?::\d{1,5})?")
+_INFER: Final = re.compile(rb"/v2/models/([^/?]+)(?:/versions/(\d{1,19}))?/infer(?:\?.*)?", re.DOTALL)
+_INTEGER: Final = re.compile(rb"[+-]?\d{1,20}")
+_INT32_MAX: Final = 2**31 - 1
+
+
+class BadRequest(Exception):
+    """The bytes are not a request that will be answered; the connection ends after this answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+
+class Head:
+    """One request head.
+
+    `model` is None unless the request is an inference request. `content_length` is None for a chunked body.
+    `json_length` is the value of Inference-Header-Content-Length, None when absent; `json_length_error` is the text
+    to answer when that value is bad. `cacheable` says that equal bytes always mean this head.
+    """
+
+    __slots__ = (
+        "cacheable",
+        "content_encoding",
+        "content_length",
+        "expect_continue",
+        "generation",
+        "headers",
+        "http_version",
+        "json_length",
+        "json_length_error",
+        "keep_alive",
+        "method",
+        "model",
+        "size",
+        "target",
+        "url",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.url = b""
+        self.http_version = "1.1"
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.keep_alive = True
+        self.content_length: int | None = 0
+        self.content_encoding = b""
+        self.expect_continue = False
+        self.json_length: int | None = None
+        self.json_length_error = ""
+        self.model: bytes | None = None
+        self.version = -1
+        self.cacheable = False
+        self.size = 0
+        self.generation = -1
+        self.target: object = None
+
+
+class _Collector:
+    """What httptools calls back."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def parse_head(data: bytes, limits: HttpLimits) -> Head:
+    """Parse the bytes up to and including the empty line.
+
+    Raises:
+        BadRequest: with the status and text to answer before the connection is closed.
+    """
+    if data.count(b"\n") != data.count(b"\r\n") or b"\0" in data:
+        raise BadRequest(400, "malformed HTTP request")
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise BadRequest(400, "malformed HTTP request") from error
+    if not collector.complete:
+        raise BadRequest(400, "malformed HTTP request")
+    version = parser.get_http_version()
+    if version not in ("1.0", "1.1"):
+        raise BadRequest(505, "HTTP version not supported")
+    head = Head()
+    head.method = parser.get_method()
+    head.url = collector.url
+    head.headers = collector.headers
+    head.http_version = version
+    head.keep_alive = parser.should_keep_alive()
+    head.size = len(data)
+    _check(head, limits)
+    _read_framing(head)
+    _read_route(head)
+    return head
+
+
+def _check(head: Head, limits: HttpLimits) -> None:
+    if len(head.url) > limits.max_url_bytes:
+        raise BadRequest(414, "URI too long")
+    if len(head.headers) > limits.max_header_count:
+        raise BadRequest(431, "too many header fields")
+    if not head.url.startswith(b"/") and not (head.url == b"*" and head.method == b"OPTIONS"):
+        raise BadRequest(400, "the request target must be a path")
+    hosts = [value for name, value in head.headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and head.http_version == "1.1"):
+        raise BadRequest(400, "exactly one Host header is required")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        raise BadRequest(400, "malformed Host header")
+
+
+def _read_framing(head: Head) -> None:
+    lengths = [value for name, value in head.headers if name == b"content-length"]
+    codings = [value for name, value in head.headers if name == b"transfer-encoding"]
+    if codings:
+        if lengths:
+            raise BadRequest(400, "Content-Length and Transfer-Encoding exclude each other")
+        if len(codings) > 1 or codings[0].strip().lower() != b"chunked":
+            raise BadRequest(501, "only the transfer coding 'chunked' is supported")
+        if head.http_version == "1.0":
+            raise BadRequest(400, "HTTP/1.0 has no transfer codings")
+        head.content_length = None
+    elif lengths:
+        if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
+            raise BadRequest(400, "malformed Content-Length")
+        head.content_length = int(lengths[0])
+    for name, value in head.headers:
+        if name == b"expect":
+            if value.lower() != b"100-continue":
+                raise BadRequest(417, "expectation failed")
+            head.expect_continue = head.http_version == "1.1"
+        elif name == b"content-encoding":
+            head.content_encoding = value.strip().lower()
+
+
+def _read_route(head: Head) -> None:
+    if head.method != b"POST":
+        return
+    match = _INFER.fullmatch(head.url)
+    if match is None:
+        return
+    head.model = match[1]
+    if match[2] is not None:
+        head.version = int(match[2])
+    lengths = [value for name, value in head.headers if name == b"inference-header-content-length"]
+    if len(lengths) > 1:
+        raise BadRequest(400, "more than one Inference-Header-Content-Length header")
+    if lengths:
+        _read_json_length(head, lengths[0])
+    head.cacheable = head.content_length is not None and not head.expect_continue and not head.content_encoding
+
+
+def _read_json_length(head: Head, value: bytes) -> None:
+    text = value.decode("latin-1")
+    if not _INTEGER.fullmatch(value):
+        head.json_length_error = f"Unable to parse Inference-Header-Content-Length, got: {text[:100]}"
+        return
+    number = int(value)
+    if not -_INT32_MAX - 1 <= number <= _INT32_MAX:
+        head.json_length_error = (
+            "Unable to parse Inference-Header-Content-Length, value is out of range "
+            f"[ {-_INT32_MAX - 1}, {_INT32_MAX} ], got: {text[:100]}"
+        )
+    elif number < 0:
+        head.json_length_error = (
+            f"inference header size should be in range (0, {head.content_length or 0}), got: {text[:100]}"
+        )
+    else:
+        head.json_length = number

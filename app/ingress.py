@@ -1,0 +1,180 @@
+"""The Serve deployment that clients talk to: HTTP and metrics on ports of its own, lanes to every replica."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from importlib.metadata import version
+from typing import Any
+
+import ray
+from ray.serve.handle import DeploymentHandle
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.http.api import Api
+from app.http.front import HttpFront
+from app.http.limits import HttpLimits
+from app.metrics import cpu_utilization, render
+from app.service import Service
+from app.settings import Settings
+from deployments.directory import Directory
+from deployments.lane.fleet import Fleet
+from deployments.lane.sink import Target
+from deployments.lane_address import address_of
+from deployments.model_host import ModelHost
+from deployments.serve_internals import watch_replicas
+from protocol.errors import NotFound
+from protocol.limits import Limits
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.5
+
+
+class Ingress:
+    """One per node. It holds no model, unless models are placed `embedded`."""
+
+    def __init__(self, settings: dict[str, Any], limits: Limits, controller: DeploymentHandle) -> None:
+        self._settings = Settings(**settings)
+        self._controller = controller
+        self._id = secrets.token_hex(8)
+        self._loop = asyncio.get_running_loop()
+        node_id = ray.get_runtime_context().get_node_id()
+        self._fleet = Fleet(node_id, self._loop, self._routes_changed, self._settings.max_inflight_per_replica)
+        self._host = ModelHost(self._loop, self._fleet, limits)
+        self.service = Service(
+            self._settings.id, version("eagleray"), self._settings.strict_readiness, self._host, self._fleet
+        )
+        self._fronts: list[HttpFront] = []
+        self._ports: dict[str, int] = {}
+        self._watched: dict[tuple[str, str], Any] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Open the ports, once; Serve reports the ingress as running when they are open."""
+        if self._task is not None:
+            return
+        settings = self._settings
+        limits = HttpLimits(
+            max_body_bytes=settings.http_max_input_size,
+            max_connections=settings.max_connections,
+            header_timeout_s=settings.http_header_timeout_s,
+            body_timeout_s=settings.http_body_timeout_s,
+        )
+        front = HttpFront(Api(self.service).application(), self.service.resolve, limits, self._loop)
+        self._fronts.append(front)
+        self._ports["http"] = await front.listen(settings.http_address, settings.http_port)
+        if settings.allow_metrics:
+            cpu_utilization()
+            metrics = HttpFront(self._metrics_application(), _no_models, limits, self._loop)
+            self._fronts.append(metrics)
+            address = settings.metrics_address or settings.http_address
+            self._ports["metrics"] = await metrics.listen(address, settings.metrics_port)
+        self._task = self._loop.create_task(self._follow_controller(), name="directory watch")
+
+    def _metrics_application(self) -> Starlette:
+        async def metrics(request: Request) -> Response:
+            text = render(await self.service.snapshots(), self._settings.allow_cpu_metrics)
+            return Response(text, media_type="text/plain; charset=utf-8")
+
+        async def nothing(request: Request) -> Response:
+            return Response(status_code=200)
+
+        return Starlette(
+            routes=[Route("/metrics", metrics, methods=["GET"]), Route("/{path:path}", nothing, methods=["GET"])]
+        )
+
+    def _routes_changed(self) -> None:
+        for front in self._fronts:
+            front.routes_changed()
+
+    async def _follow_controller(self) -> None:
+        generation = -1
+        while True:
+            try:
+                data = await self._controller.watch.remote(generation)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                # The controller is being replaced; what is served goes on being served.
+                logger.warning("the repository controller does not answer: %s", type(error).__name__)
+                await asyncio.sleep(_RETRY_S)
+                generation = -1
+                continue
+            directory = Directory.from_dict(data)
+            if directory.generation == generation:
+                continue
+            generation = directory.generation
+            self.service.set_directory(directory)
+            self._watch(directory)
+            self._routes_changed()
+            await self._embed(directory)
+
+    def _watch(self, directory: Directory) -> None:
+        wanted = set(directory.deployments)
+        for key in wanted - self._watched.keys():
+            self._watched[key] = watch_replicas(*key, self._listener(*key))
+        for key in self._watched.keys() - wanted:
+            self._watched.pop(key)()
+
+    def _listener(self, app: str, deployment: str) -> Any:
+        def changed(replicas: tuple[Any, ...]) -> None:
+            addresses = {replica.replica_id: address_of(replica) for replica in replicas}
+            self._loop.call_soon_threadsafe(self._fleet.set_replicas, f"{app}#{deployment}", addresses)
+
+        return changed
+
+    async def _embed(self, directory: Directory) -> None:
+        keys = {(data["package"]["name"], int(data["package"]["version"])) for data in directory.embedded}
+        if keys == set(self._host.served) | set(self._host.failures):
+            return
+        await self._host.apply(directory.embedded)
+        self._routes_changed()
+        host = self._host
+        rows = [[*key, "", host.seconds.get(key, 0.0)] for key in host.served]
+        rows += [[*key, reason, 0.0] for key, reason in host.failures.items()]
+        await self._controller.report_embedded.remote(self._id, {"models": rows})
+
+    async def ports(self) -> dict[str, int]:
+        """Return the ports that are open, by name."""
+        return self._ports
+
+    async def settled(self) -> bool:
+        """Return whether every model was tried and whatever loaded can be reached from here."""
+        return self.service.models_settled()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Report what Serve cannot see: requests under way."""
+        return {"inflight_requests": float(sum(c.busy for front in self._fronts for c in front.connections))}
+
+    def check_health(self) -> None:
+        """Fail when the watch of the controller has ended."""
+        if self._task is not None and self._task.done():
+            raise RuntimeError("the ingress lost its watch of the controller")
+
+    async def drain(self) -> None:
+        """Answer what is under way, take nothing new."""
+        self.service.draining = True
+        await asyncio.gather(*(front.close(self._settings.exit_timeout_secs) for front in self._fronts))
+
+    async def __del__(self) -> None:
+        """Drain and free everything; Serve calls this when it stops the replica."""
+        await self.drain()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._host.close()
+        await self._fleet.close()
+
+    async def pid(self) -> int:
+        """Return the process id."""
+        return os.getpid()
+
+
+def _no_models(name: bytes, model_version: int) -> Target:
+    raise NotFound("Not Found")

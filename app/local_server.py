@@ -1,0 +1,206 @@
+"""`eagleray serve`: a Ray cluster (started here, or one that runs), Eagleray on it, until it is told to stop."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from app.builder import APPLICATION, CONTROLLER, INGRESS, build
+from app.ports import require_free
+from app.progress import Progress
+from app.settings import Settings
+from deployments.directory import UNAVAILABLE, Directory
+
+_START_TIMEOUT_S = 600.0
+_STEP_S = 0.25
+
+
+class StartFailed(Exception):
+    """The server did not come up; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """How Ray is started, or found."""
+
+    address: str = ""
+    num_cpus: float = 0.0
+    dashboard: bool = True
+    dashboard_port: int = 0
+
+
+class LocalServer:
+    """Runs in the foreground; `run` returns the exit code."""
+
+    def __init__(self, settings: Settings, options: RayOptions) -> None:
+        self._settings = settings
+        self._options = options
+        self._stop = threading.Event()
+        self._signals = 0
+
+    def run(self) -> int:
+        """Start, show what loads, serve until SIGINT or SIGTERM, drain and stop.
+
+        Raises:
+            PortTaken: before anything was started.
+            StartFailed: after everything that was started has been stopped again.
+        """
+        settings = self._settings
+        require_free(settings.http_address, settings.http_port, "HTTP")
+        if settings.allow_metrics:
+            require_free(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        with Progress() as progress:
+            progress.say("starting Ray" if not self._options.address else f"joining Ray at {self._options.address}")
+            dashboard = self._start_ray()
+            try:
+                self._deploy()
+                directory = self._wait(progress)
+                ports = self._handle(INGRESS).ports.remote().result(timeout_s=30)
+            except BaseException:
+                self._shut_down()
+                raise
+        if self._stop.is_set():
+            self._shut_down()
+            return 0
+        self._announce(directory, ports, dashboard)
+        self._stop.wait()
+        print("\ndraining: requests under way are answered, then everything stops", flush=True)
+        self._shut_down()
+        return 0
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        self._stop.set()
+        if self._signals > 2:
+            os._exit(130)
+
+    def _start_ray(self) -> str:
+        import ray
+
+        options = self._options
+        if options.address:
+            context = ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            context = ray.init(
+                address="local",
+                num_cpus=options.num_cpus or len(os.sched_getaffinity(0)),
+                include_dashboard=options.dashboard,
+                dashboard_host="127.0.0.1",
+                # None lets Ray take the next free port when 8265 is taken.
+                dashboard_port=options.dashboard_port or None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        # ray.init brings its own handlers.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        return str(context.dashboard_url or "")
+
+    def _deploy(self) -> None:
+        from ray import serve
+
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        serve.start(proxy_location="Disabled")
+        application = build(self._settings.model_dump(exclude_unset=True))
+        serve.run_many(
+            [serve.RunTarget(application, name=APPLICATION, route_prefix="/")],
+            wait_for_ingress_deployment_creation=False,
+            wait_for_applications_running=False,
+        )
+
+    def _handle(self, deployment: str) -> Any:
+        from deployments.serve_internals import handle_of
+
+        return handle_of(deployment, APPLICATION)
+
+    def _wait(self, progress: Progress) -> Directory:
+        """Show the directory until every model has been tried and the ingress can reach what loaded."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        controller, ingress = self._handle(CONTROLLER), self._handle(INGRESS)
+        directory = Directory()
+        watch = controller.watch.remote(-1)
+        while not self._stop.is_set():
+            if time.monotonic() > deadline:
+                raise StartFailed(f"not ready after {_START_TIMEOUT_S:.0f} s")
+            self._check_deployments()
+            try:
+                directory = Directory.from_dict(watch.result(timeout_s=_STEP_S))
+            except TimeoutError:
+                pass
+            else:
+                progress.show(directory)
+                watch = controller.watch.remote(directory.generation)
+            if directory.settled and ingress.settled.remote().result(timeout_s=30):
+                break
+        failed = [name for name, entry in directory.models.items() if _failed(entry)]
+        if failed and self._settings.exit_on_error:
+            raise StartFailed("failed to load all models: " + ", ".join(failed))
+        return directory
+
+    def _check_deployments(self) -> None:
+        from ray import serve
+
+        overview = serve.status().applications.get(APPLICATION)
+        if overview is None:
+            return
+        for name, deployment in overview.deployments.items():
+            if deployment.status.value == "DEPLOY_FAILED":
+                lines = [line for line in deployment.message.splitlines() if line.strip()]
+                raise StartFailed(f"{name} did not start: {lines[-1] if lines else 'no reason given'}")
+
+    def _announce(self, directory: Directory, ports: dict[str, int], dashboard: str) -> None:
+        settings = self._settings
+        base = f"http://{settings.http_address}:{ports['http']}"
+        ready = sum(v.state == "READY" for model in directory.models.values() for v in model.versions.values())
+        print(f"\n{ready} model versions are ready")
+        print(f"  HTTP       {base}")
+        if "metrics" in ports:
+            print(f"  metrics    http://{settings.metrics_address or settings.http_address}:{ports['metrics']}/metrics")
+        if dashboard:
+            print(f"  dashboard  http://{dashboard}/#/serve")
+        print("\nTry:")
+        print(f"  curl -s {base}/v2")
+        print(f"  curl -s -X POST {base}/v2/repository/index")
+        example = example_request(directory)
+        if example is not None:
+            name, body = example
+            print(f"  curl -s {base}/v2/models/{name}/infer -d '{body}'")
+        print("\nCtrl-C drains and stops.", flush=True)
+
+    def _shut_down(self) -> None:
+        import ray
+        from ray import serve
+
+        try:
+            self._handle(INGRESS).drain.remote().result(timeout_s=self._settings.exit_timeout_secs + 5.0)
+        except Exception as error:
+            logging.getLogger(__name__).debug("drain: %s", error)
+        if self._options.address:
+            for name in list(serve.status().applications):
+                serve.delete(name, _blocking=False)
+        serve.shutdown()
+        ray.shutdown()
+
+
+def _failed(entry: Any) -> bool:
+    return bool(entry.reason) or any(version.state == UNAVAILABLE for version in entry.versions.values())
+
+
+def example_request(directory: Directory) -> tuple[str, str] | None:
+    """Return a ready model with small numeric inputs and a JSON body of zeros that it answers."""
+    import orjson
+
+    from app.example_body import example_body
+
+    for name, entry in sorted(directory.models.items()):
+        if entry.config and any(version.state == "READY" for version in entry.versions.values()):
+            body = example_body(entry.config)
+            if body is not None:
+                return name, orjson.dumps(body).decode()
+    return None

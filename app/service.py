@@ -1,0 +1,204 @@
+"""What the server can do, once: HTTP, and every other protocol, only translate to and from this.
+
+Errors carry Triton's texts (its §4.2 and §7.1 of the catalog of behaviours) and are raised as ServingErrors.
+"""
+
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.core.statistics import merge
+from deployments.directory import READY, UNAVAILABLE, Directory, VersionEntry
+from deployments.lane.fleet import Fleet
+from deployments.lane.sink import Target
+from deployments.model_host import ModelHost
+from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
+from protocol.model_metadata import model_metadata, server_metadata
+
+# What is offered so far, of the names that Triton lists.
+EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+class Service:
+    """One ingress's view of the cluster."""
+
+    def __init__(self, server_id: str, version: str, strict_readiness: bool, host: ModelHost, fleet: Fleet) -> None:
+        self._server_id = server_id
+        self._version = version
+        self._strict_readiness = strict_readiness
+        self._host = host
+        self._fleet = fleet
+        self._directory = Directory()
+        self._configs: dict[str, ModelConfig] = {}
+        self.draining = False
+
+    def set_directory(self, directory: Directory) -> None:
+        """Take the controller's news."""
+        self._directory = directory
+        self._configs = {
+            name: json_format.Parse(entry.config, ModelConfig(), ignore_unknown_fields=True)
+            for name, entry in directory.models.items()
+            if entry.config
+        }
+
+    # -- routing --------------------------------------------------------------------------------------------------
+
+    def resolve(self, quoted_name: bytes, version: int) -> Target:
+        """Return the target of an inference request by HTTP.
+
+        Raises:
+            NotFound: unknown model or version, or a model without versions.
+            Unavailable: the version is known but not ready.
+            Unsupported: the model is decoupled.
+        """
+        name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
+        config = self._configs.get(name)
+        if config is not None and config.model_transaction_policy.decoupled:
+            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        return self.target(name, version)
+
+    def target(self, name: str, version: int = -1) -> Target:
+        """Return where to send a request for a model version (-1: the highest ready one); raises as `resolve`."""
+        target = self._find(name, version)
+        if target is None or not target.ready:
+            raise self._why_not(name, version)
+        return target
+
+    def _find(self, name: str, version: int) -> Target | None:
+        entry = self._directory.models.get(name)
+        if entry is None:
+            return None
+        if version == -1:
+            ready = [number for number, state in entry.versions.items() if self._version_ready(name, number, state)]
+            if not ready:
+                return None
+            version = max(ready)
+        return self._host.target(name, version) or self._fleet.target(name, version)
+
+    def _version_ready(self, name: str, version: int, entry: VersionEntry) -> bool:
+        # What a replica failed to load, or an ensemble whose step failed, may have a lane all the same.
+        if entry.state == UNAVAILABLE and "no replica is alive" not in entry.reason:
+            return False
+        target = self._host.target(name, version) or self._fleet.target(name, version)
+        return target is not None and target.ready
+
+    def _why_not(self, name: str, version: int) -> NotFound | Unavailable:
+        entry = self._directory.models.get(name)
+        if entry is None:
+            return NotFound(f"Request for unknown model: '{name}' is not found")
+        if version == -1:
+            if all(state.state == UNAVAILABLE for state in entry.versions.values()) and not any(
+                "no replica is alive" in state.reason for state in entry.versions.values()
+            ):
+                return NotFound(f"Request for unknown model: '{name}' has no available versions")
+            version = max(entry.versions)
+        if version not in entry.versions:
+            return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+
+    # -- health ---------------------------------------------------------------------------------------------------
+
+    def server_ready(self) -> bool:
+        """Whether every model is ready (strict), else whether the repository has been read."""
+        directory = self._directory
+        if self.draining or not directory.settled:
+            return False
+        if not self._strict_readiness:
+            return True
+        return all(
+            entry.versions and all(self._version_ready(name, number, state) for number, state in entry.versions.items())
+            for name, entry in directory.models.items()
+        )
+
+    def models_settled(self) -> bool:
+        """Whether every model has been tried, and every one that loaded can be reached from here."""
+        return self._directory.settled and all(
+            state.state != READY or self._version_ready(name, number, state)
+            for name, entry in self._directory.models.items()
+            for number, state in entry.versions.items()
+        )
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """Whether a model version is ready; raises NotFound for an unknown model or version."""
+        try:
+            self.target(name, version)
+        except Unavailable:
+            return False
+        return True
+
+    # -- metadata -------------------------------------------------------------------------------------------------
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Return the server's metadata."""
+        return server_metadata(self._server_id, self._version, EXTENSIONS)
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return a model's metadata with its ready versions, or with the one that is asked for."""
+        self.target(name, version)
+        versions = [version] if version != -1 else self._ready_versions(name)
+        return model_metadata(self._configs[name], versions)
+
+    def _ready_versions(self, name: str) -> list[int]:
+        versions = self._directory.models[name].versions
+        return sorted(number for number, state in versions.items() if self._version_ready(name, number, state))
+
+    def model_config(self, name: str, version: int = -1) -> bytes:
+        """Return a model's completed configuration as JSON."""
+        self.target(name, version)
+        return self._directory.models[name].config.encode()
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """Return the repository index: every model and version with its state and the reason for it."""
+        rows: list[dict[str, str]] = []
+        for name, entry in sorted(self._directory.models.items()):
+            if not entry.versions and not ready_only:
+                row = {"name": name}
+                if entry.reason:
+                    row |= {"version": "1", "state": UNAVAILABLE, "reason": entry.reason}
+                rows.append(row)
+            for number, version in sorted(entry.versions.items()):
+                state, reason = version.state, version.reason
+                if state == READY and not self._version_ready(name, number, version):
+                    state, reason = UNAVAILABLE, "no replica is alive; Serve is replacing it"
+                if state == READY or not ready_only:
+                    row = {"name": name, "version": str(number), "state": state}
+                    rows.append(row | {"reason": reason} if reason else row)
+        return rows
+
+    # -- statistics -----------------------------------------------------------------------------------------------
+
+    async def snapshots(self) -> list[dict[str, Any]]:
+        """Return the statistics of every model version, summed over its replicas."""
+        by_version: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for snapshots in (self._host.snapshot(), *await self._fleet.snapshots()):
+            for snapshot in snapshots:
+                by_version.setdefault((snapshot["name"], snapshot["version"]), []).append(snapshot)
+        return [merge(by_version[key]) for key in sorted(by_version)]
+
+    async def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """Return Triton's statistics of one model or all.
+
+        Raises:
+            InvalidArgument: the model or version is not there (Triton's code for it).
+        """
+        if name:
+            entry = self._directory.models.get(name)
+            if entry is None or not self._ready_versions(name):
+                raise InvalidArgument(f"requested model '{name}' is not available")
+            if version != -1 and version not in self._ready_versions(name):
+                raise InvalidArgument(f"requested model version is not available for model '{name}'")
+        rows = []
+        for snapshot in await self.snapshots():
+            if name and (snapshot["name"] != name or (version != -1 and snapshot["version"] != str(version))):
+                continue
+            rows.append({key: value for key, value in snapshot.items() if key != "metrics"})
+        return rows

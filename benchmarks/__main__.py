@@ -1,0 +1,194 @@
+"""`python -m benchmarks`: measure Eagleray beside Triton on this machine, and say whether it is fast enough."""
+
+import json
+import os
+import platform
+import signal
+import sys
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks.home import Home, PreparationError, prepare
+from benchmarks.load import LOAD_GENERATORS, LoadError, Run, run
+from benchmarks.models import write_models
+from benchmarks.peers import Peer, PeerError, eagleray, triton
+from benchmarks.rows import PLACEMENTS, ROWS, Row, models_of
+from benchmarks.startup import Startup, measure_startup
+from benchmarks.table import Comparison, print_comparisons, print_startups
+
+EXAMPLES = Path(__file__).parents[1] / "examples/model_repository"
+QUICK_DURATION_S = 2.0
+TABLE_WIDTH = 190
+
+Key = tuple[str, str, str, int]
+"""Placement, server, model and number of clients of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line said."""
+
+    home: Home
+    rounds: int
+    duration_s: float
+    protocol: str
+    triton_port: int
+    eagleray_port: int
+    eagleray_command: str | None
+
+
+def measure_rows(settings: Settings, rows: list[Row]) -> list[Comparison]:
+    """Measure each placement's rows on both servers, in turn; only the one that is measured runs."""
+    runs: dict[Key, list[Run]] = defaultdict(list)
+    for round_number in range(settings.rounds):
+        for placement in dict.fromkeys(row.placement for row in rows):
+            mine = [row for row in rows if row.placement == placement]
+            ours, theirs = models_of(mine)
+            home, template = settings.home, settings.eagleray_command
+            grpc = settings.protocol == "grpc"
+            servers = [
+                ("triton", triton(home, theirs, settings.triton_port), {(r.triton_model, r.concurrency) for r in mine}),
+                (
+                    "eagleray",
+                    eagleray(home, home.models, placement, ours, settings.eagleray_port, template, grpc),
+                    {(row.model, row.concurrency) for row in mine},
+                ),
+            ]
+            # Who comes first changes from round to round, so that a machine that slows down favours nobody.
+            for name, peer, work in servers if round_number % 2 == 0 else reversed(servers):
+                click.echo(f"round {round_number + 1}: {placement}: {name}", err=True)
+                with peer:
+                    for model, concurrency in sorted(work):
+                        measured = measure(settings, peer, model, concurrency)
+                        runs[placement, name, model, concurrency].append(measured)
+    return [
+        Comparison(
+            row,
+            settings.protocol,
+            runs[row.placement, "eagleray", row.model, row.concurrency],
+            runs[row.placement, "triton", row.triton_model, row.concurrency],
+        )
+        for row in rows
+    ]
+
+
+def measure(settings: Settings, peer: Peer, model: str, concurrency: int) -> Run:
+    home = settings.home
+    measured = run(peer, model, settings.protocol, concurrency, settings.duration_s, home.models, home.bodies)
+    click.echo(
+        f"  {model} with {concurrency} clients: {measured.throughput:,.0f} requests/s, "
+        f"{measured.server_cpu_us:,.0f} µs CPU each, {measured.stray_cores:.2f} cores busy otherwise",
+        err=True,
+    )
+    return measured
+
+
+def measure_startups(settings: Settings, placements: list[str]) -> list[Startup]:
+    def start(placement: str) -> Startup:
+        port, template = settings.eagleray_port, settings.eagleray_command
+        return measure_startup(
+            placement, lambda: eagleray(settings.home, EXAMPLES, placement, [], port, template, grpc=False)
+        )
+
+    return [start(placement) for _ in range(settings.rounds) for placement in placements]
+
+
+def as_json(settings: Settings, comparisons: list[Comparison], startups: list[Startup]) -> str:
+    document = {
+        "machine": {"cpu_count": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "protocol": settings.protocol,
+        "duration_s": settings.duration_s,
+        "rows": [
+            {
+                **asdict(comparison.row),
+                "ratio": comparison.ratio,
+                "complaints": comparison.complaints,
+                "is_noisy": comparison.is_noisy,
+                "eagleray": [asdict(measured) for measured in comparison.eagleray],
+                "triton": [asdict(measured) for measured in comparison.triton],
+            }
+            for comparison in comparisons
+        ],
+        "startup": [asdict(startup) for startup in startups],
+    }
+    return json.dumps(document, indent=1)
+
+
+def split_choice(_: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    chosen = value.split(",")
+    for placement in chosen:
+        if placement not in PLACEMENTS:
+            raise click.BadParameter(f"{placement!r} is none of {', '.join(PLACEMENTS)}", param=parameter)
+    return chosen
+
+
+@click.command(help=__doc__)
+@click.option("--rounds", default=3, show_default=True, help="Rounds; the table shows medians.")
+@click.option(
+    "--placement",
+    "placements",
+    default=",".join(PLACEMENTS),
+    show_default=True,
+    callback=split_choice,
+    help="Placements to measure, with commas between.",
+)
+@click.option("--model", "models", multiple=True, help="Measure only this model of Eagleray; may be repeated.")
+@click.option("--protocol", type=click.Choice(sorted(LOAD_GENERATORS)), default="http", show_default=True)
+@click.option("--duration", "duration_s", default=6.0, show_default=True, help="Seconds for each measurement.")
+@click.option("--quick", is_flag=True, help="One short round; floors are shown, and not enforced.")
+@click.option("--startup/--no-startup", default=True, show_default=True, help="Also measure start to ready.")
+@click.option("--rows/--no-rows", "with_rows", default=True, show_default=True, help="Measure requests.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write all runs here.")
+@click.option("--triton-port", default=18000, show_default=True, help="HTTP; gRPC and metrics take the next two.")
+@click.option("--eagleray-port", default=18100, show_default=True, help="HTTP; gRPC and metrics take the next two.")
+@click.option("--eagleray-command", help="Measure this command in place of `eagleray serve`. See README.md.")
+def main(
+    rounds: int,
+    placements: list[str],
+    models: tuple[str, ...],
+    protocol: str,
+    duration_s: float,
+    quick: bool,
+    startup: bool,
+    with_rows: bool,
+    json_file: Path | None,
+    triton_port: int,
+    eagleray_port: int,
+    eagleray_command: str | None,
+) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped then, too
+    if quick:
+        rounds, duration_s = 1, QUICK_DURATION_S
+    home = Home.from_environment()
+    settings = Settings(home, rounds, duration_s, protocol, triton_port, eagleray_port, eagleray_command)
+    rows = [row for row in ROWS if row.placement in placements and (not models or row.model in models)]
+    comparisons: list[Comparison] = []
+    startups: list[Startup] = []
+    try:
+        if with_rows:
+            prepare(home, {LOAD_GENERATORS[protocol]})
+            write_models(home.models)
+            comparisons = measure_rows(settings, rows)
+        if startup:
+            startups = measure_startups(settings, placements)
+    except (PreparationError, PeerError, LoadError) as error:
+        raise click.ClickException(str(error)) from error
+
+    console = Console()
+    console.width = max(console.width, TABLE_WIDTH)  # narrower, and figures would be cut off
+    if comparisons:
+        print_comparisons(console, comparisons)
+    if startups:
+        print_startups(console, startups)
+    if json_file is not None:
+        json_file.write_text(as_json(settings, comparisons, startups))
+    if not quick and any(comparison.complaints for comparison in comparisons):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Load on a server, by wrk (HTTP) or h2load (gRPC), after a check that it answers right."""
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.body import Body, expected, grpc_body, http_body
+from benchmarks.measure import CpuMeter, memory_mb
+from benchmarks.peers import Peer
+
+LUA = Path(__file__).with_name("post.lua")
+LOAD_GENERATORS = {"http": "wrk", "grpc": "h2load"}
+EDGE_S = 0.3
+"""The CPU meter leaves out so much at both ends of a run."""
+
+
+class LoadError(Exception):
+    """A server did not answer as it must; the message says what came instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement. Latencies are those that the client saw."""
+
+    throughput: float
+    """Requests per second."""
+    p50_us: float
+    p99_us: float
+    errors: int
+    server_cpu_us: float
+    """CPU time of all the server's processes for one request."""
+    stray_cores: float
+    memory_mb: float
+    inferences_per_execution: float | None
+    """Requests in one execution of the model, on average; None if the server's statistics do not tell."""
+
+
+def check_answer(peer: Peer, model: str, body: Body, models: Path) -> None:
+    """Raise LoadError unless the server answers the example right: a fast wrong answer is no result."""
+    request = urllib.request.Request(peer.http_url + body.path, body.file.read_bytes(), body.headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            header_length = response.headers.get("Inference-Header-Content-Length")
+            answer = response.read()
+    except urllib.error.HTTPError as error:
+        raise LoadError(f"{peer.name} answered {model} with {error.code}: {error.read(300)!r}") from error
+    except OSError as error:
+        raise LoadError(f"{peer.name} did not answer {model}: {error}") from error
+    if header_length is None:
+        raise LoadError(f"{peer.name} answered {model} without the binary tensor that was asked for")
+    right = expected(model, models)
+    tail = answer[int(header_length) :]
+    if len(tail) != right.nbytes or not np.allclose(np.frombuffer(tail, "<f4"), right.ravel(), atol=1e-4):
+        raise LoadError(f"{peer.name} answered {model} wrong")
+
+
+def run(peer: Peer, model: str, protocol: str, concurrency: int, duration_s: float, models: Path, bodies: Path) -> Run:
+    """Check one answer, warm the server up, then measure it for `duration_s` seconds."""
+    bodies.mkdir(parents=True, exist_ok=True)
+    http = http_body(model, bodies)
+    check_answer(peer, model, http, models)
+    load: Wrk | H2Load = Wrk(peer.http_url, http, concurrency)
+    if protocol == "grpc":
+        load = H2Load(peer.grpc_url, grpc_body(model, bodies), concurrency)
+
+    with load.start(min(duration_s, 1.5)) as warm_up:
+        warm_up.communicate()
+    counts_before = execution_counts(peer, model)
+    with load.start(duration_s) as process:
+        time.sleep(EDGE_S)
+        meter = CpuMeter(peer.mark, process.pid)
+        time.sleep(duration_s - 2 * EDGE_S)
+        cpu = meter.stop()
+        output, _ = process.communicate()
+    counts_after = execution_counts(peer, model)
+    result = load.read(output)
+    return Run(
+        throughput=result.throughput,
+        p50_us=result.p50_us,
+        p99_us=result.p99_us,
+        errors=result.errors,
+        server_cpu_us=cpu.server_cores / result.throughput * 1e6 if result.throughput else float("inf"),
+        stray_cores=cpu.stray_cores,
+        memory_mb=memory_mb(peer.mark),
+        inferences_per_execution=mean_batch(counts_before, counts_after),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    throughput: float
+    p50_us: float
+    p99_us: float
+    errors: int
+
+
+class Wrk:
+    """wrk with one thread: as many connections as asked for, each with one request in flight."""
+
+    def __init__(self, url: str, body: Body, concurrency: int) -> None:
+        self.command = ["wrk", "-t1", f"-c{concurrency}", "--timeout", "30s", "--latency", "-s", str(LUA)]
+        self.url = url + body.path
+        headers = "\n".join(f"{name}: {value}" for name, value in body.headers.items())
+        self.environment = {**os.environ, "BODY": str(body.file), "HEADERS": headers}
+
+    def start(self, duration_s: float) -> "subprocess.Popen[str]":
+        command = [*self.command, "-d", f"{max(1, round(duration_s))}s", self.url]
+        return start(command, self.environment)
+
+    def read(self, output: str) -> Result:
+        lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
+        if not lines:
+            raise LoadError(f"wrk printed no result: {output[-400:]}")
+        numbers = json.loads(lines[0].removeprefix("RESULT "))
+        throughput = numbers["requests"] / numbers["duration_us"] * 1e6
+        return Result(throughput, numbers["p50_us"], numbers["p99_us"], numbers["errors"])
+
+
+class H2Load:
+    """h2load with one thread: as many connections as asked for, each with one stream in flight.
+
+    It does not read grpc-status, so a failed call counts as an answer; `check_answer` comes first for that reason.
+    """
+
+    def __init__(self, url: str, body: Body, concurrency: int) -> None:
+        self.log = Path(tempfile.gettempdir()) / f"eagleray-benchmark-{os.getpid()}.h2load"
+        self.command = ["h2load", "-t1", "-c", str(concurrency), "-m1", "-d", str(body.file)]
+        self.command += ["--log-file", str(self.log)]
+        for name, value in body.headers.items():
+            self.command += ["-H", f"{name}: {value}"]
+        self.url = url + body.path
+        self.duration_s = 1
+
+    def start(self, duration_s: float) -> "subprocess.Popen[str]":
+        self.duration_s = max(1, round(duration_s))
+        self.log.unlink(missing_ok=True)
+        return start([*self.command, "-D", str(self.duration_s), self.url], dict(os.environ))
+
+    def read(self, output: str) -> Result:
+        try:
+            rows = [line.split() for line in self.log.read_text().splitlines()]
+        except FileNotFoundError as error:
+            raise LoadError(f"h2load printed no result: {output[-400:]}") from error
+        self.log.unlink()
+        times_us = [int(row[2]) for row in rows if row[1] == "200"]
+        if len(times_us) < 2:
+            raise LoadError(f"h2load got no answers: {output[-400:]}")
+        percentiles = statistics.quantiles(times_us, n=100)
+        errors = len(rows) - len(times_us)
+        return Result(len(times_us) / self.duration_s, percentiles[49], percentiles[98], errors)
+
+
+def start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def execution_counts(peer: Peer, model: str) -> tuple[int, int] | None:
+    """Return (inferences, executions) so far of the model, or of the MLP inside an ensemble."""
+    inner = "mlp_py" if model == "ensemble_py" else model
+    try:
+        with urllib.request.urlopen(f"{peer.http_url}/v2/models/{inner}/stats", timeout=30) as response:
+            (statistics_of_version,) = json.load(response)["model_stats"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return statistics_of_version["inference_count"], statistics_of_version["execution_count"]
+
+
+def mean_batch(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    if before is None or after is None or after[1] == before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1])

@@ -1,0 +1,158 @@
+"""The models that both servers load: an MLP in ONNX and in Python, an ensemble around it, and an image echo."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+MLP_SIZES = (256, 512, 512, 10)
+IMAGE_SHAPE = (3, 224, 224)
+
+ECHO = '''"""Gives each request its input back."""
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = pb_utils.get_input_tensor_by_name(request, "{input}").as_numpy()
+            responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("{output}", array)]))
+        return responses
+'''
+
+MLP = '''"""Runs model.onnx beside this file, all requests of a batch at once."""
+
+import os
+
+import numpy as np
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        path = os.path.join(os.path.dirname(__file__), "model.onnx")
+        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        together = np.concatenate(inputs) if len(inputs) > 1 else inputs[0]
+        (outputs,) = self.session.run(None, {"INPUT0": together})
+        responses, row = [], 0
+        for array in inputs:
+            tensor = pb_utils.Tensor("OUTPUT0", outputs[row : row + len(array)])
+            responses.append(pb_utils.InferenceResponse(output_tensors=[tensor]))
+            row += len(array)
+        return responses
+'''
+
+MODEL_CONFIG = """name: "{name}"
+{kind}
+max_batch_size: {max_batch_size}
+input [ {{ name: "{input}" data_type: TYPE_FP32 dims: [ {input_dims} ] }} ]
+output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ {output_dims} ] }} ]
+{rest}"""
+
+INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]\ndynamic_batching { }\n"
+
+ONE_THREAD = 'parameters { key: "intra_op_thread_count" value: { string_value: "1" } }\n'
+
+ENSEMBLE = """ensemble_scheduling {
+  step [
+    { model_name: "pre_py" model_version: -1
+      input_map { key: "X" value: "INPUT0" } output_map { key: "Y" value: "prepared" } },
+    { model_name: "mlp_py" model_version: -1
+      input_map { key: "INPUT0" value: "prepared" } output_map { key: "OUTPUT0" value: "scores" } },
+    { model_name: "post_py" model_version: -1
+      input_map { key: "X" value: "scores" } output_map { key: "Y" value: "OUTPUT0" } }
+  ]
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The names and shapes (without the batch dimension) of a model's one input and one output."""
+
+    input: str
+    input_dims: tuple[int, ...]
+    output: str
+    output_dims: tuple[int, ...]
+
+
+MLP_TENSORS = Tensors("INPUT0", MLP_SIZES[:1], "OUTPUT0", MLP_SIZES[-1:])
+TENSORS = {
+    "mlp_onnx": MLP_TENSORS,
+    "mlp_py": MLP_TENSORS,
+    "ensemble_py": MLP_TENSORS,
+    "pre_py": Tensors("X", MLP_SIZES[:1], "Y", MLP_SIZES[:1]),
+    "post_py": Tensors("X", MLP_SIZES[-1:], "Y", MLP_SIZES[-1:]),
+    "identity_img": Tensors("INPUT", IMAGE_SHAPE, "OUTPUT", IMAGE_SHAPE),
+}
+"""Every model of the repository."""
+
+
+def write_models(repository: Path) -> None:
+    """Write the models that are missing. Weights are random, and the same each time."""
+    for name, tensors in TENSORS.items():
+        if not (repository / name / "config.pbtxt").exists():
+            write_model(repository / name, name, tensors)
+
+
+def write_model(folder: Path, name: str, tensors: Tensors) -> None:
+    version = folder / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    kind, rest, max_batch_size = 'backend: "python"', INSTANCE, 64
+    if name == "mlp_onnx":
+        kind, rest = 'platform: "onnxruntime_onnx"', INSTANCE + ONE_THREAD
+        onnx.save(mlp(), version / "model.onnx")
+    elif name == "mlp_py":
+        (version / "model.py").write_text(MLP)
+        onnx.save(mlp(), version / "model.onnx")
+    elif name == "ensemble_py":
+        kind, rest = 'platform: "ensemble"', ENSEMBLE
+    else:
+        max_batch_size = 8 if name == "identity_img" else 64
+        (version / "model.py").write_text(ECHO.format(input=tensors.input, output=tensors.output))
+    config = MODEL_CONFIG.format(
+        name=name,
+        kind=kind,
+        max_batch_size=max_batch_size,
+        input=tensors.input,
+        input_dims=", ".join(map(str, tensors.input_dims)),
+        output=tensors.output,
+        output_dims=", ".join(map(str, tensors.output_dims)),
+        rest=rest,
+    )
+    (folder / "config.pbtxt").write_text(config)
+
+
+def mlp() -> onnx.ModelProto:
+    """Make the MLP: `INPUT0 [batch, 256]` -> two hidden layers of 512 -> `OUTPUT0 [batch, 10]`."""
+    random = np.random.default_rng(0)
+    nodes, weights, tensor = [], [], "INPUT0"
+    for index, (rows, columns) in enumerate(pairwise(MLP_SIZES)):
+        last = index == len(MLP_SIZES) - 2
+        weight = (random.standard_normal((rows, columns)) / np.sqrt(rows)).astype(np.float32)
+        weights.append(numpy_helper.from_array(weight, f"weight_{index}"))
+        weights.append(numpy_helper.from_array(np.zeros(columns, np.float32), f"bias_{index}"))
+        result = "OUTPUT0" if last else f"sum_{index}"
+        nodes.append(helper.make_node("Gemm", [tensor, f"weight_{index}", f"bias_{index}"], [result]))
+        if not last:
+            tensor = f"hidden_{index}"
+            nodes.append(helper.make_node("Relu", [result], [tensor]))
+    graph = helper.make_graph(
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, ["batch", MLP_SIZES[0]])],
+        [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, ["batch", MLP_SIZES[-1]])],
+        weights,
+    )
+    return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])

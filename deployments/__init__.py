@@ -1,0 +1,1 @@
+"""What runs inside the cluster: core, schedulers, backends, lane, and the Serve deployments around them."""

@@ -1,0 +1,69 @@
+"""The seam between the core and a framework: a backend loads a package into instances, an instance runs batches."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from protocol.errors import ServingError
+from protocol.infer import InferRequest, InferResponse
+from repository_loader.package import InstanceSpec, ModelPackage
+
+
+class ModelLoadError(Exception):
+    """A model version cannot be loaded; the message is the reason that the repository index shows."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Batch:
+    """Requests that run together, and what came of them.
+
+    The instance sets `results` (one response or error for each request, same order) and the two inner times; the
+    scheduler sets the outer ones. Times are monotonic nanoseconds: from `start_ns` to `infer_start_ns` inputs are
+    gathered, until `infer_end_ns` the model runs, until `end_ns` outputs are taken apart.
+    """
+
+    __slots__ = ("end_ns", "infer_end_ns", "infer_start_ns", "requests", "results", "rows", "start_ns")
+
+    def __init__(self, requests: list[InferRequest], rows: int) -> None:
+        self.requests = requests
+        self.rows = rows
+        self.results: Sequence[InferResponse | ServingError] = ()
+        self.start_ns = 0
+        self.infer_start_ns = 0
+        self.infer_end_ns = 0
+        self.end_ns = 0
+
+
+class ModelInstance(Protocol):
+    """One execution context of a loaded model. `execute` is never called twice at the same time on one instance."""
+
+    name: str
+    may_run_inline: bool
+    """False when `execute` must never run on an event loop's thread (it may wait for the loop)."""
+
+    def execute(self, batch: Batch) -> None:
+        """Run the batch and set its results and inner times.
+
+        Outputs are shaped as the client sees them (`reshape` undone), in the model's order, only the requested ones.
+        A `ServingError` raised fails every request of the batch with that error; any other exception fails them as
+        `Internal`. Called on the loop's thread or on one worker thread.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the instance holds; called once, after its last batch."""
+        ...
+
+
+class Backend(Protocol):
+    """Loads model versions of one framework."""
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Load the version and return one instance for each spec; blocking, called on a worker thread.
+
+        Raises:
+            ModelLoadError: with Triton's text where it has one.
+        """
+        ...

@@ -1,0 +1,322 @@
+"""The ONNX Runtime backend: one session per device, shared by all instances there."""
+
+import ctypes
+import importlib.metadata
+import logging
+import os
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
+from deployments.backends.onnxruntime_checks import check_graph
+from deployments.backends.onnxruntime_options import CPU, CUDA, providers, run_options, session_options
+from deployments.backends.ragged import batch_input, scatter
+from protocol.datatypes import BY_ENUM
+from protocol.errors import Internal, InvalidArgument, ServingError
+from protocol.infer import Array, InferRequest, InferResponse
+from protocol.normalise import client_shape
+from protocol.signature import Signature
+from repository_loader.package import InstanceSpec, ModelPackage
+
+log = logging.getLogger(__name__)
+
+_RUNTIME_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+_ONNX_BFLOAT16 = 16
+_CHOICES_KEPT = 64
+
+
+class OnnxRuntimeBackend:
+    """Loads ONNX files; the framework is imported with the first of them."""
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Open the model once per device and return an instance for each spec; `Backend.load`."""
+        import onnxruntime
+
+        if specs and specs[0].kind == "GPU":
+            _check_distributions()
+        models: dict[tuple[str, int], OnnxModel] = {}
+        for spec in specs:
+            if (spec.kind, spec.device) not in models:
+                models[spec.kind, spec.device] = OnnxModel(package, _open(onnxruntime, package, spec), onnxruntime)
+        return [OnnxRuntimeInstance(spec.name, models[spec.kind, spec.device]) for spec in specs]
+
+
+class OnnxRuntimeInstance:
+    """A turn at the shared session, which may run on several threads at once."""
+
+    __slots__ = ("_model", "execute", "may_run_inline", "name")
+
+    def __init__(self, name: str, model: "OnnxModel") -> None:
+        self.name = name
+        self.may_run_inline = True
+        self._model: OnnxModel | None = model
+        self.execute = model.execute
+
+    def close(self) -> None:
+        """Let go of the session; it is freed with its last instance."""
+        self._model = None
+        del self.execute
+
+
+class OnnxModel:
+    """A session, and how requests become its feeds and its outputs responses."""
+
+    def __init__(self, package: ModelPackage, session: Any, runtime: Any) -> None:
+        config = package.config
+        signature = Signature.from_config(config)
+        self._session = session
+        self._runtime = runtime
+        self._run_options = run_options(runtime, config)
+        self._batching = signature.max_batch_size > 0
+        self._specs = signature.outputs
+        self._output_names = list(signature.outputs)
+        self._choices: dict[tuple[str, ...], list[str]] = {}
+        self._batch_inputs = [
+            (name, entry.kind, entry.source_input[0], BY_ENUM[entry.data_type].numpy)
+            for entry in config.batch_input
+            for name in entry.target_name
+        ]
+        self._scattered = {name: entry.source_input[0] for entry in config.batch_output for name in entry.target_name}
+        self._ragged = {name for name, spec in signature.inputs.items() if spec.ragged and self._batching}
+        types = {name: spec.datatype.name for name, spec in (signature.inputs | signature.outputs).items()}
+        self._texts = {name for name, datatype in types.items() if datatype == "BYTES"}
+        self._brain_floats = {name for name, datatype in types.items() if datatype == "BF16"}
+        self._plain_feed = not self._ragged and not self._batch_inputs and not self._texts
+        ranks = {node.name: len(node.shape) for node in session.get_outputs()}
+        self._reshaped = {
+            name: spec
+            for name, spec in signature.outputs.items()
+            if spec.reshaped or (not ranks[name] and spec.dims == (1,))
+        }
+        self._plain_outputs = not self._reshaped and not self._texts
+
+    def execute(self, batch: Batch) -> None:
+        """Run the batch as one call of the session; `ModelInstance.execute`."""
+        requests = batch.requests
+        names = self._names(requests)
+        feed = requests[0].inputs if len(requests) == 1 and self._plain_feed else self._gather(requests)
+        batch.infer_start_ns = time.monotonic_ns()
+        try:
+            arrays = self._run(names, feed)
+        except UnicodeDecodeError as error:
+            batch.results = self._run_alone(requests, error)
+            return
+        except Exception as error:
+            raise _told(error) from error
+        batch.infer_end_ns = time.monotonic_ns()
+        if not self._plain_outputs:
+            arrays = [self._to_client(name, array) for name, array in zip(names, arrays, strict=True)]
+        batch.results = self._split(batch, names, arrays)
+
+    def _names(self, requests: list[InferRequest]) -> list[str]:
+        """Return the outputs to compute: the requested ones if all requests agree on them, else all."""
+        chosen = requests[0].outputs
+        for request in requests:
+            if request.outputs != chosen:
+                return self._output_names
+        if chosen is None:
+            return self._output_names
+        names = self._choices.get(chosen)
+        if names is None:
+            if len(self._choices) >= _CHOICES_KEPT:
+                self._choices.clear()
+            names = self._choices[chosen] = [name for name in self._output_names if name in chosen]
+        return names
+
+    def _gather(self, requests: list[InferRequest]) -> dict[str, Array]:
+        """Join the requests' inputs along the batch dimension, ragged ones flat, one after the other."""
+        feed = {}
+        for name in requests[0].inputs:
+            arrays = [request.inputs[name] for request in requests]
+            if name in self._ragged:
+                arrays = [array.reshape(-1) for array in arrays]
+            joined = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+            feed[name] = _to_texts(joined) if name in self._texts else joined
+        for name, kind, source, dtype in self._batch_inputs:
+            feed[name] = batch_input(kind, [request.inputs[source].shape for request in requests], dtype)
+        return feed
+
+    def _run(self, names: list[str], feed: dict[str, Array]) -> list[Array]:
+        if not self._brain_floats:
+            outputs: list[Array] = self._session.run(names, feed, self._run_options)
+            return outputs
+        values = {name: self._to_value(name, array) for name, array in feed.items()}
+        results = self._session.run_with_ort_values(names, values, self._run_options)
+        return [_from_value(value) for value in results]
+
+    def _run_alone(self, requests: list[InferRequest], error: UnicodeDecodeError) -> list[InferResponse | ServingError]:
+        """Answer one by one when an output's text is not UTF-8, so that only the request which caused it fails."""
+        if len(requests) == 1:
+            return [InvalidArgument(f"an output of type BYTES is not valid UTF-8: {error.reason}")]
+        results: list[InferResponse | ServingError] = []
+        for request in requests:
+            alone = Batch([request], request.rows)
+            try:
+                self.execute(alone)
+                results += alone.results
+            except ServingError as failure:
+                results.append(failure)
+        return results
+
+    def _to_client(self, name: str, array: Array) -> Array:
+        if name in self._texts:
+            array = _to_bytes(array)
+        spec = self._reshaped.get(name)
+        if spec is None:
+            return array
+        return array.reshape(client_shape(spec, self._batching, array.shape) if spec.reshaped else (1,))
+
+    def _split(self, batch: Batch, names: list[str], arrays: list[Array]) -> list[InferResponse | ServingError]:
+        requests = batch.requests
+        if self._scattered:
+            return self._scatter(requests, names, arrays)
+        if self._batching:
+            for name, array in zip(names, arrays, strict=True):
+                if not array.ndim or array.shape[0] != batch.rows:
+                    raise Internal(
+                        f"failed to split the output tensor '{name}' in responses: expected batch size of {batch.rows} "
+                        f"in model outputs, got shape {list(array.shape)}"
+                    )
+        if len(requests) == 1:
+            return [InferResponse(dict(zip(names, arrays, strict=True)))]
+        if not self._batching:
+            raise Internal(f"{len(requests)} requests in a batch of a model that does not support batching")
+        results: list[InferResponse | ServingError] = []
+        start = 0
+        if len(arrays) == 1:
+            name, array = names[0], arrays[0]
+            for request in requests:
+                end = start + request.rows
+                results.append(InferResponse({name: array[start:end]}))
+                start = end
+            return results
+        pairs = list(zip(names, arrays, strict=True))
+        for request in requests:
+            end = start + request.rows
+            wanted = request.outputs or names
+            results.append(InferResponse({name: array[start:end] for name, array in pairs if name in wanted}))
+            start = end
+        return results
+
+    def _scatter(
+        self, requests: list[InferRequest], names: list[str], arrays: list[Array]
+    ) -> list[InferResponse | ServingError]:
+        """Split a ragged batch: scattered outputs by the shapes of their source input, others by rows."""
+        parts = {}
+        ends = np.cumsum([request.rows for request in requests])[:-1]
+        for name, array in zip(names, arrays, strict=True):
+            source = self._scattered.get(name)
+            if source is None:
+                parts[name] = np.split(array, ends)
+            else:
+                parts[name] = scatter(array, [request.inputs[source].shape for request in requests])
+        return [
+            InferResponse({name: parts[name][index] for name in names if name in (request.outputs or names)})
+            for index, request in enumerate(requests)
+        ]
+
+    def _to_value(self, name: str, array: Array) -> Any:
+        make = self._runtime.OrtValue
+        array = np.ascontiguousarray(array)
+        if name in self._brain_floats:
+            return make.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
+        return make.ortvalue_from_numpy(array)
+
+
+def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec) -> Any:
+    """Open a session on the spec's device, and make sure that it is there."""
+    config = package.config
+    path = package.file_path
+    if os.path.isdir(path):
+        path = os.path.join(path, "model.onnx")
+    if not os.path.exists(path):
+        raise ModelLoadError(f"unable to find '{path}' for model instance '{spec.name}'")
+    asked = providers(config, spec)
+    missing = [name for name, _ in asked if name not in runtime.get_available_providers()]
+    if missing:
+        raise _unavailable(config.name, missing[0], runtime.get_available_providers())
+    if spec.kind == "GPU" and hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
+    try:
+        session = runtime.InferenceSession(path, session_options(runtime, package), asked, enable_fallback=0)
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(_told(error).message) from error
+    given = session.get_providers()
+    for (name, _), got in zip(asked, given, strict=False):
+        if name != got:
+            raise _unavailable(config.name, name, given)
+    check_graph(config, session)
+    return session
+
+
+def _unavailable(model: str, provider: str, given: Sequence[str]) -> ModelLoadError:
+    fix = "; install its libraries with: pip install 'eagleray[cuda]'" if provider == CUDA else ""
+    has = ", ".join(given) or CPU
+    return ModelLoadError(f"unable to load model '{model}', {provider} is not available (ONNX Runtime has {has}){fix}")
+
+
+def _check_distributions() -> None:
+    """Refuse a GPU when both distributions are installed, since the later one has overwritten files of the other.
+
+    Raises:
+        ModelLoadError: with the line that puts it right.
+    """
+    if all(_is_installed(name) for name in ("onnxruntime", "onnxruntime-gpu")):
+        raise ModelLoadError(
+            "both 'onnxruntime' and 'onnxruntime-gpu' are installed and overwrite each other; run: "
+            "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
+        )
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _told(error: Exception) -> Internal:
+    """Return an error of ONNX Runtime as Triton words it."""
+    if isinstance(error, Internal):
+        return error
+    match = _RUNTIME_ERROR.match(str(error))
+    if match is None:
+        return Internal(f"onnx runtime error 1: {error}")
+    return Internal(f"onnx runtime error {match[1]}: {match[2]}")
+
+
+def _to_texts(array: Array) -> Array:
+    """Return BYTES as the `str` objects that ONNX Runtime takes; what is not UTF-8 goes in as fixed-width bytes."""
+    elements = array.reshape(-1).tolist()
+    texts = np.empty(len(elements), object)
+    try:
+        texts[:] = [element.decode() if isinstance(element, bytes) else str(element) for element in elements]
+    except UnicodeDecodeError:
+        return np.array(elements, dtype="S").reshape(array.shape)
+    return texts.reshape(array.shape)
+
+
+def _to_bytes(array: Array) -> Array:
+    elements = array.reshape(-1).tolist()
+    encoded = np.empty(len(elements), object)
+    encoded[:] = [element.encode() if isinstance(element, str) else bytes(element) for element in elements]
+    return encoded.reshape(array.shape)
+
+
+def _from_value(value: Any) -> Array:
+    """Return an OrtValue's array; BF16, which has no NumPy type, as its raw 16 bits."""
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    if value.device_name() != "cpu":
+        raise Internal(f"BF16 outputs on device '{value.device_name()}' are not supported")
+    shape = tuple(value.shape())
+    raw = ctypes.string_at(value.data_ptr(), 2 * int(np.prod(shape)))
+    return np.frombuffer(raw, np.uint16).reshape(shape)

@@ -1,0 +1,140 @@
+"""ONNX Runtime's session options and execution providers, from a model's configuration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPolicy
+
+from deployments.backends.backend import ModelLoadError
+from repository_loader.package import InstanceSpec, ModelPackage
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+Provider = tuple[str, dict[str, str]]
+
+_CUDA_PARAMETERS = {
+    "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
+    "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
+    "gpu_mem_limit": {},
+    "do_copy_in_default_stream": {},
+}
+_TENSORRT_PARAMETERS = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+
+
+def session_options(runtime: Any, package: ModelPackage) -> Any:
+    """Return `onnxruntime.SessionOptions` as `optimization.graph` and `parameters` ask for them.
+
+    Raises:
+        ModelLoadError: a parameter cannot be read, or a custom operator library not loaded.
+    """
+    config = package.config
+    values = dict(package.backend_settings) | parameters(config)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = _graph_level(runtime, config.optimization.graph.level)
+    options.intra_op_num_threads = _integer(config, values, "intra_op_thread_count", 0)
+    options.inter_op_num_threads = _integer(config, values, "inter_op_thread_count", 0)
+    if _integer(config, values, "execution_mode", 0):
+        options.execution_mode = runtime.ExecutionMode.ORT_PARALLEL
+    options.enable_cpu_mem_arena = _boolean(config, values, "enable_mem_arena", True)
+    options.enable_mem_pattern = _boolean(config, values, "enable_mem_pattern", True)
+    if "session.use_device_allocator_for_initializers" in values:
+        wanted = _boolean(config, values, "session.use_device_allocator_for_initializers", False)
+        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1" if wanted else "0")
+    for library in config.model_operations.op_library_filename:
+        try:
+            options.register_custom_ops_library(library)
+        except Exception as error:
+            raise ModelLoadError(f"unable to load custom operator library '{library}': {error}") from error
+    return options
+
+
+def run_options(runtime: Any, config: ModelConfig) -> Any:
+    """Return `onnxruntime.RunOptions`, or None when the defaults do."""
+    shrinkage = parameters(config).get("memory.enable_memory_arena_shrinkage")
+    if not shrinkage:
+        return None
+    options = runtime.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", shrinkage)
+    return options
+
+
+def providers(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
+    """Return the execution providers an instance asks for, in order; ONNX Runtime adds the CPU behind them.
+
+    Raises:
+        ModelLoadError: the kind of instance or an accelerator is not offered.
+    """
+    accelerators = config.optimization.execution_accelerators
+    if spec.kind == "CPU":
+        return [_cpu_accelerator(each) for each in accelerators.cpu_execution_accelerator] or [(CPU, {})]
+    if spec.kind != "GPU":
+        raise ModelLoadError(f"unable to load model '{config.name}', KIND_{spec.kind} is not supported by onnxruntime")
+    found: list[Provider] = []
+    cuda = _cuda_parameters(config)
+    for each in accelerators.gpu_execution_accelerator:
+        if each.name == "tensorrt":
+            found.append((TENSORRT, {"device_id": str(spec.device), **_tensorrt_parameters(each.parameters)}))
+        elif each.name == "cuda":
+            cuda.update(each.parameters)
+        elif each.name != "gpu_io":  # historic, and means nothing here
+            raise ModelLoadError(f"unknown Execution Accelerator '{each.name}' is requested")
+    return [*found, (CUDA, {"device_id": str(spec.device), **cuda})]
+
+
+def parameters(config: ModelConfig) -> dict[str, str]:
+    """Return `parameters` as plain strings."""
+    return {key: value.string_value for key, value in config.parameters.items()}
+
+
+def _graph_level(runtime: Any, level: int) -> Any:
+    levels = runtime.GraphOptimizationLevel
+    chosen = {-1: levels.ORT_ENABLE_BASIC, 1: levels.ORT_ENABLE_EXTENDED, 2: levels.ORT_DISABLE_ALL}
+    return chosen.get(level, levels.ORT_ENABLE_ALL)
+
+
+def _cpu_accelerator(accelerator: ModelOptimizationPolicy.ExecutionAccelerators.Accelerator) -> Provider:
+    if accelerator.name != "openvino":
+        raise ModelLoadError(f"unknown Execution Accelerator '{accelerator.name}' is requested")
+    return OPENVINO, dict(accelerator.parameters)
+
+
+def _cuda_parameters(config: ModelConfig) -> dict[str, str]:
+    values = parameters(config)
+    return {name: words.get(values[name], values[name]) for name, words in _CUDA_PARAMETERS.items() if name in values}
+
+
+def _tensorrt_parameters(values: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, value in values.items():
+        if name != "precision_mode":
+            found[_TENSORRT_PARAMETERS.get(name, name)] = value
+        elif value in ("FP16", "BF16", "INT8"):
+            found[f"trt_{value.lower()}_enable"] = "1"
+        elif value != "FP32":
+            raise ModelLoadError(f"unsupported precision mode '{value}' is requested")
+    return found
+
+
+def _integer(config: ModelConfig, values: Mapping[str, str], name: str, default: int) -> int:
+    value = values.get(name, "")
+    try:
+        return int(value) if value else default
+    except ValueError:
+        raise ModelLoadError(f"unable to load model '{config.name}', '{name}' is not an integer: '{value}'") from None
+
+
+def _boolean(config: ModelConfig, values: Mapping[str, str], name: str, default: bool) -> bool:
+    value = values.get(name, "").lower()
+    if value in ("true", "1", "false", "0"):
+        return value in ("true", "1")
+    if value:
+        raise ModelLoadError(f"unable to load model '{config.name}', '{name}' is not a boolean: '{value}'")
+    return default

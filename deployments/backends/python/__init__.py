@@ -1,0 +1,1 @@
+"""Runs the `model.py` files of Triton's Python backend unchanged."""

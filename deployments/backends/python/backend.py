@@ -1,0 +1,125 @@
+"""The Python backend: loads a `model.py` into instances."""
+
+import inspect
+import logging
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deployments.backends.backend import ModelInstance, ModelLoadError
+from deployments.backends.python import config_json, pb_utils  # noqa: F401, models import pb_utils by its own name
+from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
+from deployments.backends.python.model_loop import ModelLoop
+from deployments.backends.python.model_module import ModelModule
+from deployments.backends.python.response_sender import ReplyQueue
+from deployments.core.clock import Clock
+from protocol.signature import Signature
+from repository_loader.package import InstanceSpec, ModelPackage
+
+_LOG = logging.getLogger(__name__)
+
+_MAY_WAIT = re.compile(r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(")
+"""Words in a model's code that say it may wait for the event loop or for a thread of its own."""
+
+
+class PythonBackend:
+    """Loads Python models; each instance imports the model anew, as each process of Triton does.
+
+    `clock` is the core's; without one decoupled models, which answer from any thread at any time, cannot be loaded.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Import the model and call `initialize`, once for each spec.
+
+        Raises:
+            ModelLoadError: the file or its class is missing, or the model's own code raised; the reason names the
+                exception and its message, the log has the traceback.
+        """
+        check_file(package.model_path, package.file_path)
+        signature = Signature.from_config(package.config)
+        if signature.decoupled and self._clock is None:
+            raise ModelLoadError(f"decoupled model '{package.name}' needs a core that brings responses to its loop")
+        if "EXECUTION_ENV_PATH" in package.config.parameters:
+            _LOG.warning("model '%s': EXECUTION_ENV_PATH is ignored, the model runs in this environment", package.name)
+        instances: list[ModelInstance] = []
+        try:
+            instances.extend(self._load_instance(package, signature, spec) for spec in specs)
+        except BaseException:
+            for instance in instances:
+                instance.close()
+            raise
+        return instances
+
+    def _load_instance(self, package: ModelPackage, signature: Signature, spec: InstanceSpec) -> ModelInstance:
+        module = ModelModule(package.model_path, package.version_path)
+        loop: ModelLoop | None = None
+        try:
+            model = model_class(module, package.name, package.file_path)()
+            if not callable(getattr(model, "execute", None)):
+                raise ModelLoadError(f"Python model '{package.name}' does not implement `execute` method.")
+            if inspect.iscoroutinefunction(model.execute):
+                loop = ModelLoop(spec.name)
+            if hasattr(model, "initialize"):
+                model.initialize(_initialize_args(package, spec))
+        except BaseException as error:
+            module.close()
+            if loop is not None:
+                loop.close()
+            if isinstance(error, ModelLoadError) or not isinstance(error, Exception | SystemExit):
+                raise
+            _LOG.error("model instance '%s' cannot be loaded", spec.name, exc_info=error)
+            raise ModelLoadError(f"{type(error).__name__}: {error}") from None
+        module.forget_aliases()
+        if signature.decoupled:
+            assert self._clock is not None
+            replies = ReplyQueue(self._clock.call_soon_threadsafe)
+            return DecoupledPythonInstance(spec.name, signature, module, model, loop=loop, replies=replies)
+        inline = loop is None and not _may_wait(module)
+        return PythonInstance(spec.name, signature, module, model, loop=loop, inline=inline)
+
+
+def check_file(model_path: str, file_path: str) -> None:
+    """Check that the model file is there and is Python.
+
+    Raises:
+        ModelLoadError: with the path inside the repository.
+    """
+    shown = os.path.relpath(file_path, os.path.dirname(model_path))
+    if not file_path.endswith(".py"):
+        raise ModelLoadError(f"the model name in 'default_model_filename' must end with '.py', got '{shown}'")
+    if not os.path.isfile(file_path):
+        raise ModelLoadError(f"Python model file not found in '{shown}'")
+
+
+def model_class(module: ModelModule, model_name: str, file_path: str) -> Any:
+    """Import the model and return its class.
+
+    Raises:
+        ModelLoadError: the module has no `TritonPythonModel`.
+    """
+    found = getattr(module.load(file_path), "TritonPythonModel", None)
+    if found is None:
+        raise ModelLoadError(f"Python model '{model_name}' does not define the class 'TritonPythonModel'")
+    return found
+
+
+def _initialize_args(package: ModelPackage, spec: InstanceSpec) -> dict[str, str]:
+    return {
+        "model_config": config_json.to_json(package.config),
+        "model_instance_kind": spec.kind,
+        "model_instance_name": spec.name,
+        "model_instance_device_id": str(spec.device),
+        "model_repository": package.model_path,
+        "model_version": str(package.version),
+        "model_name": package.name,
+    }
+
+
+def _may_wait(module: ModelModule) -> bool:
+    files = module.source_files()
+    return any(_MAY_WAIT.search(Path(file).read_text(errors="replace")) for file in files if file.endswith(".py"))

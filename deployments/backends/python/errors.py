@@ -1,0 +1,66 @@
+"""The errors that a model raises or puts into a response."""
+
+from protocol.errors import (
+    AlreadyExists,
+    Cancelled,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
+
+
+class TritonModelException(Exception):
+    """Something in the model or in its use of `pb_utils` went wrong."""
+
+
+class TritonError:
+    """The error of one response; codes are those of `TRITONSERVER_Error_Code`."""
+
+    __slots__ = ("_code", "_message")
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        self._message = message
+        self._code = code
+
+    def message(self) -> str:
+        """Return the text that the client gets."""
+        return self._message
+
+    def code(self) -> int:
+        """Return the code that decides the HTTP status and the gRPC code."""
+        return self._code
+
+    def __str__(self) -> str:
+        return self._message
+
+
+_BY_TRITON_CODE: dict[int, type[ServingError]] = {
+    TritonError.UNKNOWN: Unknown,
+    TritonError.INTERNAL: Internal,
+    TritonError.NOT_FOUND: NotFound,
+    TritonError.INVALID_ARG: InvalidArgument,
+    TritonError.UNAVAILABLE: Unavailable,
+    TritonError.UNSUPPORTED: Unsupported,
+    TritonError.ALREADY_EXISTS: AlreadyExists,
+    TritonError.CANCELLED: Cancelled,
+}
+
+
+def to_serving_error(error: object) -> ServingError:
+    """Return the error that a client sees for the error of a response; anything but a `TritonError` is `Internal`."""
+    if isinstance(error, TritonError):
+        return _BY_TRITON_CODE.get(error.code(), Internal)(error.message())
+    return Internal(str(error))

@@ -1,0 +1,258 @@
+"""One instance of a Python model: runs batches through its `execute`."""
+
+import asyncio
+import logging
+import threading
+from asyncio import _get_running_loop, _set_running_loop
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import monotonic_ns
+from typing import Any
+
+from deployments.backends.backend import Batch
+from deployments.backends.python.model_loop import ModelLoop
+from deployments.backends.python.model_module import ModelModule
+from deployments.backends.python.outputs import OutputReader, Views, settle
+from deployments.backends.python.response import InferenceResponse
+from deployments.backends.python.response_sender import (
+    Answer,
+    DecoupledResponseSender,
+    Outcome,
+    ReplyQueue,
+    ResponseSender,
+    SingleResponseSender,
+)
+from deployments.backends.python.served_request import ServedRequest, request_class
+from protocol.errors import Internal
+from protocol.infer import InferRequest
+from protocol.signature import Signature
+
+_LOG = logging.getLogger(__name__)
+
+_READY_TIMEOUT_S = 5.0
+_LOGGED_IDS = 8
+
+
+class PythonInstance:
+    """Runs batches of a model that answers each request once.
+
+    `execute` returns when every request has its outcome; a request that the model answers through its response sender,
+    from whatever thread, is waited for.
+    """
+
+    def __init__(
+        self, name: str, signature: Signature, module: ModelModule, model: Any, *, loop: ModelLoop | None, inline: bool
+    ) -> None:
+        self.name = name
+        self.may_run_inline = inline
+        self._model_name = signature.model_name
+        self._module = module
+        self._model = model
+        self._model_execute: Callable[[list[ServedRequest]], Any] = model.execute
+        self._loop = loop
+        self._reader = OutputReader(signature)
+        self._output_names = tuple(signature.outputs)
+        self._request_class = request_class(
+            frozenset(spec.name for spec in signature.inputs.values() if spec.datatype.name == "BF16")
+        )
+
+    def execute(self, batch: Batch) -> None:
+        """Run the batch; the model's exception fails all of it, a response with an error its own request."""
+        make, output_names, make_sender = self._request_class, self._output_names, self._make_sender
+        requests = [make(request, output_names, make_sender) for request in batch.requests]
+        batch.infer_start_ns = monotonic_ns()
+        failure: Internal | None = None
+        try:
+            responses = self._run(requests)
+        except (Exception, SystemExit) as error:
+            failure = self._failure(error, batch)
+        batch.infer_end_ns = monotonic_ns()
+        if failure is not None:
+            raise failure  # not in the handler: the model's frames, and so its arrays, would live on with it
+        responses = self._checked(responses, len(requests))
+        views: Views = []
+        read = self._reader.read
+        results: list[Outcome | None] = [
+            read(request, response, views) if type(response) is InferenceResponse else None
+            for request, response in zip(batch.requests, responses, strict=True)
+        ]
+        if None in results:
+            self._complete(results, requests, responses, views)
+        if views:
+            settle(views)
+        batch.results = results  # type: ignore[assignment]
+
+    def is_ready(self) -> bool:
+        """Return what the model's own `is_ready` says, True without one; blocking, five seconds at most."""
+        if not hasattr(self._model, "is_ready"):
+            return True
+        answer: Future[Any] = Future()
+        threading.Thread(target=self._ask_ready, args=(answer,), name=f"{self.name}-ready", daemon=True).start()
+        try:
+            ready = answer.result(_READY_TIMEOUT_S)
+            if not isinstance(ready, bool):
+                raise TypeError("is_ready() must return a boolean value")
+        except Exception:
+            _LOG.exception("is_ready() of model instance '%s' failed", self.name)
+            return False
+        return ready
+
+    def close(self) -> None:
+        """Call the model's `finalize` and forget its modules; what it raises is logged."""
+        try:
+            if hasattr(self._model, "finalize"):
+                self._model.finalize()
+        except (Exception, SystemExit):
+            _LOG.exception("finalize() of model instance '%s' failed", self.name)
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+        self._model = self._model_execute = None  # type: ignore[assignment]
+        self._module.close()
+
+    def _run(self, requests: list[ServedRequest]) -> Any:
+        """Call the model's `execute`; on a loop's thread the model does not see that loop and may run its own."""
+        running = _get_running_loop()
+        if running is None:
+            responses = self._model_execute(requests)
+        else:
+            _set_running_loop(None)
+            try:
+                responses = self._model_execute(requests)
+            finally:
+                _set_running_loop(running)
+        return self._await(responses) if asyncio.iscoroutine(responses) else responses
+
+    def _await(self, coroutine: Any) -> Any:
+        return self._own_loop().submit(coroutine).result()
+
+    def _own_loop(self) -> ModelLoop:
+        if self._loop is None:  # `execute` is a plain function that returns a coroutine
+            self._loop = ModelLoop(self.name)
+            self.may_run_inline = False
+        return self._loop
+
+    def _checked(self, responses: Any, request_count: int) -> list[Any]:
+        if responses is None:
+            return [None] * request_count
+        if not isinstance(responses, list):
+            raise Internal(f"Expected a list in the execute return, found type '{type(responses)}'.")
+        if len(responses) != request_count:
+            raise Internal(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{request_count}, and InferenceResponse(s) size is:{len(responses)}"
+            )
+        return responses
+
+    def _complete(
+        self, results: list[Outcome | None], requests: list[ServedRequest], responses: list[Any], views: Views
+    ) -> None:
+        """Fill in the results of requests whose entry in the returned list is not plainly an InferenceResponse."""
+        answers: list[Answer | None] = []
+        for index, response in enumerate(responses):
+            answers.append(None)
+            if results[index] is not None:
+                continue
+            if isinstance(response, InferenceResponse):
+                results[index] = self._reader.read(requests[index]._request, response, views)
+            elif response is not None:
+                results[index] = Internal(
+                    "Expected an 'InferenceResponse' object in the execute function return list, "
+                    f"found type '{type(response)}'."
+                )
+            else:
+                sender = requests[index].get_response_sender()
+                assert isinstance(sender, SingleResponseSender)
+                answers[index] = sender.answer
+                del sender
+        requests.clear()  # only the model holds its senders now; one that it has let go sets an error
+        for index, answer in enumerate(answers):
+            if answer is not None:
+                results[index] = answer.wait()
+
+    def _make_sender(self, request: ServedRequest) -> ResponseSender:
+        return SingleResponseSender(request._request, self._read_alone)
+
+    def _read_alone(self, request: InferRequest, response: InferenceResponse) -> Outcome:
+        views: Views = []
+        outcome = self._reader.read(request, response, views)
+        if views:
+            settle(views)
+        return outcome
+
+    def _failure(self, error: BaseException, batch: Batch) -> Internal:
+        """Log the traceback for the operator, and return what the client is told: no path, no line."""
+        ids = [request.id for request in batch.requests[:_LOGGED_IDS]]
+        _LOG.error("execute() of model instance '%s' failed, request ids %s", self.name, ids, exc_info=error)
+        return Internal(
+            f"Failed to process the request(s) for model '{self.name}', message: {type(error).__name__}: {error}"
+        )
+
+    def _ask_ready(self, answer: "Future[Any]") -> None:
+        try:
+            ready = self._model.is_ready()
+            answer.set_result(self._await(ready) if asyncio.iscoroutine(ready) else ready)
+        except BaseException as error:
+            answer.set_exception(error)
+
+
+class DecoupledPythonInstance(PythonInstance):
+    """Runs batches of a decoupled model.
+
+    It leaves `batch.results` empty: every response reaches `request.reply` by itself, on the loop's thread, the last
+    one with `final` or as an error, during `execute` or long after it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        module: ModelModule,
+        model: Any,
+        *,
+        loop: ModelLoop | None,
+        replies: ReplyQueue,
+    ) -> None:
+        super().__init__(name, signature, module, model, loop=loop, inline=False)
+        self._replies = replies
+
+    def execute(self, batch: Batch) -> None:
+        """Hand the batch to the model; `async def execute` runs on while the next batch comes."""
+        make, output_names, make_sender = self._request_class, self._output_names, self._make_sender
+        requests = [make(request, output_names, make_sender) for request in batch.requests]
+        senders = [request.get_response_sender() for request in requests]
+        batch.infer_start_ns = monotonic_ns()
+        try:
+            returned = self._model_execute(requests)
+            if asyncio.iscoroutine(returned):
+                future = self._own_loop().submit(returned)
+                del requests
+                future.add_done_callback(lambda done: self._finish(done, batch, senders))
+            else:
+                self._check_none(returned)
+        except (Exception, SystemExit) as error:
+            self._fail(error, batch, senders)
+        batch.infer_end_ns = monotonic_ns()
+        batch.results = ()
+
+    def _finish(self, done: "Future[Any]", batch: Batch, senders: list[Any]) -> None:
+        try:
+            self._check_none(done.result())
+        except (Exception, SystemExit) as error:
+            self._fail(error, batch, senders)
+        senders.clear()
+
+    def _fail(self, error: BaseException, batch: Batch, senders: list[Any]) -> None:
+        failure = error if isinstance(error, Internal) else self._failure(error, batch)
+        for sender in senders:
+            sender.fail(failure)
+
+    def _check_none(self, returned: object) -> None:
+        if returned is not None:
+            raise Internal(
+                f"Python model '{self._model_name}' is using the decoupled mode and the execute function must return "
+                "None."
+            )
+
+    def _make_sender(self, request: ServedRequest) -> ResponseSender:
+        return DecoupledResponseSender(request._request, self._read_alone, self._replies)

@@ -1,0 +1,122 @@
+"""`pb_utils.ModelConfig`: what a model's `auto_complete_config` fills in."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_IO_PROPERTIES = ("name", "data_type", "dims")
+
+
+class ModelConfig:
+    """A model configuration as a dictionary with Triton's field names."""
+
+    def __init__(self, config: str) -> None:
+        self._config: dict[str, Any] = json.loads(config)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the dictionary itself."""
+        return self._config
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Set the largest batch.
+
+        Raises:
+            ValueError: the configuration asks for more.
+        """
+        configured = self._config.get("max_batch_size", 0)
+        if configured > max_batch_size:
+            raise ValueError(
+                f"configuration specifies max_batch_size {configured}, but in auto-complete-config function for model "
+                f"'{self._name}' specifies max_batch_size {max_batch_size}"
+            )
+        self._config["max_batch_size"] = max_batch_size
+
+    def set_dynamic_batching(self) -> None:
+        """Choose the dynamic batcher with its defaults, unless it is configured.
+
+        Raises:
+            ValueError: the configuration chose another scheduler.
+        """
+        for scheduler in ("sequence_batching", "ensemble_scheduling"):
+            if scheduler in self._config:
+                raise ValueError(
+                    f"Configuration specifies scheduling_choice '{scheduler}', but auto-complete-config function for "
+                    f"model '{self._name}' tries to set scheduling_choice 'dynamic_batching'"
+                )
+        self._config.setdefault("dynamic_batching", {})
+
+    def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
+        """Set `decoupled`.
+
+        Raises:
+            ValueError: another property is given, or the configuration says decoupled and the model does not.
+        """
+        where = f"in auto-complete-config function for model '{self._name}'"
+        for key in transaction_policy_dict:
+            if key != "decoupled":
+                raise ValueError(f"model transaction policy property {where} contains property other than 'decoupled'.")
+        if "decoupled" not in transaction_policy_dict:
+            raise ValueError(f"model transaction policy {where} is missing 'decoupled' property.")
+        policy = self._config.setdefault("model_transaction_policy", {})
+        decoupled = transaction_policy_dict["decoupled"]
+        if policy.get("decoupled") and not decoupled:
+            raise ValueError(
+                f"trying to change decoupled property {where}, which is already set to 'True' in the configuration."
+            )
+        policy["decoupled"] = decoupled
+
+    def add_input(self, input: Mapping[str, Any]) -> None:
+        """Add an input with `name`, `data_type`, `dims` and perhaps `optional`, or check it against the configured one.
+
+        Raises:
+            ValueError: a property is missing, unknown, or differs from the configuration.
+        """
+        self._add("input", input, ("optional",))
+
+    def add_output(self, output: Mapping[str, Any]) -> None:
+        """Add an output with `name`, `data_type` and `dims`, or check it against the configured one.
+
+        Raises:
+            ValueError: a property is missing, unknown, or differs from the configuration.
+        """
+        self._add("output", output, ())
+
+    @property
+    def _name(self) -> str:
+        return str(self._config.get("name", ""))
+
+    def _add(self, kind: str, tensor: Mapping[str, Any], more_properties: tuple[str, ...]) -> None:
+        allowed = _IO_PROPERTIES + more_properties
+        where = f"in auto-complete-config function for model '{self._name}'"
+        for key in tensor:
+            if key not in allowed:
+                names = ", ".join(f"'{name}'" for name in allowed[:-1]) + f" and '{allowed[-1]}'"
+                raise ValueError(f"{kind} '{tensor.get('name', '')}' {where} contains property other than {names}.")
+        for key in _IO_PROPERTIES:
+            if key not in tensor:
+                subject = kind if key == "name" else f"{kind} '{tensor['name']}'"
+                raise ValueError(f"{subject} {where} is missing '{key}' property.")
+        configured: list[dict[str, Any]] = self._config.setdefault(kind, [])
+        for present in configured:
+            if present["name"] == tensor["name"]:
+                self._check_equal(kind, present, tensor)
+                return
+        configured.append(dict(tensor))
+
+    def _check_equal(self, kind: str, present: Mapping[str, Any], tensor: Mapping[str, Any]) -> None:
+        name = tensor["name"]
+        if present["data_type"] != tensor["data_type"]:
+            raise ValueError(
+                f"unable to load model '{self._name}', configuration expects datatype {present['data_type']} for "
+                f"{kind} '{name}', model provides {tensor['data_type']}"
+            )
+        if list(present["dims"]) != list(tensor["dims"]):
+            raise ValueError(
+                f"model '{self._name}', tensor '{name}': the model expects dims {list(tensor['dims'])} but the model "
+                f"configuration specifies dims {list(present['dims'])}"
+            )
+        if bool(present.get("optional")) != bool(tensor.get("optional")):
+            raise ValueError(
+                f"model '{self._name}', tensor '{name}': the model expects optional {bool(tensor.get('optional'))} but "
+                f"the model configuration specifies optional {bool(present.get('optional'))}"
+            )

@@ -1,0 +1,47 @@
+"""The event loop of a model with `async def execute`, in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+
+class ModelLoop:
+    """Runs a model's coroutines.
+
+    The loop turns between batches too, so that tasks which the model started go on, as they do in Triton.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        """Start a coroutine and return its future."""
+        return asyncio.run_coroutine_threadsafe(_guarded(coroutine), self._loop)
+
+    def close(self) -> None:
+        """Cancel what still runs, stop the loop and wait for its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+async def _guarded(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await coroutine
+    except SystemExit as error:  # it would end the loop's thread, and nobody would get an answer
+        raise RuntimeError(f"SystemExit: {error}") from error

@@ -1,0 +1,219 @@
+"""Imports a `model.py` and the helper modules next to it so that no two models see each other's.
+
+Triton runs each model in a process of its own, with the version's and the model's folder on `sys.path`. Here the
+modules of a model live under a package of its own, `eagleray_model_<n>`; an `import helper` in a model's code finds
+`eagleray_model_<n>.helper`, at any time and in any thread, because the code of these modules has its own `__import__`.
+Names that other code looks up for the model (unpickling a class of `helper`) are found through the model's frame on
+the stack, and forgotten when the model is loaded.
+"""
+
+import builtins
+import importlib
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_PREFIX = "eagleray_model_"
+_OWNER = "__eagleray_model__"
+PB_UTILS_NAMES = ("triton_python_backend_utils", "c_python_backend_utils")
+_numbers = itertools.count(1)
+_owners: dict[str, "ModelModule"] = {}
+
+
+class ModelModule:
+    """The modules of one model instance. Import and use may happen on any thread."""
+
+    def __init__(self, model_path: str, version_path: str) -> None:
+        self.version_path = version_path
+        self.package = f"{_PREFIX}{next(_numbers)}"
+        self._model_path = model_path
+        self._local: set[str] = set()
+        self._foreign: set[str] = set()
+        self._known_sys_path = 0
+        self.aliases: set[str] = set()
+        self.builtins = {**vars(builtins), "__import__": self._import}
+        root = ModuleType(self.package)
+        self._search_path = [version_path, model_path]
+        root.__path__ = self._search_path
+        install()
+        sys.modules[self.package] = root
+        _owners[self.package] = self
+
+    def load(self, file_path: str) -> ModuleType:
+        """Import the model file and return its module; whatever it raises comes through."""
+        importlib.invalidate_caches()  # the model may be seconds old
+        name = f"{self.package}.{Path(file_path).stem}"
+        spec = spec_from_file_location(name, file_path, loader=_Loader(name, file_path))
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+    def source_files(self) -> list[str]:
+        """Return the files of the modules that the model has imported from its folders."""
+        prefix = f"{self.package}."
+        modules = [module for name, module in list(sys.modules.items()) if name.startswith(prefix)]
+        files = [getattr(module, "__file__", None) for module in modules]
+        return [file for file in files if file is not None]
+
+    def forget_aliases(self) -> None:
+        """Take the plain names of helper modules out of `sys.modules`, so that another model's are found next time."""
+        while self.aliases:
+            name = self.aliases.pop()
+            if getattr(sys.modules.get(name), "__name__", "").startswith(f"{self.package}."):
+                del sys.modules[name]
+
+    def close(self) -> None:
+        """Take the modules out of `sys.modules`."""
+        self.forget_aliases()
+        _owners.pop(self.package, None)
+        for name in [name for name in sys.modules if name == self.package or name.startswith(f"{self.package}.")]:
+            del sys.modules[name]
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a top-level name means a module in the model's folders."""
+        if name in self._local:
+            return True
+        if len(sys.path) != self._known_sys_path:
+            self._adopt_sys_path()
+        if name in self._foreign:
+            return False
+        local = self._find(name)
+        (self._local if local else self._foreign).add(name)
+        return local
+
+    def _find(self, name: str) -> bool:
+        if name in sys.stdlib_module_names or name in PB_UTILS_NAMES:
+            return False
+        spec = PathFinder.find_spec(f"{self.package}.{name}", self._search_path)
+        if spec is None:
+            return False
+        if spec.loader is not None:
+            return True
+        # a folder without __init__.py may hold anything, such as a tokenizer's files
+        return name not in sys.modules and PathFinder.find_spec(name) is None
+
+    def _adopt_sys_path(self) -> None:
+        """Search folders of the model that it put on `sys.path` itself, and keep other models from searching them."""
+        for entry in list(sys.path):
+            if isinstance(entry, str) and Path(entry).is_relative_to(self._model_path):
+                sys.path.remove(entry)
+                if entry not in self._search_path:
+                    self._search_path.append(entry)
+                    importlib.invalidate_caches()
+        self._known_sys_path = len(sys.path)
+        self._foreign.clear()
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """Do what `__import__` does, for the code of the model."""
+        if level == 0:
+            top = name.partition(".")[0]
+            if self.is_local(top):
+                module = importlib.import_module(f"{self.package}.{name}")
+                if type(fromlist) is list:  # C code, such as pickle's, which then looks into sys.modules
+                    self._set_alias(name, module)
+                if fromlist:
+                    return builtins.__import__(module.__name__, globals, locals, fromlist, 0)
+                return sys.modules[f"{self.package}.{top}"]
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
+
+    def _set_alias(self, name: str, module: ModuleType) -> None:
+        present = sys.modules.get(name)
+        if present is None or present.__name__.startswith(_PREFIX):
+            sys.modules[name] = module
+            self.aliases.add(name)
+
+
+def install() -> None:
+    """Make the modules of models importable; does nothing the second time."""
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+        sys.meta_path.append(_alias_finder)
+
+
+def calling_model() -> ModelModule | None:
+    """Return the model whose code is on this thread's stack, None if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_globals.get(_OWNER)
+        if owner is not None:
+            return _owners.get(owner)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+class _Loader(SourceFileLoader):
+    """Runs a module with its model's `__import__`; leaves no `__pycache__` in the model repository.
+
+    A file written there would look like a change of the model to whoever polls the repository.
+    """
+
+    def exec_module(self, module: ModuleType) -> None:
+        owner = _owners[module.__name__.partition(".")[0]]
+        module.__dict__["__builtins__"] = owner.builtins
+        module.__dict__[_OWNER] = owner.package
+        super().exec_module(module)
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Write nothing."""
+
+
+class _Finder:
+    """Finds `eagleray_model_<n>.helper`, at the head of `sys.meta_path`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(_PREFIX):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _Loader(fullname, spec.loader.path)
+        return spec
+
+
+class _AliasFinder:
+    """Finds the helper module of the model on the stack by its plain name, at the end of `sys.meta_path`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None or fullname.startswith(_PREFIX):
+            return None
+        owner = calling_model()
+        if owner is None or not owner.is_local(fullname):
+            return None
+        owner.aliases.add(fullname)
+        return ModuleSpec(fullname, _AliasLoader(importlib.import_module(f"{owner.package}.{fullname}")))
+
+
+class _AliasLoader(Loader):
+    """Gives an imported module a second name."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+_finder = _Finder()
+_alias_finder = _AliasFinder()

@@ -1,0 +1,162 @@
+"""Turns what a model returns into what the client gets: outputs checked, converted, and safe from later writes."""
+
+import logging
+from collections import Counter
+from sys import getrefcount
+
+import numpy as np
+
+from deployments.backends.python.byte_tensor import to_bytes_elements
+from deployments.backends.python.errors import to_serving_error
+from deployments.backends.python.response import InferenceResponse
+from deployments.backends.python.tensor import Tensor
+from deployments.backends.row_batch import client_shape
+from protocol.datatypes import of_array
+from protocol.errors import Internal, ServingError
+from protocol.infer import Array, InferRequest, InferResponse
+from protocol.signature import Signature, TensorSpec
+
+_LOG = logging.getLogger(__name__)
+
+_COPY_BYTES = 4096
+"""Views up to this size are copied without asking who else holds their memory; finding out costs as much."""
+
+Views = list[tuple[dict[str, Array], str]]
+"""Outputs that may share memory with others, as the dictionary and the name they stand in."""
+
+
+def _count_local() -> int:
+    held_here_only = object()
+    return getrefcount(held_here_only)
+
+
+_LOCAL = _count_local()
+"""What getrefcount says of an object that a local name alone holds; it differs between versions of Python."""
+
+
+class OutputReader:
+    """Reads the responses of one model. Only configured and requested outputs pass.
+
+    A model may keep the array that it returned and write to it in its next `execute`, while the response still waits
+    to be sent. Triton copies every output for that reason; here an array is copied unless nobody else holds its memory.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self._outputs = {name: _Output(signature, spec) for name, spec in signature.outputs.items()}
+
+    def read(self, request: InferRequest, response: InferenceResponse, views: Views) -> InferResponse | ServingError:
+        """Return the response to send, once the caller has let `settle` look at what was added to `views`."""
+        if response._error is not None:
+            return to_serving_error(response._error)
+        requested = request.outputs
+        configured = self._outputs
+        outputs: dict[str, Array] = {}
+        for tensor in response._output_tensors:
+            name = tensor._name
+            output = configured.get(name)
+            if output is None or (requested is not None and name not in requested):
+                continue
+            if type(tensor) is Tensor:
+                array = tensor._array
+            else:
+                try:
+                    array = tensor.host_array(output.bfloat16)
+                except Exception as error:
+                    return Internal(f"{type(error).__name__}: {error}")
+            if array.dtype is not output.dtype or output.needs_work:
+                try:
+                    array = output.convert(array)
+                except ServingError as error:
+                    return error
+            if array.shape != output.known_shape:
+                output.check_shape(array.shape)
+            if array.base is not None or getrefcount(array) > 1 + _LOCAL:  # someone besides the tensor holds it
+                if array.nbytes <= _COPY_BYTES:
+                    array = array.copy()
+                elif not _is_input(array, request):
+                    views.append((outputs, name))
+            outputs[name] = array
+        return InferResponse(outputs, response._parameters)
+
+
+class _Output:
+    """One configured output."""
+
+    __slots__ = ("bfloat16", "dtype", "known_shape", "model_name", "needs_work", "rank", "signature", "spec", "warned")
+
+    def __init__(self, signature: Signature, spec: TensorSpec) -> None:
+        self.spec = spec
+        self.signature = signature
+        self.dtype = spec.datatype.numpy
+        self.bfloat16 = spec.datatype.name == "BF16"
+        self.needs_work = spec.reshaped or spec.datatype.name == "BYTES"
+        self.known_shape: tuple[int, ...] | None = None
+        self.warned = False
+
+    def convert(self, array: Array) -> Array:
+        """Return the array in the configured datatype and the client's shape.
+
+        Raises:
+            Internal: the model returned another datatype than the configuration specifies.
+        """
+        if self.spec.datatype.name == "BYTES" and array.dtype.kind in "OSU":
+            array = to_bytes_elements(array)
+        elif array.dtype != self.dtype:
+            if array.dtype.newbyteorder("=") != self.dtype:
+                raise Internal(
+                    f"model '{self.signature.model_name}' returned output '{self.spec.name}' as {_name_of(array)}, "
+                    f"the model configuration specifies {self.spec.datatype.name}"
+                )
+            array = array.astype(self.dtype)
+        if self.spec.reshaped:
+            array = array.reshape(client_shape(self.spec, array.shape, self.signature.max_batch_size > 0))
+        return array
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Remember the shape; warn once of one that the configuration does not allow. Triton sends those too."""
+        self.known_shape = shape
+        model_shape = shape[1:] if self.signature.max_batch_size > 0 else shape
+        dims = self.spec.dims
+        fits = len(model_shape) == len(dims) and all(d in (-1, n) for d, n in zip(dims, model_shape, strict=True))
+        if not fits and not self.warned:
+            self.warned = True
+            _LOG.warning(
+                "model '%s' returned output '%s' with shape %s, which its dims %s%s do not describe",
+                self.signature.model_name,
+                self.spec.name,
+                list(shape),
+                list(dims),
+                " behind a batch dimension" if self.signature.max_batch_size > 0 else "",
+            )
+
+
+def _is_input(array: Array, request: InferRequest) -> bool:
+    """Return whether the model returned an input as it was: that belongs to the request alone."""
+    return any(given is array for given in request.inputs.values())
+
+
+def settle(views: Views) -> None:
+    """Copy those outputs whose memory anyone but the outputs of `views` themselves can write to."""
+    holders = Counter(_base_id(outputs[name]) for outputs, name in views)
+    for outputs, name in views:
+        array = outputs[name]
+        base = array.base
+        owned = (
+            type(base) is np.ndarray
+            and base.base is None
+            and getrefcount(base) <= holders[id(base)] + _LOCAL
+            and getrefcount(array) <= 2 + _LOCAL  # its tensor and `outputs`
+        )
+        if not owned:
+            outputs[name] = array.copy()
+
+
+def _base_id(array: Array) -> int:
+    return id(array.base)
+
+
+def _name_of(array: Array) -> str:
+    try:
+        return of_array(array).name
+    except KeyError:
+        return str(array.dtype)

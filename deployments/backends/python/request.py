@@ -1,0 +1,163 @@
+"""`pb_utils.InferenceRequest` as a model makes it to call another model."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn
+
+from deployments.backends.python.errors import TritonModelException
+from deployments.backends.python.tensor import Tensor
+from protocol.infer import Parameter
+
+
+class PreferredMemory:
+    """Where a model would like the outputs of a call to be."""
+
+    __slots__ = ("device_id", "memory_type")
+
+    TRITONSERVER_MEMORY_CPU: ClassVar[int] = 0
+    TRITONSERVER_MEMORY_GPU: ClassVar[int] = 2
+
+    def __init__(self, preferred_memory_type: int = 0, preferred_device_id: int = 0) -> None:
+        self.memory_type = preferred_memory_type
+        self.device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace that a request belongs to."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str | None = None) -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """Return the propagated OpenTelemetry context as JSON text, None without one."""
+        return self._context
+
+
+class InferenceRequest:
+    """A request to another model of this server; requests that a model is given are of a subclass."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_flags",
+        "_inputs",
+        "_model_name",
+        "_model_version",
+        "_parameters",
+        "_preferred_memory",
+        "_request_id",
+        "_requested_output_names",
+        "_timeout_us",
+        "_trace",
+    )
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: dict[str, Parameter] | None = None,
+    ) -> None:
+        if None in inputs:
+            raise TritonModelException(
+                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
+            )
+        if None in requested_output_names:
+            raise TritonModelException(
+                f"Requested output name for request with id '{request_id}' and model name '{model_name}' "
+                "should not be empty."
+            )
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = inputs
+        self._requested_output_names = requested_output_names
+        self._model_name = model_name
+        self._model_version = model_version
+        self._flags = flags
+        self._timeout_us = timeout
+        self._preferred_memory = preferred_memory or PreferredMemory()
+        self._trace = trace or InferenceTrace()
+        self._parameters = parameters
+
+    def inputs(self) -> list[Tensor]:
+        """Return the input tensors."""
+        return list(self._inputs)
+
+    def input_tensor(self, name: str) -> Tensor | None:
+        """Return the input of this name, None if the request has none."""
+        for tensor in self._inputs:
+            if tensor.name() == name:
+                return tensor
+        return None
+
+    def request_id(self) -> str:
+        """Return the client's id, "" without one."""
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        """Return the id of the sequence, 0 outside one."""
+        return self._correlation_id
+
+    def flags(self) -> int:
+        """Return TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, or-ed."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Replace the flags."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Return the timeout in microseconds, 0 for none."""
+        return self._timeout_us
+
+    def parameters(self) -> str:
+        """Return the parameters as JSON text."""
+        return json.dumps(self._parameters or {})
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace to hand on to calls of other models."""
+        return self._trace
+
+    def preferred_memory(self) -> PreferredMemory:
+        """Return where the outputs should be."""
+        return self._preferred_memory
+
+    def requested_output_names(self) -> list[str]:
+        """Return the names of the outputs that are asked for."""
+        return list(self._requested_output_names)
+
+    def model_name(self) -> str:
+        """Return the name of the model to call."""
+        return self._model_name
+
+    def model_version(self) -> int:
+        """Return the version to call, -1 for the highest ready one."""
+        return self._model_version
+
+    def is_cancelled(self) -> bool:
+        """Return False; only a served request can be given up."""
+        return False
+
+    def set_release_flags(self, flags: int) -> None:
+        """Refuse; only a served request can be released."""
+        raise TritonModelException("set_release_flags is only supported on requests that execute was given.")
+
+    def get_response_sender(self) -> Any:
+        """Refuse; only a served request has a sender."""
+        raise TritonModelException("get_response_sender is only supported on requests that execute was given.")
+
+    def exec(self, decoupled: bool = False) -> NoReturn:
+        """Call the model and wait for its response; not offered yet."""
+        raise TritonModelException("BLS is not available")
+
+    async def async_exec(self, decoupled: bool = False) -> NoReturn:
+        """Call the model and await its response; not offered yet."""
+        raise TritonModelException("BLS is not available")

@@ -1,0 +1,51 @@
+"""`pb_utils.InferenceResponse`: the output tensors or the error that a model answers with."""
+
+import json
+from collections.abc import Sequence
+
+from deployments.backends.python.errors import TritonError, TritonModelException
+from deployments.backends.python.tensor import Tensor
+from protocol.infer import Parameter
+
+
+class InferenceResponse:
+    """Output tensors, or an error that fails only the request it answers."""
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: dict[str, Parameter] | None = None,
+    ) -> None:
+        if None in output_tensors:
+            raise TritonModelException("Output tensor for inference response should not be empty.")
+        self._output_tensors = output_tensors
+        self._error = error
+        self._parameters = _checked(parameters) if parameters else None
+
+    def output_tensors(self) -> list[Tensor]:
+        """Return the output tensors."""
+        return list(self._output_tensors)
+
+    def has_error(self) -> bool:
+        """Return whether the response is an error."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """Return the error, None if there is none."""
+        return self._error
+
+    def parameters(self) -> str:
+        """Return the parameters as JSON text."""
+        return json.dumps(self._parameters or {})
+
+
+def _checked(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}.")
+        if not isinstance(value, bool | int | str):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}.")
+    return parameters

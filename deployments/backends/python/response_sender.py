@@ -1,0 +1,173 @@
+"""`pb_utils.ResponseSender`: answers a request from any thread, once or, for decoupled models, many times."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from deployments.backends.python.errors import TritonModelException
+from deployments.backends.python.response import InferenceResponse
+from protocol.errors import Internal, ServingError
+from protocol.infer import InferRequest, InferResponse
+
+RESPONSE_COMPLETE_FINAL = 1
+
+Outcome = InferResponse | ServingError
+ToOutcome = Callable[[InferRequest, InferenceResponse], Outcome]
+
+_DROPPED = "The model dropped the response sender before it sent the final response."
+
+
+class ReplyQueue:
+    """Brings outcomes from any thread to `request.reply` on the loop's thread, in order, many in one turn."""
+
+    def __init__(self, call_soon_threadsafe: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon_threadsafe = call_soon_threadsafe
+        self._outcomes: deque[tuple[InferRequest, Outcome]] = deque()
+        self._scheduled = False
+
+    def put(self, request: InferRequest, outcome: Outcome) -> None:
+        """Deliver the outcome in the loop's next turn."""
+        self._outcomes.append((request, outcome))
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._scheduled = False  # before the queue is emptied: a put that comes after the last pop schedules again
+        outcomes = self._outcomes
+        while outcomes:
+            request, outcome = outcomes.popleft()
+            request.reply(request, outcome)
+
+
+class ResponseSender:
+    """Sends responses until the one with the final flag.
+
+    A sender that is dropped earlier fails its request, so that no client waits for a response that cannot come.
+    """
+
+    __slots__ = ("_closed", "_lock", "_request", "_to_outcome")
+
+    def __init__(self, request: InferRequest, to_outcome: ToOutcome) -> None:
+        self._request = request
+        self._to_outcome = to_outcome
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send one response, or none with the final flag to end without another.
+
+        Raises:
+            TritonModelException: the flags are unknown, there is nothing to send, or the sender is closed.
+        """
+        if flags not in (0, RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        with self._lock:
+            if self._closed:
+                raise TritonModelException("Unable to send response. Response sender has been closed.")
+            self._check(response)
+            outcome = None if response is None else self._to_outcome(self._request, response)
+            self._closed = flags == RESPONSE_COMPLETE_FINAL
+            self._send(outcome, self._closed)
+
+    def is_cancelled(self) -> bool:
+        """Return whether the client gave the request up."""
+        return self._request.cancelled
+
+    def _check(self, response: InferenceResponse | None) -> None:
+        raise NotImplementedError
+
+    def _send(self, outcome: Outcome | None, final: bool) -> None:
+        raise NotImplementedError
+
+
+class Answer:
+    """The one outcome of a request whose sender may be in another thread."""
+
+    __slots__ = ("_set", "outcome")
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self._set = threading.Event()
+
+    def set(self, outcome: Outcome) -> None:
+        """Set the outcome and wake whoever waits."""
+        self.outcome = outcome
+        self._set.set()
+
+    def wait(self) -> Outcome:
+        """Return the outcome; a sender that is dropped sets one too."""
+        self._set.wait()
+        assert self.outcome is not None
+        return self.outcome
+
+
+class SingleResponseSender(ResponseSender):
+    """The sender of a model that is not decoupled: one response, kept until `execute` takes it."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, request: InferRequest, to_outcome: ToOutcome) -> None:
+        super().__init__(request, to_outcome)
+        self.answer = Answer()
+
+    def _check(self, response: InferenceResponse | None) -> None:
+        answered = self.answer.outcome is not None
+        if response is not None and answered:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if response is None and not answered:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
+
+    def _send(self, outcome: Outcome | None, final: bool) -> None:
+        if outcome is not None:
+            self.answer.set(outcome)
+
+    def __del__(self) -> None:
+        if self.answer.outcome is None:
+            self.answer.set(Internal(_DROPPED))
+
+
+class DecoupledResponseSender(ResponseSender):
+    """The sender of a decoupled model: any number of responses; an error ends the request for the client."""
+
+    __slots__ = ("_ended", "_replies")
+
+    def __init__(self, request: InferRequest, to_outcome: ToOutcome, replies: ReplyQueue) -> None:
+        super().__init__(request, to_outcome)
+        self._replies = replies
+        self._ended = False
+
+    def fail(self, error: ServingError) -> None:
+        """End the request with an error, unless it has ended; the model can send nothing more."""
+        with self._lock:
+            self._closed = True
+            self._send(error, True)
+
+    def _check(self, response: InferenceResponse | None) -> None:
+        pass
+
+    def _send(self, outcome: Outcome | None, final: bool) -> None:
+        if self._ended:
+            return
+        if outcome is None:
+            outcome = InferResponse({}, final=True)
+        elif isinstance(outcome, InferResponse):
+            outcome.final = final
+        self._ended = final or isinstance(outcome, ServingError)
+        self._replies.put(self._request, outcome)
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self._ended = True
+            try:
+                self._replies.put(self._request, Internal(_DROPPED))
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits for the reply any more

@@ -1,0 +1,143 @@
+"""A request as `execute` gets it: a light view of the core's own request."""
+
+import json
+from collections.abc import Callable
+
+from deployments.backends.python.errors import TritonModelException
+from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
+from deployments.backends.python.response_sender import ResponseSender
+from deployments.backends.python.tensor import BFloat16Tensor, Tensor
+from protocol.infer import Array, InferRequest
+
+RELEASE_ALL = 1
+RELEASE_RESCHEDULE = 2
+
+
+class ServedRequest(InferenceRequest):
+    """One request of a batch; tensors are made when the model asks for them.
+
+    `output_names` are the model's configured outputs; `make_sender` gives the request its one response sender.
+    """
+
+    __slots__ = ("_make_sender", "_output_names", "_request", "_sender")
+
+    def __init__(
+        self,
+        request: InferRequest,
+        output_names: tuple[str, ...],
+        make_sender: Callable[["ServedRequest"], ResponseSender],
+    ) -> None:
+        self._request = request
+        self._output_names = output_names
+        self._make_sender = make_sender
+        self._sender: ResponseSender | None = None
+
+    def inputs(self) -> list[Tensor]:
+        """Return the input tensors."""
+        request_inputs = self._request.inputs
+        return [self._tensor(name, request_inputs[name]) for name in list(request_inputs)]
+
+    def input_tensor(self, name: str) -> Tensor | None:
+        """Return the input of this name, None for an optional input that was not sent."""
+        array = self._request.inputs.get(name)
+        return None if array is None else self._tensor(name, array)
+
+    def request_id(self) -> str:
+        """Return the client's id, "" without one."""
+        return self._request.id
+
+    def correlation_id(self) -> int | str:
+        """Return the id of the sequence, 0 outside one."""
+        return self._request.sequence_id
+
+    def flags(self) -> int:
+        """Return TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, or-ed."""
+        return self._request.flags
+
+    def set_flags(self, flags: int) -> None:
+        """Replace the flags."""
+        self._request.flags = flags
+
+    def timeout(self) -> int:
+        """Return the client's timeout in microseconds, 0 for none."""
+        return self._request.timeout_us
+
+    def parameters(self) -> str:
+        """Return the client's parameters as JSON text."""
+        return json.dumps(self._request.parameters) if self._request.parameters else "{}"
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace to hand on to calls of other models."""
+        return InferenceTrace()
+
+    def preferred_memory(self) -> PreferredMemory:
+        """Return host memory, where outputs are encoded."""
+        return PreferredMemory()
+
+    def requested_output_names(self) -> list[str]:
+        """Return the outputs that the client asked for, all of the model's when it named none."""
+        outputs = self._request.outputs
+        return list(self._output_names if outputs is None else outputs)
+
+    def model_name(self) -> str:
+        """Return "": a served request calls no model."""
+        return ""
+
+    def model_version(self) -> int:
+        """Return -1: a served request calls no model."""
+        return -1
+
+    def is_cancelled(self) -> bool:
+        """Return whether the client gave the request up."""
+        return self._request.cancelled
+
+    def set_release_flags(self, flags: int) -> None:
+        """Accept the release of the whole request, which is what happens anyway.
+
+        Raises:
+            TritonModelException: the flags ask for the request to be scheduled again, or are unknown.
+        """
+        if flags != RELEASE_ALL:
+            raise TritonModelException("Inference request release flags support only TRITONSERVER_REQUEST_RELEASE_ALL.")
+
+    def get_response_sender(self) -> ResponseSender:
+        """Return the object that answers this request from any thread; always the same one."""
+        if self._sender is None:
+            self._sender = self._make_sender(self)
+        return self._sender
+
+    def exec(self, decoupled: bool = False) -> object:  # type: ignore[override]
+        """Refuse: a served request names no model."""
+        raise TritonModelException("exec is not supported on requests that execute was given.")
+
+    def _tensor(self, name: str, array: Array) -> Tensor:
+        """Return the input as a tensor over writable memory, which models may count on.
+
+        A read-only array is copied once and the copy takes its place in the request.
+        """
+        if not array.flags.writeable:
+            array = self._request.inputs[name] = array.copy()
+        tensor = _new(Tensor)
+        tensor._name = name
+        tensor._array = array
+        return tensor
+
+
+_new = Tensor.__new__
+
+
+class BFloat16Request(ServedRequest):
+    """A request to a model with BF16 inputs; its arrays of uint16 may stand for BF16."""
+
+    __slots__ = ()
+    bfloat16_inputs: frozenset[str] = frozenset()
+
+    def _tensor(self, name: str, array: Array) -> Tensor:
+        return BFloat16Tensor(name, array) if name in self.bfloat16_inputs else super()._tensor(name, array)
+
+
+def request_class(bfloat16_inputs: frozenset[str]) -> type[ServedRequest]:
+    """Return the class for a model's requests, so that models without BF16 inputs pay nothing for those with."""
+    if not bfloat16_inputs:
+        return ServedRequest
+    return type("BFloat16Request", (BFloat16Request,), {"__slots__": (), "bfloat16_inputs": bfloat16_inputs})

@@ -1,0 +1,306 @@
+"""The PyTorch backend: TorchScript modules (`model.pt`) and AOTInductor packages (`model.pt2`)."""
+
+import logging
+import os
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+
+from deployments.backends import torch_naming
+from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
+from deployments.backends.row_batch import concatenate, runs, share_out
+from protocol.errors import Internal
+from protocol.infer import Array, InferRequest, InferResponse
+from protocol.signature import Signature, TensorSpec
+from repository_loader.package import InstanceSpec, ModelPackage
+
+_LOG = logging.getLogger(__name__)
+
+_TRUE = ("true", "1", "yes", "on")
+_IGNORED = ("ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER", "ENABLE_NVFUSER")
+
+_default_thread_count = 0
+"""Intra-op threads that PyTorch chose by itself, before any model changed them; 0 until it is imported."""
+
+
+class PyTorchBackend:
+    """Loads PyTorch models; instances on one device share one module, whose `forward` releases the GIL."""
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Load the module once for each device.
+
+        Raises:
+            ModelLoadError: PyTorch is missing, the file is missing or is no TorchScript, or a parameter is wrong.
+        """
+        try:
+            import torch
+        except ImportError:
+            raise ModelLoadError("PyTorch is not installed; install it with: pip install 'eagleray[torch]'") from None
+        if not os.path.exists(package.file_path):
+            raise ModelLoadError(f"unable to find '{_shown(package)}' for model instance '{specs[0].name}'")
+        options = _Options(package)
+        _set_threads(torch, options, len(specs))
+        signature = Signature.from_config(package.config)
+        modules: dict[Any, _Module] = {}
+        instances: list[ModelInstance] = []
+        for spec in specs:
+            device = _device(torch, spec)
+            if device not in modules:
+                modules[device] = _load_module(torch, package, signature, device)
+            instances.append(PyTorchInstance(torch, spec, signature, modules[device], device, options))
+        return instances
+
+
+class PyTorchInstance:
+    """Runs batches through a module that it shares with the other instances on its device."""
+
+    def __init__(
+        self, torch: Any, spec: InstanceSpec, signature: Signature, module: "_Module", device: Any, options: "_Options"
+    ) -> None:
+        self.name = spec.name
+        self.may_run_inline = True
+        self._torch = torch
+        self._signature = signature
+        self._module: _Module | None = module
+        self._device = device
+        self._on_gpu = device is not None and device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None
+        self._options = options
+        self._mode = self._special_mode if self._stream is not None or options.special else options.mode(torch)
+        self._places = torch_naming.positions(tuple(signature.outputs))
+
+    def execute(self, batch: Batch) -> None:
+        """Run the requests as one batch; an exception of the module fails all of them."""
+        results: list[InferResponse] = []
+        with self._mode():
+            for requests in runs(batch.requests, self._signature):
+                results.extend(self._run(batch, requests))
+        batch.results = results
+
+    def close(self) -> None:
+        """Let go of the module; the last instance's memory goes back to the device's cache."""
+        self._module = None
+
+    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+        module = self._module
+        assert module is not None
+        sent = requests[0].inputs
+        specs = self._signature.inputs.values()
+        values = {spec.name: self._input(requests, spec) for spec in specs if spec.name in sent}
+        positional, keywords = module.arguments.place(values)
+        if not batch.infer_start_ns:
+            batch.infer_start_ns = monotonic_ns()
+        try:
+            returned = module.call(*positional, **keywords)
+            if self._stream is not None:
+                self._stream.synchronize()
+        except Exception as error:
+            _LOG.exception("model instance '%s' failed", self.name)
+            raise Internal(f"PyTorch execute failure: {_first_words(error)}") from None
+        batch.infer_end_ns = monotonic_ns()
+        try:
+            named = torch_naming.results(returned, self._places)
+        except LookupError:
+            raise Internal(
+                f"configuration expects {len(self._places)} outputs of model '{self._signature.model_name}', which it "
+                "did not return"
+            ) from None
+        outputs = {name: self._output(self._signature.outputs[name], value) for name, value in named.items()}
+        if self._on_gpu and self._options.cache_cleaning:
+            self._torch.cuda.empty_cache()
+        return share_out(requests, outputs, self._signature)
+
+    def _special_mode(self) -> ExitStack:
+        """Return the context in which the module runs when that is more than no gradients."""
+        torch, options = self._torch, self._options
+        stack = ExitStack()
+        stack.enter_context(options.mode(torch)())
+        if self._stream is not None:
+            stack.enter_context(torch.cuda.stream(self._stream))
+        if options.disable_optimized_execution:
+            stack.enter_context(torch.jit.optimized_execution(False))
+        if options.disable_cudnn:
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        return stack
+
+    def _input(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
+        torch = self._torch
+        if spec.datatype.name == "BYTES":
+            return _strings(concatenate(requests, spec.name), spec.name)
+        if self._on_gpu:
+            return self._pinned(requests, spec).to(self._device, non_blocking=True)
+        array = concatenate(requests, spec.name)
+        if not array.flags.writeable:
+            array = array.copy()  # PyTorch knows no read-only tensors, and a module may work in place
+        tensor = torch.from_numpy(array.view(np.int16) if spec.datatype.name == "BF16" else array)
+        return tensor.view(torch.bfloat16) if spec.datatype.name == "BF16" else tensor
+
+    def _pinned(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
+        """Return the rows gathered straight into pinned memory, from which the GPU copies while the CPU goes on."""
+        first = requests[0].inputs[spec.name]
+        shape = first.shape
+        if len(requests) > 1:
+            shape = (sum(request.inputs[spec.name].shape[0] for request in requests), *shape[1:])
+        bfloat16 = spec.datatype.name == "BF16"
+        dtype = self._torch.int16 if bfloat16 else self._torch.from_numpy(np.empty(0, first.dtype)).dtype
+        buffer = self._torch.empty(shape, dtype=dtype, pin_memory=True)
+        out = buffer.numpy().view(first.dtype)
+        if len(requests) == 1:
+            np.copyto(out, first)
+        else:
+            concatenate(requests, spec.name, out)
+        return buffer.view(self._torch.bfloat16) if bfloat16 else buffer
+
+    def _output(self, spec: TensorSpec, value: Any) -> Array:
+        torch = self._torch
+        if spec.datatype.name == "BYTES":
+            return _string_array(value, spec, self._signature.max_batch_size > 0)
+        if not isinstance(value, torch.Tensor):
+            raise Internal(f"output '{spec.name}' of model '{self._signature.model_name}' is no tensor")
+        tensor = value.detach().cpu().contiguous()
+        bfloat16 = tensor.dtype == torch.bfloat16
+        array: Array = tensor.view(torch.int16).numpy().view(np.uint16) if bfloat16 else tensor.numpy()
+        if array.dtype != spec.datatype.numpy or bfloat16 != (spec.datatype.name == "BF16"):
+            raise Internal(
+                f"unexpected datatype {tensor.dtype} for inference output '{spec.name}', expecting "
+                f"{spec.datatype.config_name}"
+            )
+        return array
+
+
+class _Module:
+    """A loaded model: how it is called and where its inputs go."""
+
+    __slots__ = ("arguments", "call")
+
+    def __init__(self, call: Callable[..., Any], arguments: torch_naming.Arguments) -> None:
+        self.call = call
+        self.arguments = arguments
+
+
+class _Options:
+    """The model's parameters that this backend knows."""
+
+    def __init__(self, package: ModelPackage) -> None:
+        parameters = {key: value.string_value for key, value in package.config.parameters.items()}
+        self.inference_mode = parameters.get("INFERENCE_MODE", "true").lower() in _TRUE
+        self.disable_optimized_execution = parameters.get("DISABLE_OPTIMIZED_EXECUTION", "").lower() in _TRUE
+        self.disable_cudnn = parameters.get("DISABLE_CUDNN", "").lower() in _TRUE
+        self.special = self.disable_optimized_execution or self.disable_cudnn
+        self.cache_cleaning = parameters.get("ENABLE_CACHE_CLEANING", "").lower() in _TRUE
+        self.intra_op_threads = _count(parameters, "INTRA_OP_THREAD_COUNT")
+        self.inter_op_threads = _count(parameters, "INTER_OP_THREAD_COUNT")
+        for key in _IGNORED:
+            if key in parameters:
+                _LOG.warning("model '%s': parameter %s is ignored", package.name, key)
+
+    def mode(self, torch: Any) -> Any:
+        """Return what makes the context without gradients."""
+        return torch.inference_mode if self.inference_mode else torch.no_grad
+
+
+def _count(parameters: dict[str, str], key: str) -> int:
+    text = parameters.get(key, "0")
+    if not text.isdecimal():
+        raise ModelLoadError(f"parameter '{key}' must be a number of threads, got '{text}'")
+    return int(text)
+
+
+def _set_threads(torch: Any, options: _Options, instance_count: int) -> None:
+    """Set what is configured; otherwise share PyTorch's own choice among the instances.
+
+    PyTorch starts as many threads as OMP_NUM_THREADS, which Ray sets to the CPUs of the replica, and it does so for
+    each thread that calls it: without a share of their own, N instances would want N times the replica's CPUs.
+    """
+    global _default_thread_count
+    _default_thread_count = _default_thread_count or torch.get_num_threads()
+    if options.intra_op_threads:
+        torch.set_num_threads(options.intra_op_threads)
+    elif instance_count > 1:
+        torch.set_num_threads(max(1, _default_thread_count // instance_count))
+    if options.inter_op_threads and options.inter_op_threads != torch.get_num_interop_threads():
+        try:
+            torch.set_num_interop_threads(options.inter_op_threads)
+        except RuntimeError:
+            _LOG.warning("INTER_OP_THREAD_COUNT is ignored: PyTorch already runs in this process")
+
+
+def _device(torch: Any, spec: InstanceSpec) -> Any:
+    """Return the device that the module is moved to, None if it places itself (KIND_MODEL)."""
+    if spec.kind == "MODEL":
+        return None
+    if spec.kind != "GPU":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ModelLoadError(f"model instance '{spec.name}' is of KIND_GPU but PyTorch finds no GPU")
+    return torch.device("cuda", spec.device)
+
+
+def _load_module(torch: Any, package: ModelPackage, signature: Signature, device: Any) -> _Module:
+    names = tuple(signature.inputs)
+    try:
+        if package.file_path.endswith(".pt2"):
+            from torch._inductor import aoti_load_package
+
+            index = device.index if device is not None and device.type == "cuda" else -1
+            call = aoti_load_package(package.file_path, device_index=index)
+            return _Module(call, torch_naming.arguments(names, ()))
+        _check_torchscript(package)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit as a whole
+            module = torch.jit.load(package.file_path, map_location=device)
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        _LOG.exception("model '%s' cannot be loaded", package.name)
+        raise ModelLoadError(f"failed to load model '{package.name}': {_first_words(error)}") from None
+    module.eval()
+    expected = module.forward.schema.arguments[1:]
+    takes_dict = [
+        str(argument.type).startswith("Dict(") or str(argument.type).startswith("Dict[") for argument in expected
+    ]
+    return _Module(
+        module, torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True])
+    )
+
+
+def _check_torchscript(package: ModelPackage) -> None:
+    """Refuse what is not TorchScript: a pickle runs whatever code its author put into it."""
+    entries: list[str] = []
+    if zipfile.is_zipfile(package.file_path):
+        with zipfile.ZipFile(package.file_path) as archive:
+            entries = archive.namelist()
+    if not any(entry.endswith("/constants.pkl") for entry in entries):
+        raise ModelLoadError(
+            f"'{_shown(package)}' is not TorchScript; pickled modules and state dicts are not loaded, save the model "
+            "with torch.jit.script(model).save(path)"
+        )
+
+
+def _shown(package: ModelPackage) -> str:
+    return os.path.relpath(package.file_path, os.path.dirname(package.model_path))
+
+
+def _first_words(error: Exception) -> str:
+    """Return the last line of the message: TorchScript puts a traceback with paths before it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+def _strings(array: Array, name: str) -> list[str]:
+    if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
+        raise Internal(f"PyTorch takes one-dimensional string tensors, input '{name}' has shape {list(array.shape)}")
+    return [element.decode("utf-8", "replace") for element in array.ravel().tolist()]
+
+
+def _string_array(value: Any, spec: TensorSpec, batched: bool) -> Array:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise Internal(f"output '{spec.name}' is no list of strings")
+    array = np.empty(len(value), np.object_)
+    array[:] = [item.encode() for item in value]
+    return array.reshape(-1, 1) if batched and len(spec.model_dims) == 1 else array

@@ -1,0 +1,75 @@
+"""How names in a PyTorch model's configuration find its arguments and its results.
+
+Source: the naming conventions of Triton's PyTorch backend: argument names, `<name>__<index>`, or else the order in the
+configuration; for AOTInductor packages also `ARGS[n]`, `KWARGS[key]` and `RESULT[n]`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_INDEX = re.compile(r".+__(\d+)|(?:ARGS|RESULT)\[(\d+)\]")
+_KEYWORD = re.compile(r"KWARGS\[(.+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Where each input goes: a position, a keyword, or all of them into one dictionary."""
+
+    positions: dict[str, int]
+    keywords: dict[str, str]
+    as_dict: bool = False
+
+    def place(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return positional and keyword arguments; an input that was not sent is None or left to its default."""
+        if self.as_dict:
+            return [dict(values)], {}
+        positional: list[Any] = []
+        if self.positions:
+            positional = [None] * (max(self.positions.values()) + 1)
+            for name, position in self.positions.items():
+                positional[position] = values.get(name)
+        return positional, {key: values[name] for name, key in self.keywords.items() if name in values}
+
+
+def arguments(names: Sequence[str], forward_names: Sequence[str], takes_dict: bool = False) -> Arguments:
+    """Return where the configured inputs go; `forward_names` are the arguments of `forward`, none if unknown."""
+    if takes_dict and len(forward_names) == 1:
+        return Arguments({}, {}, as_dict=True)
+    if set(names) <= set(forward_names):
+        return Arguments({name: list(forward_names).index(name) for name in names}, {})
+    keywords = {name: match[1] for name in names if (match := _KEYWORD.fullmatch(name))}
+    return Arguments(positions([name for name in names if name not in keywords]), keywords)
+
+
+def positions(names: Sequence[str]) -> dict[str, int]:
+    """Return the index in each name if every name has one of its own, otherwise the place in the configuration."""
+    indexed: dict[str, int] = {}
+    for name in names:
+        match = _INDEX.fullmatch(name)
+        if match is not None:
+            indexed[name] = int(match[1] or match[2])
+    if len(set(indexed.values())) == len(names):
+        return indexed
+    return {name: place for place, name in enumerate(names)}
+
+
+def results(returned: Any, places: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the model returned, by output name.
+
+    Raises:
+        LookupError: the model returned fewer results than are configured, or a dictionary without one of the names.
+    """
+    if isinstance(returned, Mapping):
+        if all(name in returned for name in places):
+            return {name: returned[name] for name in places}
+        returned = list(returned.values())
+    elif not isinstance(returned, tuple) and not _is_nested(returned, len(places)):
+        returned = (returned,)
+    return {name: returned[place] for name, place in places.items()}
+
+
+def _is_nested(returned: Any, count: int) -> bool:
+    """Return whether a list holds the outputs; a list of strings is one output."""
+    return isinstance(returned, list) and not (count == 1 and returned and isinstance(returned[0], str))

@@ -1,0 +1,45 @@
+"""Time and turns of the event loop, as schedulers see them; tests bring their own."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that was put off."""
+
+    def cancel(self) -> None:
+        """Make sure that the call is not made."""
+        ...
+
+
+class Clock(Protocol):
+    """What a scheduler needs of an event loop."""
+
+    def now_ns(self) -> int:
+        """Return monotonic nanoseconds."""
+        ...
+
+    def call_soon(self, call: Callable[[], None], /) -> object:
+        """Make the call in the loop's next turn, after whatever has already arrived was read."""
+        ...
+
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Timer:
+        """Make the call after a delay."""
+        ...
+
+    def call_soon_threadsafe(self, call: Callable[[], None], /) -> object:
+        """Make the call on the loop's thread; may be called on any thread."""
+        ...
+
+
+class LoopClock:
+    """The clock of a running asyncio loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.call_soon = loop.call_soon
+        self.call_later = loop.call_later
+        self.call_soon_threadsafe = loop.call_soon_threadsafe
+        self.now_ns = time.monotonic_ns

@@ -1,0 +1,145 @@
+"""The core: the model versions of this process, found by name and version."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from deployments.core.clock import Clock
+from deployments.core.model_version import ModelVersion
+from deployments.schedulers.scheduler import reply
+from protocol.errors import NotFound, ServingError, Unavailable
+from protocol.infer import InferRequest
+
+LATEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VersionState:
+    """A version's state, in Triton's words (READY, LOADING, UNLOADING, UNAVAILABLE, UNKNOWN), and the reason for it."""
+
+    state: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Model:
+    """The versions of a model: those that are ready, and the states of all that have been heard of."""
+
+    ready: dict[int, ModelVersion] = field(default_factory=dict)
+    latest: ModelVersion | None = None
+    states: dict[int, VersionState] = field(default_factory=dict)
+
+
+class Core:
+    """Holds model versions and gives them requests; it is the router of its own ensembles.
+
+    Everything here belongs to the event loop's thread.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._models: dict[str, _Model] = {}
+        self._ensembles: list[ModelVersion] = []
+
+    def add(self, model_version: ModelVersion) -> ModelVersion | None:
+        """Serve a loaded version from now on; returns the one it takes the place of, which the caller closes."""
+        model = self._models.setdefault(model_version.name, _Model())
+        replaced = model.ready.get(model_version.version)
+        model.ready[model_version.version] = model_version
+        model.states[model_version.version] = VersionState("READY")
+        self._update(model, replaced)
+        if model_version.pool is None:
+            self._ensembles.append(model_version)
+        return replaced
+
+    def remove(self, name: str, version: int, reason: str = "unloaded") -> ModelVersion:
+        """Serve a version no longer, and return it for the caller to close.
+
+        Raises:
+            NotFound: there is no such version.
+        """
+        model = self._models.get(name, _NONE)
+        removed = model.ready.pop(version, None)
+        if removed is None:
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        model.states[version] = VersionState("UNAVAILABLE", reason)
+        self._update(model, removed)
+        return removed
+
+    def set_state(self, name: str, version: int, state: str, reason: str = "") -> None:
+        """Note the state of a version that is not served: loading, or failed with a reason."""
+        self._models.setdefault(name, _Model()).states[version] = VersionState(state, reason)
+
+    def set_failed(self, name: str, version: int, reason: str) -> None:
+        """Note that a version could not be loaded."""
+        self.set_state(name, version, "UNAVAILABLE", reason)
+
+    def has(self, name: str) -> bool:
+        """Whether a version of the model is ready here."""
+        model = self._models.get(name)
+        return model is not None and model.latest is not None
+
+    def forget(self, name: str) -> None:
+        """Know nothing more of a model of which no version is served."""
+        model = self._models.get(name)
+        if model is not None and not model.ready:
+            del self._models[name]
+
+    def states(self) -> dict[str, dict[int, VersionState]]:
+        """Return the states of all versions, by model and version."""
+        return {name: dict(model.states) for name, model in self._models.items()}
+
+    def resolve(self, name: str, version: int = LATEST) -> ModelVersion:
+        """Return a ready version, the highest for `LATEST`.
+
+        Raises:
+            NotFound: the model or version does not exist here, or the model has no version that is ready.
+            Unavailable: the version exists and is not ready.
+        """
+        model = self._models.get(name)
+        if model is not None:
+            found = model.latest if version == LATEST else model.ready.get(version)
+            if found is not None:
+                return found
+        raise _unresolved(name, version, model)
+
+    def infer(self, model_name: str, version: int, request: InferRequest) -> None:
+        """Give the request to a model; every outcome comes through its `reply`, never before this returns."""
+        try:
+            model_version = self.resolve(model_name, version)
+        except ServingError as error:
+            self._clock.call_soon(partial(reply, request, error))
+        else:
+            model_version.submit(request)
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give a request up, with the steps of an ensemble that it has started."""
+        request.cancelled = True
+        for ensemble in self._ensembles:
+            ensemble.cancel(request)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return the statistics of every ready version, by name and version."""
+        return [
+            model.ready[version].snapshot()
+            for _, model in sorted(self._models.items())
+            for version in sorted(model.ready)
+        ]
+
+    def _update(self, model: _Model, gone: ModelVersion | None) -> None:
+        model.latest = model.ready[max(model.ready)] if model.ready else None
+        self._ensembles = [ensemble for ensemble in self._ensembles if ensemble is not gone]
+
+
+_NONE = _Model()
+
+
+def _unresolved(name: str, version: int, model: _Model | None) -> ServingError:
+    what = f"Request for unknown model: '{name}'"
+    if model is None:
+        return NotFound(f"{what} is not found")
+    if version == LATEST:
+        return NotFound(f"{what} has no available versions")
+    if version not in model.states:
+        return NotFound(f"{what} version {version} is not found")
+    return Unavailable(f"{what} version {version} is not at ready state")

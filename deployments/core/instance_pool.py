@@ -1,0 +1,144 @@
+"""A model's instances: each batch runs on an idle one, in the event loop when it is short, else in a thread."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+
+from deployments.backends.backend import Batch, ModelInstance
+from deployments.core.clock import Clock
+from protocol.errors import Internal, ServingError
+
+log = logging.getLogger(__name__)
+
+INLINE_LIMIT_US = 1000
+CLOSE_TIMEOUT_S = 30.0
+_UNMEASURED = -1
+
+
+class _Worker:
+    """One instance and the thread that runs it, which starts with the first batch that needs it."""
+
+    __slots__ = ("batches", "instance", "thread")
+
+    def __init__(self, instance: ModelInstance) -> None:
+        self.instance = instance
+        self.batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self.thread: Thread | None = None
+
+
+class InstancePool:
+    """Runs batches on idle instances and says when each is done.
+
+    A batch runs inline, on the loop's thread, when its instance allows that and batches of its size (to the next power
+    of two) have been measured to take less than `inline_limit_us`; the first of each size runs in the thread, and a
+    size that becomes slow goes back there. `finished` is set by the scheduler and is called on the loop's thread, for
+    an inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be
+    called. All but `close` belongs to the loop's thread.
+    """
+
+    def __init__(
+        self, instances: Sequence[ModelInstance], clock: Clock, *, inline_limit_us: int = INLINE_LIMIT_US
+    ) -> None:
+        self.idle = [_Worker(instance) for instance in reversed(instances)]
+        self.finished: Callable[[Batch], None] = _nobody
+        self._workers = tuple(self.idle)
+        self._now_ns = clock.now_ns
+        self._call_soon_threadsafe = clock.call_soon_threadsafe
+        self._inline_limit_ns = inline_limit_us * 1000
+        self._estimates_ns: list[int] = [_UNMEASURED] * 32
+
+    @property
+    def running_count(self) -> int:
+        """How many instances are at work."""
+        return len(self._workers) - len(self.idle)
+
+    def run(self, batch: Batch) -> None:
+        """Run the batch on an idle instance; there must be one."""
+        worker = self.idle.pop()
+        estimate_ns = self._estimates_ns[(batch.rows - 1).bit_length()]
+        if worker.instance.may_run_inline and _UNMEASURED < estimate_ns < self._inline_limit_ns:
+            self._execute(worker.instance, batch)
+            self._observe_inline(batch, estimate_ns)
+            self.idle.append(worker)
+            self.finished(batch)
+            return
+        if worker.thread is None:
+            worker.thread = Thread(target=self._work, args=(worker,), name=worker.instance.name, daemon=True)
+            worker.thread.start()
+        worker.batches.put(batch)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Let what runs finish, end the threads and close the instances; blocks, and no batch may follow.
+
+        An instance that has not come back after `timeout_s` is left to itself, and logged.
+        """
+        ends_s = time.monotonic() + timeout_s
+        for worker in self._workers:
+            worker.batches.put(None)
+        for worker in self._workers:
+            if worker.thread is not None:
+                worker.thread.join(max(0.0, ends_s - time.monotonic()))
+                if worker.thread.is_alive():
+                    log.error("instance %s still runs after %g s and is abandoned", worker.thread.name, timeout_s)
+                    continue
+                worker.thread = None
+            try:
+                worker.instance.close()
+            except Exception:
+                log.exception("instance %s did not close cleanly", worker.instance.name)
+
+    def _work(self, worker: _Worker) -> None:
+        while (batch := worker.batches.get()) is not None:
+            self._execute(worker.instance, batch)
+            try:
+                self._call_soon_threadsafe(partial(self._returned, worker, batch))
+            except RuntimeError:  # the loop is closed: nobody is left to be told
+                log.warning("instance %s finished a batch after its event loop had ended", worker.instance.name)
+
+    def _returned(self, worker: _Worker, batch: Batch) -> None:
+        self._observe_thread(batch)
+        self.idle.append(worker)
+        self.finished(batch)
+
+    def _execute(self, instance: ModelInstance, batch: Batch) -> None:
+        batch.start_ns = self._now_ns()
+        try:
+            instance.execute(batch)
+            if len(batch.results) != len(batch.requests):
+                raise Internal(_failure(instance, f"{len(batch.results)} results for {len(batch.requests)} requests"))
+        except ServingError as error:
+            batch.results = [error] * len(batch.requests)
+        except (Exception, SystemExit) as error:
+            log.exception("instance %s failed a batch of %d requests", instance.name, len(batch.requests))
+            told = Internal(_failure(instance, f"{type(error).__name__}: {error}"))
+            batch.results = [told] * len(batch.requests)
+        batch.end_ns = self._now_ns()
+        if not batch.infer_start_ns:
+            batch.infer_start_ns = batch.start_ns
+        if not batch.infer_end_ns:
+            batch.infer_end_ns = batch.end_ns
+
+    def _observe_inline(self, batch: Batch, estimate_ns: int) -> None:
+        duration_ns = batch.end_ns - batch.start_ns
+        self._estimates_ns[(batch.rows - 1).bit_length()] = estimate_ns + ((duration_ns - estimate_ns) >> 3)
+
+    def _observe_thread(self, batch: Batch) -> None:
+        """Follow quickly downwards and slowly upwards: a thread's time also holds its waits for the interpreter."""
+        bucket = (batch.rows - 1).bit_length()
+        duration_ns = batch.end_ns - batch.start_ns
+        estimate_ns = self._estimates_ns[bucket]
+        if estimate_ns == _UNMEASURED:
+            self._estimates_ns[bucket] = duration_ns
+        else:
+            self._estimates_ns[bucket] += (duration_ns - estimate_ns) >> (1 if duration_ns < estimate_ns else 4)
+
+
+def _nobody(batch: Batch) -> None:
+    raise AssertionError("the pool has no scheduler")
+
+
+def _failure(instance: ModelInstance, message: str) -> str:
+    return f"Failed to process the request(s) for model instance '{instance.name}', message: {message}"

@@ -1,0 +1,173 @@
+"""From a model package to a model version: what may block first, what belongs to the event loop after."""
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+from deployments.backends.backend import Backend, ModelInstance, ModelLoadError
+from deployments.core.clock import Clock
+from deployments.core.instance_pool import INLINE_LIMIT_US, InstancePool
+from deployments.core.model_version import ModelVersion
+from deployments.core.router import Router
+from deployments.core.statistics import ModelStatistics
+from deployments.core.warmup import warm_up
+from deployments.schedulers.default import DefaultScheduler
+from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
+from deployments.schedulers.ensemble import EnsembleScheduler
+from deployments.schedulers.fifo import FifoBatcher
+from deployments.schedulers.scheduler import Scheduler
+from protocol.signature import Signature
+from repository_loader.package import InstanceSpec, ModelPackage
+
+log = logging.getLogger(__name__)
+
+BACKENDS = {
+    "onnxruntime": "deployments.backends.onnxruntime:OnnxRuntimeBackend",
+    "python": "deployments.backends.python.backend:PythonBackend",
+    "pytorch": "deployments.backends.pytorch:PyTorchBackend",
+    "tensorrt": "deployments.backends.tensorrt:TensorRTBackend",
+}
+_INSTALL = {
+    "onnxruntime": "onnxruntime",
+    "torch": "eagleray[torch]",
+    "tensorrt": "eagleray[tensorrt]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A package whose instances are loaded and warm; it has no scheduler yet."""
+
+    package: ModelPackage
+    signature: Signature
+    instances: list[ModelInstance]
+    statistics: ModelStatistics
+
+
+async def load(
+    package: ModelPackage,
+    specs: Sequence[InstanceSpec],
+    clock: Clock,
+    router: Router,
+    step_signatures: Mapping[str, Signature] | None = None,
+) -> ModelVersion:
+    """Prepare a package on a worker thread and assemble it on the loop's.
+
+    Raises:
+        ModelLoadError: with the reason that the repository index shows.
+    """
+    prepared = await asyncio.to_thread(prepare, package, specs)
+    return assemble(prepared, clock, router, step_signatures)
+
+
+def prepare(package: ModelPackage, specs: Sequence[InstanceSpec]) -> PreparedModel:
+    """Load the instances and warm them up; blocks, and may run on any thread.
+
+    Raises:
+        ModelLoadError: the backend is unknown or not installed, or the model does not load or fails its warm-up.
+    """
+    started_ns = time.monotonic_ns()
+    signature = Signature.from_config(package.config)
+    statistics = ModelStatistics()
+    instances = [] if _is_ensemble(package) else _load_instances(package, specs)
+    try:
+        warm_up(package, signature, instances, statistics)
+    except BaseException:
+        _close(instances)
+        raise
+    statistics.load_duration_ns = time.monotonic_ns() - started_ns
+    return PreparedModel(package, signature, instances, statistics)
+
+
+def assemble(
+    prepared: PreparedModel,
+    clock: Clock,
+    router: Router,
+    step_signatures: Mapping[str, Signature] | None = None,
+    *,
+    inline_limit_us: int = INLINE_LIMIT_US,
+) -> ModelVersion:
+    """Give a prepared model its scheduler; quick, on the loop's thread.
+
+    `step_signatures` holds the signatures of an ensemble's models by name.
+
+    Raises:
+        ModelLoadError: the configuration asks for a scheduler that does not exist, or an ensemble does not fit.
+    """
+    package, signature, statistics = prepared.package, prepared.signature, prepared.statistics
+    if _is_ensemble(package):
+        ensemble = EnsembleScheduler(package.config, step_signatures or {}, router, statistics, clock)
+        return ModelVersion(package, signature, statistics, ensemble, None, clock)
+    pool = InstancePool(prepared.instances, clock, inline_limit_us=inline_limit_us)
+    try:
+        scheduler = _scheduler(package, signature, pool, statistics, clock)
+    except BaseException:
+        _close(prepared.instances)
+        raise
+    return ModelVersion(package, signature, statistics, scheduler, pool, clock)
+
+
+def _scheduler(
+    package: ModelPackage, signature: Signature, pool: InstancePool, statistics: ModelStatistics, clock: Clock
+) -> Scheduler:
+    config = package.config
+    choice = config.WhichOneof("scheduling_choice")
+    if choice is None:
+        return DefaultScheduler(pool, statistics, clock)
+    if choice == "dynamic_batching":
+        if needs_policies(config.dynamic_batching, config.max_batch_size):
+            return DynamicBatcher(config.dynamic_batching, signature, pool, statistics, clock)
+        return FifoBatcher(signature, pool, statistics, clock)
+    raise ModelLoadError(f"unable to load model '{package.name}', {choice} is not supported")
+
+
+def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+    try:
+        instances = _backend(package.config.backend).load(package, specs)
+    except ModelLoadError:
+        raise
+    except ImportError as error:
+        raise _not_installed(package, error) from error
+    except Exception as error:
+        log.exception("backend '%s' failed to load model '%s'", package.config.backend, package.name)
+        raise ModelLoadError(f"unable to load model '{package.name}': {type(error).__name__}: {error}") from error
+    return instances
+
+
+@cache
+def _backend(name: str) -> Backend:
+    """Return the one object that loads a backend's models in this process."""
+    where = BACKENDS.get(name)
+    if where is None:
+        raise ModelLoadError(
+            f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
+        )
+    module, _, kind = where.partition(":")
+    return cast(Backend, getattr(importlib.import_module(module), kind)())
+
+
+def _not_installed(package: ModelPackage, error: ImportError) -> ModelLoadError:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in _INSTALL:
+        return ModelLoadError(f"unable to load model '{package.name}': {error}")
+    return ModelLoadError(
+        f"unable to load model '{package.name}', backend '{package.config.backend}' needs '{missing}', which is not "
+        f"installed; install it with: pip install '{_INSTALL[missing]}'"
+    )
+
+
+def _is_ensemble(package: ModelPackage) -> bool:
+    return bool(package.config.platform == "ensemble")
+
+
+def _close(instances: Sequence[ModelInstance]) -> None:
+    for instance in instances:
+        try:
+            instance.close()
+        except Exception:
+            log.exception("instance %s did not close cleanly", instance.name)

@@ -1,0 +1,20 @@
+"""How an ensemble reaches the models of its steps: in this core, or over a lane."""
+
+from typing import Protocol
+
+from protocol.infer import InferRequest
+
+
+class Router(Protocol):
+    """Sends a request to a model, wherever it runs."""
+
+    def infer(self, model_name: str, version: int, request: InferRequest) -> None:
+        """Send the request; every outcome, errors too, comes through `request.reply`, never before this returns.
+
+        `version` -1 is the highest ready one. Nothing is raised.
+        """
+        ...
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give the request up; its reply may still come."""
+        ...

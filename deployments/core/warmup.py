@@ -1,0 +1,141 @@
+"""Warm-up: each instance runs the samples of `model_warmup` before it gets its first request."""
+
+import os
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelWarmup
+
+from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
+from deployments.core.statistics import ModelStatistics
+from protocol.datatypes import BY_ENUM, DataType
+from protocol.errors import ServingError
+from protocol.infer import Array, InferRequest, InferResponse
+from protocol.normalise import model_shape
+from protocol.signature import Signature
+from repository_loader.package import ModelPackage
+
+
+def warm_up(
+    package: ModelPackage, signature: Signature, instances: Sequence[ModelInstance], statistics: ModelStatistics
+) -> None:
+    """Run every sample, in order and `count` times, on every instance; blocks.
+
+    A sample without a `batch_size` is skipped, as Triton skips it. What runs counts in the statistics.
+
+    Raises:
+        ModelLoadError: a sample cannot be made, or a run of it failed.
+    """
+    for sample in package.config.model_warmup:
+        if not sample.batch_size:
+            continue
+        inputs = _sample_inputs(package, signature, sample)
+        copies = sample.batch_size if signature.max_batch_size else 1
+        for instance in instances:
+            for _ in range(max(1, sample.count)):
+                _run(instance, sample, inputs, copies, statistics)
+
+
+def _run(
+    instance: ModelInstance, sample: ModelWarmup, inputs: dict[str, Array], copies: int, statistics: ModelStatistics
+) -> None:
+    requests = [InferRequest(dict(inputs), 1, _ignore) for _ in range(copies)]
+    batch = Batch(requests, copies)
+    batch.start_ns = batch.infer_start_ns = batch.infer_end_ns = time.monotonic_ns()
+    for request in requests:
+        request.received_ns = request.queued_ns = batch.start_ns
+    failure: Exception | None = None
+    try:
+        instance.execute(batch)
+        failure = next((result for result in batch.results if isinstance(result, ServingError)), None)
+    except Exception as error:
+        failure = error
+    if failure is not None:
+        raise ModelLoadError(f"failed to run warmup sample '{sample.name}': {failure}") from failure
+    batch.end_ns = time.monotonic_ns()
+    statistics.record_batch(batch)
+
+
+def _sample_inputs(package: ModelPackage, signature: Signature, sample: ModelWarmup) -> dict[str, Array]:
+    batching = signature.max_batch_size > 0
+    inputs = {}
+    for name, setting in sample.inputs.items():
+        dims = tuple(setting.dims)
+        if any(dim < 0 for dim in dims):
+            raise ModelLoadError(
+                f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+            )
+        array = _array(package, name, setting, BY_ENUM[setting.data_type], ((1, *dims) if batching else dims))
+        spec = signature.inputs.get(name)
+        inputs[name] = array if spec is None else array.reshape(model_shape(spec, batching, array.shape))
+    return inputs
+
+
+def _array(
+    package: ModelPackage, name: str, setting: ModelWarmup.Input, datatype: DataType, shape: tuple[int, ...]
+) -> Array:
+    kind = setting.WhichOneof("input_data_type")
+    if kind is None:
+        raise ModelLoadError(f"warmup setting expects input '{name}' to have input_data_type set")
+    if kind == "input_data_file":
+        return _from_bytes(_read(package, setting.input_data_file), name, datatype, shape)
+    if not datatype.byte_size:
+        array = np.empty(shape, object)
+        array.fill(b"")
+        return array
+    if kind == "zero_data":
+        return np.zeros(shape, datatype.numpy)
+    return _random(datatype, shape)
+
+
+def _random(datatype: DataType, shape: tuple[int, ...]) -> Array:
+    random = np.random.default_rng()
+    if datatype.name == "BF16":  # the upper half of a float is a BF16
+        return (random.random(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if datatype.numpy.kind == "f":
+        return random.random(shape).astype(datatype.numpy)
+    if datatype.numpy.kind == "b":
+        return random.integers(0, 2, shape).astype(datatype.numpy)
+    return random.integers(0, 128, shape).astype(datatype.numpy)
+
+
+def _read(package: ModelPackage, name: str) -> bytes:
+    folder = os.path.realpath(os.path.join(package.model_path, "warmup"))
+    path = os.path.realpath(os.path.join(folder, name))
+    if os.path.commonpath((folder, path)) != folder:
+        raise ModelLoadError(f"warmup data file '{name}' of model '{package.name}' lies outside its warmup folder")
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ModelLoadError(f"unable to read warmup data file '{path}': {error.strerror}") from error
+
+
+def _from_bytes(data: bytes, name: str, datatype: DataType, shape: tuple[int, ...]) -> Array:
+    count = int(np.prod(shape))
+    if datatype.byte_size:
+        size = count * datatype.byte_size
+        if len(data) < size:
+            raise _short(name, size, len(data))
+        return np.frombuffer(data, datatype.numpy, count).reshape(shape)
+    array = np.empty(count, object)
+    offset = 0
+    for index in range(count):
+        end = offset + 4
+        if end <= len(data):
+            end += struct.unpack_from("<I", data, offset)[0]
+        if end > len(data) or end < offset + 4:
+            raise _short(name, end, len(data))
+        array[index] = data[offset + 4 : end]
+        offset = end
+    return array.reshape(shape)
+
+
+def _short(name: str, expected: int, got: int) -> ModelLoadError:
+    return ModelLoadError(f"warmup setting expects {expected} bytes for input '{name}', but the data provided is {got}")
+
+
+def _ignore(request: InferRequest, result: InferResponse | ServingError) -> None:
+    pass

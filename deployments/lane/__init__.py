@@ -1,0 +1,1 @@
+"""The data plane between processes: frames over Unix and TCP sockets."""

@@ -1,0 +1,133 @@
+"""The ingress's end of a lane: many calls in flight on one connection, each answered to its sink."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import orjson
+
+from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
+from deployments.lane.sink import Sink
+from protocol.errors import from_grpc_code
+
+logger = logging.getLogger(__name__)
+
+MAX_INFLIGHT_BYTES: Final = 1 << 30
+
+
+class LaneCall:
+    """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead."""
+
+    __slots__ = ("attempts", "delivered", "id", "json_length", "lane", "parts", "sink", "size", "target")
+
+    def __init__(self, target: Any, parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int) -> None:
+        self.target = target
+        self.parts = parts
+        self.json_length = NO_JSON_LENGTH if json_length is None else json_length
+        self.sink = sink
+        self.size = size
+        self.lane: LaneClient | None = None
+        self.id = 0
+        self.attempts = 0
+        self.delivered = False
+
+
+class LaneOwner(Protocol):
+    """Who is told what happens to a lane."""
+
+    def lane_table(self, lane: "LaneClient", rows: list[tuple[int, str, int]]) -> None:
+        """The replica serves these models: index, name, version."""
+        ...
+
+    def lane_goes_away(self, lane: "LaneClient") -> None:
+        """The replica drains: what is under way will be answered, nothing new should be sent."""
+        ...
+
+    def lane_lost(self, lane: "LaneClient", calls: list[LaneCall]) -> None:
+        """The connection is gone, with these calls unanswered."""
+        ...
+
+
+class LaneClient(FrameProtocol):
+    """One connection to one replica."""
+
+    def __init__(self, secret: str, owner: LaneOwner, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._secret = secret.encode()
+        self._owner = owner
+        self._next_id = 0
+        self._controls: dict[int, Callable[[Any], None]] = {}
+        self.calls: dict[int, LaneCall] = {}
+        self.inflight_bytes = 0
+        self.open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say the secret."""
+        super().connection_made(transport)
+        self.open = True
+        self.send(Kind.HELLO, 0, (self._secret,), size=len(self._secret))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hand back every call that was not answered."""
+        self.open = False
+        calls, self.calls = list(self.calls.values()), {}
+        controls, self._controls = list(self._controls.values()), {}
+        for answer in controls:
+            answer(None)
+        self._owner.lane_lost(self, calls)
+
+    def _new_id(self) -> int:
+        self._next_id = self._next_id % 0xFFFFFFFF + 1
+        return self._next_id
+
+    def call(self, index: int, call: LaneCall) -> None:
+        """Send a request for the model at `index` of the replica's table."""
+        call.id = call_id = self._new_id()
+        call.lane = self
+        call.attempts += 1
+        self.calls[call_id] = call
+        self.inflight_bytes += call.size
+        self.send(Kind.REQUEST, call_id, call.parts, size=call.size, number=index, json_length=call.json_length)
+
+    def cancel(self, call: LaneCall) -> None:
+        """Forget a call and tell the replica."""
+        if self.calls.pop(call.id, None) is not None:
+            self.inflight_bytes -= call.size
+            self.send(Kind.CANCEL, call.id, size=0)
+
+    def control(self, answer: Callable[[Any], None]) -> None:
+        """Ask for the replica's statistics; `answer` gets the decoded JSON, or None when the lane breaks."""
+        call_id = self._new_id()
+        self._controls[call_id] = answer
+        self.send(Kind.CONTROL, call_id, size=0)
+
+    def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
+        """Hand an answer to the sink that waits for it."""
+        if kind == Kind.RESPONSE:
+            if flags & FINAL:
+                entry = self.calls.pop(call, None)
+                if entry is None:
+                    return
+                self.inflight_bytes -= entry.size
+            else:
+                entry = self.calls.get(call)
+                if entry is None:
+                    return
+                entry.delivered = True
+            entry.sink.on_response(None if json_length == NO_JSON_LENGTH else json_length, (body,), bool(flags & FINAL))
+        elif kind == Kind.ERROR:
+            entry = self.calls.pop(call, None)
+            if entry is not None:
+                self.inflight_bytes -= entry.size
+                entry.sink.on_error(from_grpc_code(number, bytes(body).decode("utf-8", "replace")))
+        elif kind == Kind.TABLE:
+            self._owner.lane_table(self, [(row[0], row[1], row[2]) for row in orjson.loads(body)])
+        elif kind == Kind.CONTROL:
+            answer = self._controls.pop(call, None)
+            if answer is not None:
+                answer(orjson.loads(body))
+        elif kind == Kind.GOAWAY:
+            self._owner.lane_goes_away(self)
+        else:
+            self.abort()

@@ -1,0 +1,201 @@
+"""The replica's end of a lane: decodes each request once, submits it to the core, sends back finished bytes."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import orjson
+
+from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
+from protocol.errors import Internal, ServingError, Unavailable
+from protocol.http_infer import HttpInferCodec
+from protocol.infer import InferRequest, InferResponse
+
+logger = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_S = 5.0
+
+
+class LaneModel(Protocol):
+    """What the lane needs of a loaded model version."""
+
+    codec: HttpInferCodec
+
+    @property
+    def submit_request(self) -> Callable[[InferRequest], None]:
+        """Takes a request."""
+        ...
+
+    @property
+    def cancel_request(self) -> Callable[[InferRequest], None]:
+        """Gives a request up."""
+        ...
+
+
+class LaneServer:
+    """Accepts lanes for one replica and keeps the table of models that their requests index.
+
+    A model keeps its index for the life of the replica, so that frames on their way when the table changes still find
+    their model, or a clear error.
+    """
+
+    def __init__(self, secret: str, control: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.secret = secret.encode()
+        self.control = control
+        self.loop = loop
+        self.models: list[LaneModel | None] = []
+        self.connections: set[LaneServerConnection] = set()
+        self._names: list[tuple[str, int]] = []
+        self._listeners: list[asyncio.Server] = []
+
+    async def listen(self, sockets: list[Any]) -> None:
+        """Start accepting on listening sockets."""
+        for sock in sockets:
+            self._listeners.append(await self.loop.create_server(lambda: LaneServerConnection(self), sock=sock))
+
+    def set_model(self, name: str, version: int, model: LaneModel | None) -> None:
+        """Add, replace or (None) withdraw a model version and tell every client."""
+        key = (name, version)
+        if key in self._names:
+            self.models[self._names.index(key)] = model
+        else:
+            self._names.append(key)
+            self.models.append(model)
+        for connection in self.connections:
+            connection.send_table()
+
+    def table(self) -> bytes:
+        """Return the table of models as the TABLE frame carries it."""
+        rows = [
+            (index, name, version)
+            for index, ((name, version), model) in enumerate(zip(self._names, self.models, strict=True))
+            if model is not None
+        ]
+        return orjson.dumps(rows)
+
+    @property
+    def inflight_count(self) -> int:
+        """Return how many requests are inside."""
+        return sum(len(connection.inflight) for connection in self.connections)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Tell clients to go elsewhere, wait for what is inside, close."""
+        for connection in self.connections:
+            connection.send(Kind.GOAWAY, 0, size=0)
+        deadline = self.loop.time() + timeout_s
+        while self.inflight_count and self.loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        for listener in self._listeners:
+            listener.close()
+        for connection in tuple(self.connections):
+            connection.close()
+
+
+class LaneServerConnection(FrameProtocol):
+    """One client's lane."""
+
+    def __init__(self, server: LaneServer) -> None:
+        super().__init__(server.loop)
+        self._server = server
+        self._welcome = False
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self.inflight: dict[int, tuple[LaneModel, InferRequest]] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Give the client some seconds to say the secret."""
+        super().connection_made(transport)
+        self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel what the client will not hear of."""
+        self._server.connections.discard(self)
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        inflight, self.inflight = self.inflight, {}
+        for model, request in inflight.values():
+            model.cancel_request(request)
+
+    def send_table(self) -> None:
+        """Send the table of models."""
+        table = self._server.table()
+        self.send(Kind.TABLE, 0, (table,), size=len(table))
+
+    def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
+        """Take a client's frame; before a right HELLO nothing else is answered."""
+        if not self._welcome:
+            self._take_hello(kind, body)
+        elif kind == Kind.REQUEST:
+            self._take_request(number, call, json_length, body)
+        elif kind == Kind.CANCEL:
+            entry = self.inflight.pop(call, None)
+            if entry is not None:
+                entry[0].cancel_request(entry[1])
+        elif kind == Kind.CONTROL:
+            answer = orjson.dumps(self._server.control())
+            self.send(Kind.CONTROL, call, (answer,), size=len(answer))
+        else:
+            self.abort()
+
+    def _take_hello(self, kind: int, body: Buffer) -> None:
+        if kind != Kind.HELLO or not hmac.compare_digest(bytes(body), self._server.secret):
+            logger.warning("a lane was refused: wrong secret")
+            self.abort()
+            return
+        assert self._hello_timer is not None
+        self._hello_timer.cancel()
+        self._welcome = True
+        self._server.connections.add(self)
+        self.send_table()
+
+    def _take_request(self, number: int, call: int, json_length: int, body: Buffer) -> None:
+        models = self._server.models
+        model = models[number] if number < len(models) else None
+        if model is None:
+            self._send_error(call, Unavailable("the model has been unloaded"))
+            return
+        try:
+            request = model.codec.decode(
+                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, model)
+            )
+        except ServingError as error:
+            self._send_error(call, error)
+            return
+        except Exception:
+            logger.exception("a request could not be decoded")
+            self._send_error(call, Internal("the request could not be decoded"))
+            return
+        self.inflight[call] = (model, request)
+        model.submit_request(request)
+
+    def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
+        call, model = request.context
+        if call not in self.inflight:
+            return
+        if isinstance(result, InferResponse):
+            try:
+                json_length, parts = model.codec.encode(request, result)
+            except ServingError as error:
+                result = error
+            else:
+                size = 0
+                for part in parts:
+                    size += len(part) if type(part) is bytes else memoryview(part).nbytes
+                if result.final:
+                    del self.inflight[call]
+                self.send(
+                    Kind.RESPONSE,
+                    call,
+                    parts,
+                    size=size,
+                    flags=FINAL if result.final else 0,
+                    json_length=NO_JSON_LENGTH if json_length is None else json_length,
+                )
+                return
+        del self.inflight[call]
+        self._send_error(call, result)
+
+    def _send_error(self, call: int, error: ServingError) -> None:
+        message = error.message.encode("utf-8", "replace")
+        self.send(Kind.ERROR, call, (message,), size=len(message), flags=FINAL, number=error.grpc_code)

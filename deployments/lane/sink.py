@@ -1,0 +1,39 @@
+"""Who waits for the answer to a request that travels as bytes, and where such requests are sent."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from deployments.lane.frames import Buffer
+from protocol.errors import ServingError
+
+
+class Sink(Protocol):
+    """Takes the answer to one request, in its wire form."""
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        """Take one response: its body in parts, and the length of its JSON header (None: all of it is JSON)."""
+        ...
+
+    def on_error(self, error: ServingError) -> None:
+        """Take the error that ends the request."""
+        ...
+
+
+class Target(Protocol):
+    """A model version that requests can be sent to, wherever it runs."""
+
+    model_name: str
+    version: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request sent now would find a live instance."""
+        ...
+
+    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink) -> Any:
+        """Send one KServe v2 HTTP body; the sink is told later, or before this returns. Returns a token for `cancel`."""
+        ...
+
+    def cancel(self, token: Any) -> None:
+        """Give a request up; its sink hears nothing more."""
+        ...

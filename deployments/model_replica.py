@@ -1,0 +1,180 @@
+"""The Serve deployment that runs models: a core, reached over lanes and by deployment handles."""
+
+import asyncio
+import os
+from typing import Any
+
+import numpy as np
+import ray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from ray.util import get_node_ip_address
+
+from deployments.backends.backend import ModelLoadError
+from deployments.lane.fleet import Fleet
+from deployments.lane.server import LaneServer
+from deployments.lane_address import LaneAddress, address_of
+from deployments.model_host import ModelHost
+from deployments.serve_internals import watch_replicas
+from protocol.array_request import request_from_arrays
+from protocol.errors import InvalidArgument, NotFound, ServingError
+from protocol.infer import InferRequest, InferResponse, Parameter
+from protocol.limits import Limits
+
+MAX_BATCH_SIZE = 512
+
+
+class ModelReplica:
+    """One replica of a deployment group: one model version (isolated) or many (packed).
+
+    `user_config` holds `models` (as `HostedModel.to_dict` writes them), `watch` (the deployments that ensembles in
+    here send steps to) and `batching` (see `infer`); a change of it is applied in place.
+    """
+
+    def __init__(
+        self, strict: bool, lane_tcp: bool, limits: Limits, drain_timeout_s: float, *bound: DeploymentHandle
+    ) -> None:
+        del bound  # older versions of the model, named so that Serve deploys them too
+        self._strict = strict
+        self._drain_timeout_s = drain_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._fleet = Fleet(ray.get_runtime_context().get_node_id(), self._loop, lambda: None)
+        self._host = ModelHost(self._loop, self._fleet, limits)
+        self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
+        self._lane = LaneServer(self._address.secret, self._control, self._loop)
+        self._watched: dict[tuple[str, str], Any] = {}
+        self._listening = False
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Load what is new and unload what is gone.
+
+        Raises:
+            ModelLoadError: in a group of one model, which then fails as a deployment; in a packed group the failure
+                is that model's state and the others serve.
+        """
+        self.infer_batch.set_max_batch_size(user_config["batching"]["max_batch_size"])
+        self.infer_batch.set_batch_wait_timeout_s(user_config["batching"]["wait_s"])
+        for app, deployment in user_config["watch"]:
+            if (app, deployment) not in self._watched:
+                self._watched[(app, deployment)] = self._watch(app, deployment)
+        before = set(self._host.served)
+        await self._host.apply(user_config["models"])
+        if self._strict and self._host.failures:
+            raise ModelLoadError("; ".join(self._host.failures.values()))
+        for name, version in before - set(self._host.served):
+            self._lane.set_model(name, version, None)
+        for (name, version), served in self._host.served.items():
+            self._lane.set_model(name, version, served)
+        if not self._listening:
+            self._listening = True
+            await self._lane.listen(self._address.sockets)
+
+    def _watch(self, app: str, deployment: str) -> Any:
+        def changed(replicas: tuple[Any, ...]) -> None:
+            addresses = {replica.replica_id: address_of(replica) for replica in replicas}
+            self._loop.call_soon_threadsafe(self._fleet.set_replicas, f"{app}#{deployment}", addresses)
+
+        return watch_replicas(app, deployment, changed)
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Publish the lane's address to every router."""
+        return self._address.metadata()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Report what Serve cannot see: requests that came over lanes."""
+        return {"inflight_requests": float(self._lane.inflight_count)}
+
+    def _control(self) -> Any:
+        return self._host.snapshot()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is loaded and what failed, with its reason: `{"models": [[name, version, reason, seconds]]}`."""
+        rows = [
+            [name, version, "", self._host.seconds.get((name, version), 0.0)] for name, version in self._host.served
+        ]
+        rows += [[name, version, reason, 0.0] for (name, version), reason in self._host.failures.items()]
+        return {"models": rows, "pid": os.getpid()}
+
+    async def infer(
+        self,
+        inputs: dict[str, np.ndarray],
+        outputs: list[str] | None = None,
+        parameters: dict[str, Parameter] | None = None,
+        request_id: str = "",
+        model_name: str = "",
+        model_version: int = -1,
+    ) -> dict[str, np.ndarray]:
+        """Run one request that comes by a deployment handle and return its outputs by name.
+
+        Args:
+            inputs: arrays as a client would send them, the batch dimension included.
+            outputs: the outputs to return, all when None.
+            parameters: custom request parameters, for the model.
+            request_id: echoed in error messages.
+            model_name: needed only where a replica serves more than one model.
+            model_version: -1 is the highest.
+
+        Raises:
+            ServingError: of the kind and with the text that an HTTP client would get.
+        """
+        result = await self.infer_batch((inputs, outputs, parameters, request_id, model_name, model_version))
+        if isinstance(result, ServingError):
+            raise result
+        arrays: dict[str, np.ndarray] = result
+        return arrays
+
+    @serve.batch(  # type: ignore[untyped-decorator]
+        max_batch_size=MAX_BATCH_SIZE, batch_wait_timeout_s=0.0, max_concurrent_batches=64
+    )
+    async def infer_batch(self, calls: list[tuple[Any, ...]]) -> list[dict[str, np.ndarray] | ServingError]:
+        """Bring the handle calls that arrived together into the core as one submission.
+
+        The core's own batcher decides what runs together; here one loop turn carries them all.
+        """
+        return await asyncio.gather(*(self._submit(*call) for call in calls))
+
+    def _submit(
+        self,
+        inputs: dict[str, np.ndarray],
+        outputs: list[str] | None,
+        parameters: dict[str, Parameter] | None,
+        request_id: str,
+        model_name: str,
+        model_version: int,
+    ) -> "asyncio.Future[dict[str, np.ndarray] | ServingError]":
+        future: asyncio.Future[dict[str, np.ndarray] | ServingError] = self._loop.create_future()
+
+        def reply(request: InferRequest, result: InferResponse | ServingError) -> None:
+            if not future.done():
+                future.set_result(result.outputs if isinstance(result, InferResponse) else result)
+
+        try:
+            served = self._find(model_name, model_version)
+            request = request_from_arrays(
+                served.model.signature, inputs, reply, outputs=outputs, parameters=parameters, id=request_id
+            )
+            served.submit_request(request)
+        except ServingError as error:
+            future.set_result(error)
+        return future
+
+    def _find(self, name: str, version: int) -> Any:
+        names = {served_name for served_name, _ in self._host.served}
+        if not name:
+            if len(names) != 1:
+                raise InvalidArgument("model_name must be given: this replica serves several models")
+            (name,) = names
+        if name not in names:
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        versions = [served_version for served_name, served_version in self._host.served if served_name == name]
+        key = (name, max(versions) if version == -1 else version)
+        if key not in self._host.served:
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        return self._host.served[key]
+
+    async def __del__(self) -> None:
+        """Drain: Serve calls this once it sends nothing more."""
+        await self._lane.drain(self._drain_timeout_s)
+        await self._host.close()
+        await self._fleet.close()
+        self._address.remove()

@@ -1,0 +1,224 @@
+"""The ensemble scheduler: a request flows through the steps, each of which starts when its tensors are there."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.backends.backend import Batch
+from deployments.core.clock import Clock
+from deployments.core.router import Router
+from deployments.core.statistics import OTHER, ModelStatistics
+from deployments.schedulers.ensemble_plan import EnsemblePlan, Plan, Step
+from deployments.schedulers.scheduler import STOPPING, reply
+from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, Parameter
+from protocol.normalise import normalise, request_prefix
+from protocol.signature import Signature
+
+_DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+
+
+class _Run:
+    """One request on its way: the tensors that exist, and how many each step still waits for."""
+
+    __slots__ = ("answered", "children", "flags", "in_flight", "missing", "plan", "request", "sequence_id", "tensors")
+
+    def __init__(self, request: InferRequest, plan: Plan, tensor_count: int) -> None:
+        self.request = request
+        self.plan = plan
+        self.tensors: list[Array | None] = [None] * tensor_count
+        self.missing = list(plan.missing)
+        self.children: list[InferRequest] = []
+        self.in_flight = 0
+        self.answered = False
+        self.sequence_id = request.sequence_id
+        self.flags = request.flags
+
+
+class EnsembleScheduler:
+    """Runs an ensemble's steps over a router; independent steps run at the same time, unneeded ones not at all.
+
+    The first error of a step is the ensemble's answer; steps that are on their way then finish unheard. Statistics are
+    the ensemble's own: what its steps compute is not known here when they run elsewhere, so all time from arrival to
+    answer counts as `compute_infer`, and an ensemble's failures are all of reason OTHER.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        step_signatures: Mapping[str, Signature],
+        router: Router,
+        statistics: ModelStatistics,
+        clock: Clock,
+    ) -> None:
+        self._ensemble = EnsemblePlan(config, step_signatures)
+        self._prefix = f"in ensemble '{config.name}', "
+        self._infer = router.infer
+        self._cancel = router.cancel
+        self._statistics = statistics
+        self._now_ns = clock.now_ns
+        self._call_soon = clock.call_soon
+        self._running: dict[InferRequest, _Run] = {}
+        self._drained: Callable[[], None] | None = None
+
+    def submit(self, request: InferRequest) -> None:
+        """Start every step that needs only the request's inputs."""
+        now_ns = self._now_ns()
+        request.queued_ns = now_ns
+        if not request.received_ns:
+            request.received_ns = now_ns
+        if self._drained is not None:
+            self._call_soon(partial(reply, request, Unavailable(request_prefix(request.id) + STOPPING)))
+            return
+        plan = self._ensemble.plan(request.outputs)
+        run = self._running[request] = _Run(request, plan, self._ensemble.tensor_count)
+        inputs = request.inputs
+        self._arrived(run, [(tensor, inputs.get(name)) for name, tensor in plan.inputs])
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give up the request and its steps; no new ones start."""
+        request.cancelled = True
+        run = self._running.get(request)
+        if run is not None:
+            for child in run.children:
+                self._cancel(child)
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Refuse new requests, and call `drained` in a later turn, once no step is on its way."""
+        self._drained = drained
+        if not self._running:
+            self._call_soon(drained)
+
+    def abandon(self) -> None:
+        """Give up all requests."""
+        for request in list(self._running):
+            self.cancel(request)
+
+    def _arrived(self, run: _Run, arrived: list[tuple[int, Array | None]]) -> None:
+        """Take tensors in, None for those that will not come, and start the steps that were waiting for them."""
+        consumers = run.plan.consumers
+        missing = run.missing
+        tensors = run.tensors
+        for tensor, array in arrived:
+            tensors[tensor] = array
+            for step in consumers[tensor]:
+                missing[step.index] -= 1
+                if not missing[step.index] and not run.answered:
+                    self._start(run, step)
+        if not run.in_flight and not run.answered:
+            self._finish(run)
+
+    def _start(self, run: _Run, step: Step) -> None:
+        request = run.request
+        if request.cancelled:
+            return self._fail(run, Cancelled(""))
+        try:
+            inputs, rows = _step_inputs(run, step)
+        except ServingError as error:
+            return self._fail(run, type(error)(self._prefix + error.message))
+        child = InferRequest(
+            inputs,
+            rows,
+            partial(self._step_replied, run, step),
+            id=request.id,
+            outputs=run.plan.step_outputs[step.index],
+            parameters=request.parameters,
+            priority=request.priority,
+            timeout_us=request.timeout_us,
+            sequence_id=run.sequence_id,
+            flags=run.flags,
+        )
+        run.in_flight += 1
+        run.children.append(child)
+        self._infer(step.model_name, step.version, child)
+
+    def _step_replied(self, run: _Run, step: Step, child: InferRequest, result: InferResponse | ServingError) -> None:
+        run.in_flight -= 1
+        if run.answered:
+            if not run.in_flight:
+                self._forget(run)
+        elif isinstance(result, ServingError):
+            self._fail(run, Cancelled("") if run.request.cancelled else type(result)(self._prefix + result.message))
+        else:
+            if result.parameters:
+                _follow_sequence(run, result.parameters)
+            outputs = result.outputs
+            self._arrived(run, [(tensor, outputs.get(name)) for name, tensor in step.outputs])
+
+    def _finish(self, run: _Run) -> None:
+        request = run.request
+        outputs = {}
+        for edge in run.plan.outputs:
+            array = run.tensors[edge.tensor]
+            if array is None:
+                return self._fail(run, InvalidArgument(f"{self._prefix}{request_prefix(request.id)}{_DEADLOCK}"))
+            outputs[edge.name] = edge.convert(array) if edge.converts else array
+        run.answered = True
+        batch = Batch([request], request.rows)
+        batch.results = [InferResponse(outputs, _sequence_parameters(run))]
+        batch.start_ns = batch.infer_start_ns = request.queued_ns
+        batch.infer_end_ns = batch.end_ns = self._now_ns()
+        self._statistics.record_batch(batch)
+        self._forget(run)
+        reply(request, batch.results[0])
+
+    def _fail(self, run: _Run, error: ServingError) -> None:
+        """Answer with an error in the next turn: the request may only just be on its way in."""
+        run.answered = True
+        self._statistics.record_failure(OTHER, self._now_ns() - run.request.received_ns)
+        self._call_soon(partial(reply, run.request, error))
+        if not run.in_flight:
+            self._forget(run)
+
+    def _forget(self, run: _Run) -> None:
+        self._running.pop(run.request, None)
+        run.children.clear()  # they point back here
+        if self._drained is not None and not self._running:
+            self._call_soon(self._drained)
+
+
+def _step_inputs(run: _Run, step: Step) -> tuple[dict[str, Array], int]:
+    """Return a step's inputs as its model sees them, and their batch size.
+
+    Raises:
+        InvalidArgument: a tensor is absent that the step requires, or they do not fit the step or each other.
+    """
+    inputs: dict[str, Array] = {}
+    for edge in step.inputs:
+        array = run.tensors[edge.tensor]
+        if array is not None:
+            inputs[edge.name] = edge.convert(array) if edge.converts else array
+    max_rows = step.signature.max_batch_size
+    if step.checked and len(inputs) == len(step.inputs):
+        if not max_rows:
+            return inputs, 1
+        sizes = {array.shape[0] for array in inputs.values()}
+        if len(sizes) == 1 and (rows := sizes.pop()) <= max_rows:
+            return inputs, rows
+    sent = [(name, step.signature.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
+    rows, shapes = normalise(step.signature, sent, run.request.id)
+    arrays = zip(inputs.items(), shapes, strict=True)
+    return {name: array.reshape(shape) for (name, array), shape in arrays}, rows
+
+
+def _follow_sequence(run: _Run, parameters: dict[str, Parameter]) -> None:
+    """A step may change the sequence of the steps after it."""
+    sequence_id = parameters.get("sequence_id")
+    if isinstance(sequence_id, int | str):
+        run.sequence_id = sequence_id
+    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
+        if name in parameters:
+            run.flags = run.flags | flag if parameters[name] else run.flags & ~flag
+
+
+def _sequence_parameters(run: _Run) -> dict[str, Parameter] | None:
+    """Return what the steps changed about the sequence, to be echoed; None if nothing."""
+    request = run.request
+    if run.sequence_id == request.sequence_id and run.flags == request.flags:
+        return None
+    return {
+        "sequence_id": run.sequence_id,
+        "sequence_start": bool(run.flags & SEQUENCE_START),
+        "sequence_end": bool(run.flags & SEQUENCE_END),
+    }

@@ -1,0 +1,213 @@
+"""An ensemble's data flow, worked out once, when it is loaded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelEnsembling
+
+from deployments.backends.backend import ModelLoadError
+from protocol.infer import Array
+from protocol.signature import Signature, TensorSpec
+
+_PLANS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An ensemble tensor on its way into a step, or out of the ensemble.
+
+    `gains_batch` says that it comes without a batch dimension and goes where there is one, `loses_batch` the opposite.
+    """
+
+    name: str
+    tensor: int
+    spec: TensorSpec
+    gains_batch: bool
+    loses_batch: bool
+
+    @property
+    def converts(self) -> bool:
+        """Whether the batch dimension is different at the two ends."""
+        return self.gains_batch or self.loses_batch
+
+    def convert(self, array: Array) -> Array:
+        """Add or drop a batch dimension of 1 where the tensor needs it to fit its configured dims."""
+        if self.gains_batch and fits(array.shape, self.spec.dims):
+            return np.expand_dims(array, 0)
+        if self.loses_batch and array.shape[:1] == (1,) and not fits(array.shape, self.spec.dims):
+            return array.reshape(array.shape[1:])
+        return array
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model of an ensemble: what it takes and, as pairs of output name and ensemble tensor, what it gives.
+
+    `checked` says that its inputs are sure to have the datatypes and dims that the model expects, so that only their
+    batch sizes need a look.
+    """
+
+    index: int
+    model_name: str
+    version: int
+    signature: Signature
+    inputs: tuple[Edge, ...]
+    outputs: tuple[tuple[str, int], ...]
+    checked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps that one choice of outputs needs.
+
+    `inputs` are the ensemble's, with their tensors. `missing` says for each step how many tensors it waits for (0 for
+    those that are left out), `consumers` which steps wait for a tensor, `step_outputs` which outputs a step is asked
+    for.
+    """
+
+    outputs: tuple[Edge, ...]
+    inputs: tuple[tuple[str, int], ...]
+    missing: tuple[int, ...]
+    consumers: tuple[tuple[Step, ...], ...]
+    step_outputs: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What an ensemble tensor looks like where it comes from."""
+
+    dims: tuple[int, ...]
+    batching: bool
+
+
+class EnsemblePlan:
+    """All steps of an ensemble, and a plan for each choice of outputs that has been asked for.
+
+    The configuration has been validated against those of its models: tensors exist, connect, and agree in datatype.
+    """
+
+    def __init__(self, config: ModelConfig, step_signatures: Mapping[str, Signature]) -> None:
+        """Work out the steps.
+
+        Raises:
+            ModelLoadError: a model is missing or cannot be a step.
+        """
+        self._signature = Signature.from_config(config)
+        steps = config.ensemble_scheduling.step
+        _check_models(config.name, steps, step_signatures)
+        sources = _sources(self._signature, steps, step_signatures)
+        self._tensors = {name: index for index, name in enumerate(sources)}
+        self.tensor_count = len(sources)
+        try:
+            self._steps = tuple(
+                _step(index, step, step_signatures[step.model_name], sources, self._tensors)
+                for index, step in enumerate(steps)
+            )
+            self._outputs = tuple(
+                _edge(name, spec, self._signature.max_batch_size > 0, name, sources, self._tensors)
+                for name, spec in self._signature.outputs.items()
+            )
+        except KeyError as error:
+            raise ModelLoadError(f"in ensemble {config.name}, tensor {error.args[0]} does not exist") from error
+        self._plans: dict[tuple[str, ...] | None, Plan] = {}
+
+    def plan(self, requested: tuple[str, ...] | None) -> Plan:
+        """Return the plan for the requested outputs, None for all; plans are kept for the next request."""
+        plan = self._plans.get(requested)
+        if plan is None:
+            if len(self._plans) >= _PLANS_KEPT:
+                self._plans.clear()
+            plan = self._plans[requested] = self._make_plan(requested)
+        return plan
+
+    def _make_plan(self, requested: tuple[str, ...] | None) -> Plan:
+        steps = self._steps
+        outputs = tuple(edge for edge in self._outputs if requested is None or edge.name in requested)
+        producers = {tensor: step for step in steps for _, tensor in step.outputs}
+        needed: set[int] = set()
+        wanted = {edge.tensor for edge in outputs}
+        front = list(wanted)
+        while front:
+            step = producers.get(front.pop())
+            if step is not None and step.index not in needed:
+                needed.add(step.index)
+                fresh = {edge.tensor for edge in step.inputs} - wanted
+                wanted |= fresh
+                front.extend(fresh)
+        waits = [{edge.tensor for edge in step.inputs} if step.index in needed else set() for step in steps]
+        return Plan(
+            outputs,
+            tuple((name, self._tensors[name]) for name in self._signature.inputs),
+            tuple(len(tensors) for tensors in waits),
+            tuple(tuple(step for step in steps if tensor in waits[step.index]) for tensor in range(self.tensor_count)),
+            tuple(tuple(name for name, tensor in step.outputs if tensor in wanted) for step in steps),
+        )
+
+
+def fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape is what the dims describe."""
+    return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
+
+
+def _check_models(name: str, steps: Sequence[ModelEnsembling.Step], step_signatures: Mapping[str, Signature]) -> None:
+    unknown = sorted({step.model_name for step in steps} - set(step_signatures))
+    if unknown:
+        raise ModelLoadError(
+            f"ensemble {name} contains models that are not available or ambiguous: {', '.join(unknown)}"
+        )
+    for step in steps:
+        if step_signatures[step.model_name].decoupled:
+            raise ModelLoadError(
+                f"ensemble '{name}' contains the decoupled model '{step.model_name}', which is not supported"
+            )
+
+
+def _sources(
+    ensemble: Signature, steps: Sequence[ModelEnsembling.Step], step_signatures: Mapping[str, Signature]
+) -> dict[str, _Source]:
+    batching = ensemble.max_batch_size > 0
+    sources = {name: _Source(spec.model_dims, batching) for name, spec in ensemble.inputs.items()}
+    for step in steps:
+        model = step_signatures[step.model_name]
+        for output, tensor in step.output_map.items():
+            spec = model.outputs.get(output)
+            sources[tensor] = _Source(spec.dims if spec is not None else (), model.max_batch_size > 0)
+    return sources
+
+
+def _step(
+    index: int,
+    step: ModelEnsembling.Step,
+    model: Signature,
+    sources: Mapping[str, _Source],
+    tensors: Mapping[str, int],
+) -> Step:
+    batching = model.max_batch_size > 0
+    edges = tuple(
+        _edge(name, model.inputs[name], batching, tensor, sources, tensors) for name, tensor in step.input_map.items()
+    )
+    return Step(
+        index,
+        step.model_name,
+        step.model_version if step.model_version > 0 else -1,  # an omitted version reads as 0
+        model,
+        edges,
+        tuple((output, tensors[step.output_map[output]]) for output in model.outputs if output in step.output_map),
+        all(
+            not edge.converts and not edge.spec.reshaped and fits(sources[tensor].dims, edge.spec.dims)
+            for edge, tensor in zip(edges, step.input_map.values(), strict=True)
+        ),
+    )
+
+
+def _edge(
+    name: str,
+    spec: TensorSpec,
+    batching: bool,
+    tensor: str,
+    sources: Mapping[str, _Source],
+    tensors: Mapping[str, int],
+) -> Edge:
+    source = sources[tensor]
+    return Edge(name, tensors[tensor], spec, batching and not source.batching, source.batching and not batching)

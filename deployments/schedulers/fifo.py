@@ -1,0 +1,48 @@
+"""The dynamic batcher of a model that sets no queue policy, no delay and no preferred sizes: nearly all of them."""
+
+from collections import deque
+
+from deployments.backends.backend import Batch
+from deployments.core.clock import Clock
+from deployments.core.instance_pool import InstancePool
+from deployments.core.statistics import ModelStatistics
+from deployments.schedulers.equal_inputs import EqualInputs
+from deployments.schedulers.scheduler import PoolScheduler
+from protocol.infer import InferRequest
+from protocol.signature import Signature
+
+
+class FifoBatcher(PoolScheduler):
+    """Sends as many of the waiting requests as fit, in order, whenever an instance is idle; never waits for more.
+
+    The first request that does not fit ends the batch.
+    """
+
+    def __init__(self, signature: Signature, pool: InstancePool, statistics: ModelStatistics, clock: Clock) -> None:
+        self._requests: deque[InferRequest] = deque()
+        super().__init__(self._requests, pool, statistics, clock)
+        self._max_rows = max(1, signature.max_batch_size)
+        self._equal_inputs = EqualInputs.of(signature)
+
+    def _next_batch(self) -> Batch | None:
+        waiting = self._requests
+        equal_inputs = self._equal_inputs
+        max_rows = self._max_rows
+        taken: list[InferRequest] = []
+        key = None
+        rows = 0
+        while waiting:
+            request = waiting[0]
+            if request.cancelled:
+                self._fail_cancelled(waiting.popleft())
+                continue
+            if taken and rows + request.rows > max_rows:
+                break
+            if equal_inputs is not None:
+                own_key = equal_inputs.key(request)
+                if taken and own_key != key:
+                    break
+                key = own_key
+            taken.append(waiting.popleft())
+            rows += request.rows
+        return Batch(taken, rows) if taken else None

@@ -1,0 +1,169 @@
+"""The seam between a model version and its scheduler, and what the schedulers over an instance pool share."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from deployments.backends.backend import Batch
+from deployments.core.clock import Clock
+from deployments.core.instance_pool import InstancePool
+from deployments.core.statistics import CANCELED, OTHER, ModelStatistics
+from protocol.errors import Cancelled, ServingError, Unavailable
+from protocol.infer import InferRequest, InferResponse
+from protocol.normalise import request_prefix
+
+log = logging.getLogger(__name__)
+
+STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+
+
+class Scheduler(Protocol):
+    """Decides when a model version's requests run; every call comes on the loop's thread."""
+
+    def submit(self, request: InferRequest) -> None:
+        """Take a request; every outcome comes through its `reply`, never before this returns."""
+        ...
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give a request up; its reply still comes."""
+        ...
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Refuse new requests from now on, and call `drained` once everything taken before is answered."""
+        ...
+
+    def abandon(self) -> None:
+        """Fail what is still queued; what runs already may finish."""
+        ...
+
+
+class RequestQueue(Protocol):
+    """Where requests wait for an instance."""
+
+    def append(self, request: InferRequest, /) -> None:
+        """Take a request; raises Unavailable when there is no room for it."""
+        ...
+
+    def popleft(self) -> InferRequest:
+        """Remove the request that is first in order."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class PoolScheduler:
+    """Queues requests until an instance is idle; a subclass says in `_next_batch` which of them run together.
+
+    Requests that arrive in the same turn of the loop are looked at together: the first asks for a dispatch in the next
+    turn. An instance that becomes free asks for one too, so that input which has arrived meanwhile is read first.
+    """
+
+    def __init__(self, queue: RequestQueue, pool: InstancePool, statistics: ModelStatistics, clock: Clock) -> None:
+        self._queue = queue
+        self._pool = pool
+        self._statistics = statistics
+        self._now_ns = clock.now_ns
+        self._call_soon = clock.call_soon
+        self._dispatch_due = False
+        self._drained: Callable[[], None] | None = None
+        pool.finished = self._finished
+
+    def submit(self, request: InferRequest) -> None:
+        """Queue the request."""
+        now_ns = self._now_ns()
+        request.queued_ns = now_ns
+        if not request.received_ns:
+            request.received_ns = now_ns
+        if self._drained is not None:
+            return self._refuse(request, Unavailable(STOPPING))
+        try:
+            self._queue.append(request)
+        except Unavailable as error:
+            return self._refuse(request, error)
+        self._statistics.pending_count += 1
+        if self._pool.idle and not self._dispatch_due:
+            self._dispatch_due = True
+            self._call_soon(self._dispatch)
+
+    def cancel(self, request: InferRequest) -> None:
+        """Mark the request; it is answered when a batch is formed and it would have been next."""
+        request.cancelled = True
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Refuse new requests, and call `drained` in a later turn, once nothing is queued or running."""
+        self._drained = drained
+        self._call_soon(self._dispatch)
+
+    def abandon(self) -> None:
+        """Fail the queued requests as a stopping server does."""
+        while self._queue:
+            self._fail(self._queue.popleft(), Unavailable(STOPPING), OTHER)
+
+    def _next_batch(self) -> Batch | None:
+        """Take the next batch out of the queue, or None when nothing shall run now."""
+        raise NotImplementedError
+
+    def _dispatch(self) -> None:
+        self._dispatch_due = False
+        while self._queue and self._pool.idle and not self._dispatch_due:
+            batch = self._next_batch()
+            if batch is None:
+                break
+            self._statistics.pending_count -= len(batch.requests)
+            self._pool.run(batch)
+        if self._drained is not None:
+            self._check_drained()
+
+    def _finished(self, batch: Batch) -> None:
+        self._answer(batch)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._queue:
+            self._schedule_dispatch()
+        elif self._drained is not None:
+            self._check_drained()
+
+    def _schedule_dispatch(self) -> None:
+        if not self._dispatch_due:
+            self._dispatch_due = True
+            self._call_soon(self._dispatch)
+
+    def _answer(self, batch: Batch) -> None:
+        self._statistics.record_batch(batch)
+        for request, result in zip(batch.requests, batch.results, strict=True):
+            try:
+                request.reply(request, result)
+            except Exception:
+                log.exception("the reply to request '%s' failed", request.id)
+
+    def _check_drained(self) -> None:
+        if not self._queue and not self._pool.running_count and self._drained is not None:
+            drained, self._drained = self._drained, _already_drained
+            drained()
+
+    def _refuse(self, request: InferRequest, error: ServingError) -> None:
+        told = type(error)(request_prefix(request.id) + error.message)
+        self._call_soon(partial(reply, request, told))
+
+    def _fail(self, request: InferRequest, error: ServingError, reason: str) -> None:
+        """Answer a request that has left the queue without having run."""
+        self._statistics.pending_count -= 1
+        self._statistics.record_failure(reason, self._now_ns() - request.received_ns)
+        reply(request, error)
+
+    def _fail_cancelled(self, request: InferRequest) -> None:
+        self._fail(request, Cancelled(""), CANCELED)
+
+
+def reply(request: InferRequest, result: InferResponse | ServingError) -> None:
+    """Answer a request; an exception of whoever waits for it is logged, so that others are answered too."""
+    try:
+        request.reply(request, result)
+    except Exception:
+        log.exception("the reply to request '%s' failed", request.id)
+
+
+def _already_drained() -> None:
+    pass

@@ -1,0 +1,78 @@
+"""A loaded model version together with its wire codec: what a lane or an ingress of the same process submits to."""
+
+import logging
+from collections.abc import Sequence
+
+from deployments.core.model_version import ModelVersion
+from deployments.lane.frames import Buffer
+from deployments.lane.sink import Sink
+from protocol.errors import Internal, ServingError
+from protocol.http_infer import HttpInferCodec
+from protocol.infer import InferRequest, InferResponse
+
+logger = logging.getLogger(__name__)
+
+
+class ServedModel:
+    """A model version and its codec; also the target of an ingress that hosts the model itself."""
+
+    def __init__(self, model: ModelVersion, codec: HttpInferCodec) -> None:
+        self.model_name = model.package.name
+        self.version = model.package.version
+        self.model = model
+        self.codec = codec
+        self.submit_request = model.submit
+        self.cancel_request = model.cancel
+        self.ready = True
+
+
+class LocalTarget:
+    """Sends requests that came as bytes to a model of this process."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self.model_name = served.model_name
+        self.version = served.version
+        self._served = served
+        self._decode = served.codec.decode
+        self._encode = served.codec.encode
+        self._submit = served.submit_request
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model still takes requests."""
+        return self._served.ready
+
+    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink) -> InferRequest | None:
+        """Decode and submit; an error in the request is told to the sink before this returns."""
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            request = self._decode(body, json_length, self._reply, sink)
+        except ServingError as error:
+            sink.on_error(error)
+            return None
+        except Exception:
+            logger.exception("a request to model '%s' could not be decoded", self.model_name)
+            sink.on_error(Internal("the request could not be decoded"))
+            return None
+        self._submit(request)
+        return request
+
+    def cancel(self, token: InferRequest | None) -> None:
+        """Give a request up."""
+        if token is not None:
+            token.context = None
+            self._served.cancel_request(token)
+
+    def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
+        sink: Sink | None = request.context
+        if sink is None:
+            return
+        if isinstance(result, InferResponse):
+            try:
+                json_length, parts = self._encode(request, result)
+            except ServingError as error:
+                sink.on_error(error)
+                return
+            sink.on_response(json_length, parts, result.final)
+        else:
+            sink.on_error(result)

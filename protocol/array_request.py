@@ -1,0 +1,61 @@
+"""An inference request made from arrays, for callers inside the cluster; checked like one that came by wire."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from protocol.datatypes import of_array
+from protocol.errors import InvalidArgument
+from protocol.infer import Array, InferRequest, Parameter, Reply
+from protocol.normalise import check_outputs, normalise
+from protocol.signature import Signature
+
+
+def request_from_arrays(
+    signature: Signature,
+    inputs: Mapping[str, Array],
+    reply: Reply,
+    *,
+    outputs: Sequence[str] | None = None,
+    parameters: Mapping[str, Parameter] | None = None,
+    id: str = "",
+) -> InferRequest:
+    """Return the request; the arrays are shaped as a client would send them and are not copied where they fit.
+
+    Raises:
+        InvalidArgument: with the text that an HTTP client would get.
+    """
+    if outputs is not None:
+        check_outputs(signature, outputs)
+    arrays = {name: np.asarray(array) for name, array in inputs.items()}
+    described = []
+    for name, array in arrays.items():
+        spec = signature.inputs.get(name)
+        try:
+            datatype = of_array(array).name
+        except KeyError:
+            raise InvalidArgument(f"input '{name}' has the type {array.dtype}, which no datatype stands for") from None
+        if spec is not None and spec.datatype.name == "BF16" and datatype == "UINT16":
+            datatype = "BF16"
+        described.append((name, datatype, array.shape))
+    rows, shapes = normalise(signature, described, id)
+    shaped = {}
+    for (name, array), shape in zip(arrays.items(), shapes, strict=True):
+        if array.dtype.kind in "SU":
+            array = _bytes_objects(array)
+        shaped[name] = array.reshape(shape)
+    return InferRequest(
+        shaped,
+        rows,
+        reply,
+        id=id,
+        outputs=tuple(outputs) if outputs is not None else None,
+        parameters=dict(parameters) if parameters else None,
+    )
+
+
+def _bytes_objects(array: Array) -> Array:
+    encoded = [item if isinstance(item, bytes) else str(item).encode() for item in array.ravel().tolist()]
+    objects = np.empty(array.size, object)
+    objects[:] = encoded
+    return objects.reshape(array.shape)

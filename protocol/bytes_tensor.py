@@ -1,0 +1,130 @@
+"""BYTES tensors: on the wire each element is a little-endian uint32 length and its bytes, row-major."""
+
+import math
+from collections.abc import Iterable
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from protocol.errors import Internal, InvalidArgument
+from protocol.infer import Array
+from protocol.limits import DEFAULT_LIMITS, Limits
+from protocol.normalise import Shape, request_prefix
+
+_LENGTH = Struct("<I")
+_EVEN_FROM_COUNT = 16  # below, looking for elements of equal length costs more than it saves
+
+
+def object_array(elements: Iterable[object], shape: Shape) -> Array:
+    """Return an array of Python objects; NumPy left alone would look into strings and lists."""
+    array = np.empty(math.prod(shape), dtype=object)
+    array[:] = elements if isinstance(elements, list) else list(elements)
+    return array.reshape(shape)
+
+
+def decode_bytes(
+    buffer: bytes | memoryview,
+    offset: int,
+    byte_size: int,
+    shape: Shape,
+    input_name: str,
+    model_name: str,
+    request_id: str = "",
+    limits: Limits = DEFAULT_LIMITS,
+) -> Array:
+    """Return the `bytes` objects of `buffer[offset : offset + byte_size]` in an object array of that shape.
+
+    Raises:
+        InvalidArgument: the elements do not fill the range exactly or are not as many as the shape says.
+    """
+    count = math.prod(shape)
+    if not isinstance(buffer, bytes):
+        buffer, offset = bytes(buffer[offset : offset + byte_size]), 0
+    longest = limits.max_bytes_element_bytes
+    elements = _even(buffer, offset, byte_size, count) if _EVEN_FROM_COUNT * 4 <= byte_size <= longest else None
+    if elements is None:
+        problem = f" for inference input '{input_name}' for model '{model_name}'"
+        try:
+            elements = _walk(buffer, offset, offset + byte_size, count, problem, longest)
+        except InvalidArgument as error:
+            raise InvalidArgument(request_prefix(request_id) + error.message) from None
+        if len(elements) != count:
+            raise InvalidArgument(
+                f"{request_prefix(request_id)}expected {count} string elements{problem}, got {len(elements)}"
+            )
+    return object_array(elements, shape)
+
+
+def _walk(buffer: bytes, position: int, end: int, count: int, problem: str, longest: int) -> list[bytes]:
+    unpack = _LENGTH.unpack_from
+    elements: list[bytes] = []
+    append = elements.append
+    last = end - 4
+    while position <= last:
+        stop = position + 4 + unpack(buffer, position)[0]
+        if stop > end or stop - position - 4 > longest:
+            raise InvalidArgument(_element_problem(stop - position - 4, end - position - 4, longest, problem))
+        append(buffer[position + 4 : stop])
+        position = stop
+        if len(elements) > count:
+            raise InvalidArgument(f"unexpected number of string elements {len(elements)}{problem}, expecting {count}")
+    if position != end:
+        raise InvalidArgument(
+            f"incomplete string length indicator{problem}, expecting 4 bytes but only {end - position} bytes "
+            "available. Please make sure the string length indicator is in one buffer."
+        )
+    return elements
+
+
+def _element_problem(length: int, available: int, longest: int, problem: str) -> str:
+    if length > available:
+        return f"incomplete string data{problem}, expecting {length} bytes but only {available} bytes available"
+    return f"string element of {length} bytes{problem} is longer than {longest} bytes"
+
+
+def _even(buffer: bytes, offset: int, byte_size: int, count: int) -> list[bytes] | None:
+    """Return the elements if all have the length of the first; hashes, keys and fixed-width images often do."""
+    if count < _EVEN_FROM_COUNT:
+        return None
+    length, rest = divmod(byte_size, count)
+    length -= 4
+    if rest or length < 1:
+        return None
+    rows = np.ndarray((count,), np.dtype([("length", "<u4"), ("element", f"V{length}")]), buffer, offset)
+    if not (rows["length"] == length).all():
+        return None
+    elements: list[bytes] = rows["element"].tolist()
+    return elements
+
+
+def encode_bytes(array: Array) -> bytes:
+    """Return the wire form of an array of `bytes` (or `str`, sent as UTF-8)."""
+    elements = as_bytes(array)
+    if not elements:
+        return b""
+    lengths = np.fromiter(map(len, elements), "<u4", len(elements)).tobytes()
+    parts = [b""] * (2 * len(elements))
+    parts[0::2] = [lengths[at : at + 4] for at in range(0, len(lengths), 4)]
+    parts[1::2] = elements
+    return b"".join(parts)
+
+
+def as_bytes(array: Array) -> list[bytes]:
+    """Return the elements of a BYTES array in row-major order.
+
+    Raises:
+        Internal: the model put something else than `bytes` or `str` into it.
+    """
+    elements: list[Any] = array.ravel().tolist()
+    if set(map(type, elements)) <= {bytes}:
+        return elements
+    return [_as_bytes(element) for element in elements]
+
+
+def _as_bytes(element: object) -> bytes:
+    if isinstance(element, bytes | bytearray | memoryview):
+        return bytes(element)
+    if isinstance(element, str):
+        return element.encode("utf-8", "surrogateescape")
+    raise Internal(f"an element of a BYTES tensor is neither bytes nor str but {type(element).__name__}")

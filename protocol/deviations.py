@@ -1,0 +1,131 @@
+"""Where the codecs answer otherwise than Triton does, on purpose; the page of deviations is made from this table."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One difference; the statuses are HTTP's, 0 where the answer is a success or depends."""
+
+    subject: str
+    triton: str
+    triton_status: int
+    ours: str
+    our_status: int
+    reason: str
+
+
+DEVIATIONS: tuple[Deviation, ...] = (
+    Deviation(
+        "JSON that does not parse, or a member missing or of the wrong type",
+        "an internal error",
+        500,
+        "the same text as an invalid argument",
+        400,
+        "the request is wrong, not the server; monitoring must be able to tell",
+    ),
+    Deviation(
+        "negative or fractional dimension in 'shape'",
+        "an internal error",
+        500,
+        "the same text as an invalid argument",
+        400,
+        "as above",
+    ),
+    Deviation(
+        "more or fewer elements in 'data' than 'shape' says",
+        "an internal error",
+        500,
+        "the same text as an invalid argument",
+        400,
+        "as above",
+    ),
+    Deviation(
+        "integer in 'data' that does not fit the datatype",
+        "cast, silently another number",
+        200,
+        "refused: value out of range",
+        400,
+        "a wrong answer is worse than none",
+    ),
+    Deviation(
+        "number in 'data' too large for FP32",
+        "becomes infinity",
+        200,
+        "refused: value out of range; Infinity can be written as such",
+        400,
+        "as above",
+    ),
+    Deviation(
+        "elements in the 'data' of an input without elements (a dimension is 0)",
+        "ignored",
+        200,
+        "refused: shape does not match",
+        400,
+        "as above",
+    ),
+    Deviation(
+        "input of a datatype that does not exist, sent in binary",
+        "reported as '<invalid>' when compared with the model's",
+        400,
+        "invalid datatype, as for JSON",
+        400,
+        "one text for one mistake",
+    ),
+    Deviation(
+        "a required input missing while optional ones make up the number",
+        "passed on to the backend",
+        0,
+        "refused with the text for missing inputs",
+        400,
+        "the model would fail on it",
+    ),
+    Deviation(
+        "classification of 0, or of 2^31 and more, classes",
+        "0 is no classification, more are truncated",
+        200,
+        "refused",
+        400,
+        "neither is what was meant",
+    ),
+    Deviation(
+        "FP16 or BF16 output as JSON, or an output that cannot be classified",
+        "the model runs, then the response fails",
+        400,
+        "the same text before the model runs",
+        400,
+        "nothing is computed in vain",
+    ),
+    Deviation(
+        "FP32 outputs as JSON",
+        "the digits of the number as FP64 (0.10000000149011612)",
+        200,
+        "the fewest digits that are the same FP32 (0.1)",
+        200,
+        "shorter and faster; equal after conversion to FP32",
+    ),
+    Deviation(
+        "BOOL element in binary that is neither 0 nor 1",
+        "passed on as it is",
+        200,
+        "counts as true and is passed on as 1",
+        200,
+        "a NumPy bool must be 0 or 1",
+    ),
+    Deviation(
+        "number of inputs, outputs, parameters, dimensions, elements; size of a dimension",
+        "bounded by memory",
+        0,
+        "bounded by the settings of those names",
+        400,
+        "no single request may exhaust the server",
+    ),
+    Deviation(
+        "error messages over 960 bytes, as names sent by the client make them",
+        "sent whole",
+        400,
+        "shortened in the middle",
+        400,
+        "a response must not amplify a request",
+    ),
+)

@@ -1,0 +1,94 @@
+"""The tree of errors a client can see, each class with its HTTP status and gRPC code.
+
+    ServingError
+    ├── InvalidArgument   400   3
+    ├── NotFound          404   5
+    ├── AlreadyExists     400   6
+    ├── Cancelled         400   1
+    ├── Unavailable       503  14
+    ├── Unsupported       501  12
+    ├── Internal          500  13
+    └── Unknown           400   2
+
+Source: Triton's HttpCodeFromError and its gRPC status map.
+"""
+
+from typing import ClassVar
+
+
+class ServingError(Exception):
+    """One request failed; `str(error)` is the one sentence the client is told."""
+
+    http_status: ClassVar[int] = 500
+    grpc_code: ClassVar[int] = 13
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidArgument(ServingError):
+    """The request itself is wrong; sending it again will not help."""
+
+    http_status = 400
+    grpc_code = 3
+
+
+class NotFound(ServingError):
+    """No such model, version or region."""
+
+    http_status = 404
+    grpc_code = 5
+
+
+class AlreadyExists(ServingError):
+    """The name is taken."""
+
+    http_status = 400
+    grpc_code = 6
+
+
+class Cancelled(ServingError):
+    """The client gave the request up."""
+
+    http_status = 400
+    grpc_code = 1
+
+
+class Unavailable(ServingError):
+    """Not now: queue full, timeout expired, model not ready, server stopping."""
+
+    http_status = 503
+    grpc_code = 14
+
+
+class Unsupported(ServingError):
+    """Not offered here."""
+
+    http_status = 501
+    grpc_code = 12
+
+
+class Internal(ServingError):
+    """The server or the model failed."""
+
+    http_status = 500
+    grpc_code = 13
+
+
+class Unknown(ServingError):
+    """An error that a model reported without a kind of its own."""
+
+    http_status = 400
+    grpc_code = 2
+
+
+BY_GRPC_CODE: dict[int, type[ServingError]] = {
+    kind.grpc_code: kind
+    for kind in (InvalidArgument, NotFound, AlreadyExists, Cancelled, Unavailable, Unsupported, Internal, Unknown)
+}
+
+
+def from_grpc_code(code: int, message: str) -> ServingError:
+    """Return the error that a peer named by its gRPC code; codes outside the tree become `Internal`."""
+    return BY_GRPC_CODE.get(code, Internal)(message)

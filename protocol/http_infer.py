@@ -1,0 +1,182 @@
+"""The HTTP codec of one loaded model version: bytes of a request become arrays, arrays become bytes of a response."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from protocol.errors import InvalidArgument, ServingError
+from protocol.header_cache import HeaderCache, may_stand_without_id, split_leading_id
+from protocol.infer import InferRequest, InferResponse, Reply
+from protocol.input_reader import InputReader
+from protocol.json_document import parse
+from protocol.limits import DEFAULT_LIMITS, Limits
+from protocol.output_plan import ALL_BINARY
+from protocol.raw_request import RawRequestReader
+from protocol.request_header import RequestHeader, RequestHeaderReader
+from protocol.response_writer import Body, ResponseWriter
+from protocol.shared_memory import NoSharedMemory, SharedMemory, open_view
+from protocol.signature import Signature
+
+_INT32 = 2**31
+_MESSAGE_BYTES = 960
+
+
+def parse_json_length(value: bytes | str) -> int:
+    """Return the number in an `Inference-Header-Content-Length` header.
+
+    Raises:
+        InvalidArgument: it is not an integer of 32 bits; that it is within the body `decode` checks.
+    """
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if re.fullmatch(r"\s*[+-]?[0-9]{1,4000}\s*", text, re.ASCII) is None:
+        raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {text[:64]}")
+    number = int(text)
+    if not -_INT32 <= number < _INT32:
+        raise InvalidArgument(
+            "Unable to parse Inference-Header-Content-Length, value is out of range "
+            f"[ {-_INT32}, {_INT32 - 1} ], got: {text[:64]}"
+        )
+    return number
+
+
+class HttpInferCodec:
+    """Decodes requests to, and encodes responses of, one model version; made once, when it is loaded.
+
+    Not safe for use by several threads at once. Headers without inline data are parsed once and then recognised by
+    their bytes; so are response headers by plan and shapes.
+
+    Args:
+        signature: of the model.
+        model_version: as the response shall name it.
+        limits: on requests.
+        labels: class labels by output name, for the classification extension.
+        shared_memory: the regions of clients; None offers none.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        model_version: str,
+        limits: Limits = DEFAULT_LIMITS,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        self._limits = limits
+        self._shared_memory = shared_memory or NoSharedMemory()
+        self._reader = RequestHeaderReader(signature, limits)
+        self._raw = RawRequestReader(signature, limits)
+        self._inputs = InputReader(signature, limits, self._shared_memory)
+        self._writer = ResponseWriter(signature, model_version, limits, labels or {}, self._shared_memory)
+        self._cache: HeaderCache[RequestHeader] = HeaderCache(
+            limits.header_cache_entries, limits.header_cache_key_bytes
+        )
+        self._known = self._cache.entries
+        self._key_bytes = limits.header_cache_key_bytes
+
+    def decode(
+        self, body: bytes | memoryview, json_length: int | None, reply: Reply, context: Any = None
+    ) -> InferRequest:
+        """Return the request in a body; its arrays of numbers are read-only views on the body.
+
+        Args:
+            body: JSON, followed by binary tensors.
+            json_length: value of `Inference-Header-Content-Length`; None: all of the body is JSON; 0: none of it is.
+            reply: for the request.
+            context: for the request.
+
+        Raises:
+            ServingError: with Triton's text; what Triton calls a parse error is `InvalidArgument` here.
+        """
+        if type(body) is not bytes:
+            body = memoryview(body).toreadonly()
+        length = len(body) if json_length is None else json_length
+        header = None
+        request_id = ""
+        if 0 < length <= self._key_bytes:
+            key = bytes(body[:length])
+            header = self._known.get(key)
+            if header is None and (split := split_leading_id(key)) is not None:
+                header = self._known.get(split[1])
+                if header is not None:
+                    request_id = split[0]
+        if header is None or len(body) - length != header.binary_bytes:
+            header = self._decode_header(body, length, json_length)
+        header.used = True
+        inputs = {}
+        offset = length
+        for name, shape, dtype, byte_size, source in header.parts:
+            if source is None:
+                inputs[name] = np.ndarray(shape, dtype, body, offset)
+            else:
+                inputs[name] = self._read_input(body, offset, byte_size, shape, source, header.id or request_id)
+            offset += byte_size
+        plan = header.plan
+        for place in plan.regions:
+            open_view(self._shared_memory, place)
+        parameters = header.parameters
+        return InferRequest(
+            inputs,
+            header.rows,
+            reply,
+            id=header.id or request_id,
+            outputs=header.outputs,
+            parameters=None if parameters is None else parameters.copy(),
+            priority=header.priority,
+            timeout_us=header.timeout_us,
+            sequence_id=header.sequence_id,
+            flags=header.flags,
+            context=context,
+            encoding=plan,
+        )
+
+    def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, list[Body]]:
+        """Return the length of the JSON part (None: all of it is JSON) and the parts of a response's body.
+
+        A request that this codec did not decode gets all outputs in binary. Large outputs are not copied: the model
+        must not write to their arrays again.
+
+        Raises:
+            ServingError: an output cannot be sent as the client wants it.
+        """
+        return self._writer.write(request.id, request.encoding or ALL_BINARY, response)
+
+    def _decode_header(self, body: bytes | memoryview, length: int, json_length: int | None) -> RequestHeader:
+        try:
+            if json_length is not None and not 0 <= json_length <= len(body):
+                raise InvalidArgument(f"inference header size should be in range (0, {len(body)}), got: {json_length}")
+            if json_length == 0:
+                return self._raw.read(len(body))
+            text = body[:length]
+            header = self._reader.read(parse(text, self._limits), len(body) - length)
+        except ServingError as error:
+            raise _shortened(error) from None
+        if header.reusable and length <= self._key_bytes:
+            self._remember(bytes(text), header)
+        return header
+
+    def _remember(self, key: bytes, header: RequestHeader) -> None:
+        """Keep a header by its bytes; one that starts with an id without it, as the next may differ in that alone."""
+        split = split_leading_id(key)
+        if split is None:
+            self._cache.put(key, header)
+        elif may_stand_without_id(split[1]):
+            self._cache.put(split[1], header.without_id())
+
+    def _read_input(self, *arguments: Any) -> Any:
+        try:
+            return self._inputs.read(*arguments)
+        except ServingError as error:
+            raise _shortened(error) from None
+
+
+def _shortened(error: ServingError) -> ServingError:
+    """Return the error with a message that fits a response, however long the names that the client sent."""
+    message = error.message.encode("utf-8", "replace").decode()
+    kept = len(message)
+    while len(orjson.dumps(message)) > _MESSAGE_BYTES:
+        kept = kept * 3 // 4 if kept < 1000 else 999
+        message = f"{error.message[: kept // 2]}...{error.message[-(kept // 2) :]}"
+    return error if message == error.message else type(error)(message)

@@ -1,0 +1,95 @@
+"""An inference request and its response, as every scheduler and backend sees them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from protocol.errors import ServingError
+
+Parameter = bool | int | float | str
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SEQUENCE_START = 1
+SEQUENCE_END = 2
+
+
+class InferResponse:
+    """One response: output arrays by name, in the backend's order, and what is sent along with them.
+
+    `outputs` hold arrays shaped as the client sees them, the batch dimension included. `parameters` is None when there
+    are none. `final` is False only for a response of a decoupled model that more will follow.
+    """
+
+    __slots__ = ("final", "outputs", "parameters")
+
+    def __init__(
+        self, outputs: dict[str, Array], parameters: dict[str, Parameter] | None = None, final: bool = True
+    ) -> None:
+        self.outputs = outputs
+        self.parameters = parameters
+        self.final = final
+
+
+Reply = Callable[["InferRequest", InferResponse | ServingError], None]
+
+
+class InferRequest:
+    """One request, decoded once and checked against the model's signature before any scheduler sees it.
+
+    `inputs` maps input names to arrays shaped as the model sees them (after `reshape`, batch dimension included);
+    an optional input that was not sent is absent. `rows` is the batch size, 1 for a model that does not batch.
+    `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
+    `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
+    Times are monotonic nanoseconds.
+    """
+
+    __slots__ = (
+        "cancelled",
+        "context",
+        "encoding",
+        "flags",
+        "id",
+        "inputs",
+        "outputs",
+        "parameters",
+        "priority",
+        "queued_ns",
+        "received_ns",
+        "reply",
+        "rows",
+        "sequence_id",
+        "timeout_us",
+    )
+
+    def __init__(
+        self,
+        inputs: dict[str, Array],
+        rows: int,
+        reply: Reply,
+        *,
+        id: str = "",
+        outputs: tuple[str, ...] | None = None,
+        parameters: dict[str, Parameter] | None = None,
+        priority: int = 0,
+        timeout_us: int = 0,
+        sequence_id: int | str = 0,
+        flags: int = 0,
+        context: Any = None,
+        encoding: Any = None,
+    ) -> None:
+        self.inputs = inputs
+        self.rows = rows
+        self.reply = reply
+        self.id = id
+        self.outputs = outputs
+        self.parameters = parameters
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.sequence_id = sequence_id
+        self.flags = flags
+        self.context = context  # what the transport needs to answer; the core never looks at it
+        self.encoding = encoding  # what the codec that decoded it needs to encode its responses
+        self.cancelled = False
+        self.received_ns = 0
+        self.queued_ns = 0

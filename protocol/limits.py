@@ -1,0 +1,32 @@
+"""What a request may ask for before it is refused; every bound of the codecs in one place."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one request, all inclusive; one above is refused with 400.
+
+    `http_max_input_size_bytes` is Triton's `--http-max-input-size`: it bounds the JSON part of a body, and each tensor
+    made from it. Tensors that follow the JSON part in binary are bounded by the transport alone, as in Triton.
+    """
+
+    http_max_input_size_bytes: int = 64 * MIB
+    json_max_depth: int = 100
+    json_max_elements: int = 16 * MIB
+    max_inputs: int = 256
+    max_outputs: int = 256
+    max_parameters: int = 64
+    max_tensor_rank: int = 32
+    max_dim: int = 2**31 - 1
+    max_element_count: int = 2**31 - 1
+    max_bytes_element_bytes: int = 64 * MIB
+    max_correlation_id_bytes: int = 128
+    max_classification_elements: int = 1_000_000
+    header_cache_entries: int = 256
+    header_cache_key_bytes: int = 4096
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,91 @@
+"""The `parameters` of a request in JSON: the reserved keys, and those that are the model's own."""
+
+from typing import Any
+
+from protocol.errors import InvalidArgument
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, Parameter
+from protocol.json_document import NON_STRING, as_boolean, as_unsigned, unparsable
+from protocol.limits import Limits
+
+
+class RequestParameters:
+    """What a request's parameters say. `custom` is None when there are no keys of the model's own."""
+
+    __slots__ = ("binary_data_output", "custom", "flags", "priority", "sequence_id", "timeout_us")
+
+    def __init__(self) -> None:
+        self.sequence_id: int | str = 0
+        self.flags = 0
+        self.priority = 0
+        self.timeout_us = 0
+        self.binary_data_output = False
+        self.custom: dict[str, Parameter] | None = None
+
+
+def read_parameters(document: Any, limits: Limits) -> RequestParameters:
+    """Read the parameters of a parsed request.
+
+    Raises:
+        InvalidArgument: a reserved key has the wrong type, a key is Triton's own, there are too many.
+    """
+    found = RequestParameters()
+    if not isinstance(document, dict) or "parameters" not in document:
+        return found
+    members = document["parameters"]
+    if not isinstance(members, dict):
+        raise InvalidArgument("failed to get request params.: attempt to get members for non-object")
+    if len(members) > limits.max_parameters:
+        raise InvalidArgument(f"request has {len(members)} parameters, more than {limits.max_parameters}")
+    for key, value in members.items():
+        _read(found, key, value, limits)
+    return found
+
+
+def _read(found: RequestParameters, key: str, value: Any, limits: Limits) -> None:
+    if key == "sequence_id":
+        found.sequence_id = _sequence_id(value, limits)
+    elif key == "sequence_start":
+        found.flags |= SEQUENCE_START if as_boolean(value, key) else 0
+    elif key == "sequence_end":
+        found.flags |= SEQUENCE_END if as_boolean(value, key) else 0
+    elif key == "priority":
+        found.priority = as_unsigned(value, key)
+    elif key == "timeout":
+        found.timeout_us = as_unsigned(value, key)
+    elif key == "binary_data_output":
+        found.binary_data_output = as_boolean(value, key)
+    elif key.startswith("triton_"):
+        raise InvalidArgument(
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+        )
+    else:
+        if found.custom is None:
+            found.custom = {}
+        found.custom[key] = _custom(key, value)
+
+
+def _sequence_id(value: Any, limits: Limits) -> int | str:
+    if isinstance(value, str):
+        if (length := len(value.encode())) > limits.max_correlation_id_bytes:
+            raise unparsable(
+                "sequence_id", f"string of {length} bytes is longer than {limits.max_correlation_id_bytes} bytes"
+            )
+        return value
+    if type(value) is not int:
+        raise unparsable("sequence_id", NON_STRING)
+    return as_unsigned(value, "sequence_id")
+
+
+def _custom(key: str, value: Any) -> Parameter:
+    if isinstance(value, bool | str | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else _as_double(key, value)
+    raise InvalidArgument(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
+
+def _as_double(key: str, value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise unparsable(key, "number too big to be stored in double") from None

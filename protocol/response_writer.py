@@ -1,0 +1,164 @@
+"""Responses of one model version as HTTP bodies: JSON, followed by the binary outputs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from protocol.bytes_tensor import encode_bytes
+from protocol.classification import classify
+from protocol.datatypes import BY_NAME, DataType, of_array
+from protocol.errors import Internal
+from protocol.infer import Array, InferResponse
+from protocol.json_tensor import array_to_json
+from protocol.limits import Limits
+from protocol.output_plan import OutputForm, OutputPlan
+from protocol.shared_memory import RegionRange, SharedMemory, open_view
+from protocol.signature import Signature
+
+Body = bytes | memoryview
+
+_COPIED_BYTES = 1 << 16  # below, a copy is cheaper than one more part, and lets go of the array
+_TEMPLATES_KEPT = 256
+_BYTES = BY_NAME["BYTES"]
+
+
+class ResponseTemplate:
+    """The JSON part of a response with numbers in binary only: without the opening brace, and the types it names."""
+
+    __slots__ = ("dtypes", "head", "rest")
+
+    def __init__(self, rest: bytes, dtypes: tuple[np.dtype[Any], ...]) -> None:
+        self.rest = rest
+        self.head = b"{" + rest
+        self.dtypes = dtypes
+
+
+class ResponseWriter:
+    """Writes the responses of one model version."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        model_version: str,
+        limits: Limits,
+        labels: Mapping[str, Sequence[str]],
+        shared_memory: SharedMemory,
+    ) -> None:
+        self._signature = signature
+        self._limits = limits
+        self._labels = labels
+        self._shared_memory = shared_memory
+        self._templates: dict[tuple[Any, ...], ResponseTemplate] = {}
+        name, version = orjson.dumps(signature.model_name), orjson.dumps(model_version)
+        self._model = b'"model_name":' + name + b',"model_version":' + version
+
+    def write(self, request_id: str, plan: OutputPlan, response: InferResponse) -> tuple[int | None, list[Body]]:
+        """Return the length of the JSON part (None: there is nothing after it) and the parts of the body.
+
+        Raises:
+            ServingError: an output cannot be sent as planned.
+        """
+        outputs = response.outputs
+        if not plan.binary_only or response.parameters:
+            return self._write(request_id, plan, response, None)
+        key = (plan, *outputs, *[array.shape for array in outputs.values()])
+        template = self._templates.get(key)
+        if template is None:
+            return self._write(request_id, plan, response, key)
+        head = b'{"id":' + orjson.dumps(request_id) + b"," + template.rest if request_id else template.head
+        parts: list[Body] = [head]
+        for array, dtype in zip(outputs.values(), template.dtypes, strict=True):
+            if array.dtype != dtype:
+                return self._write(request_id, plan, response, None)
+            parts.append(number_bytes(array))
+        return len(head), parts
+
+    def _write(
+        self, request_id: str, plan: OutputPlan, response: InferResponse, key: tuple[Any, ...] | None
+    ) -> tuple[int | None, list[Body]]:
+        described: list[bytes] = []
+        binary: list[Body] = []
+        for name, array in response.outputs.items():
+            form = plan.forms.get(name) if plan.forms else plan.default
+            if form is None:
+                continue
+            described.append(self._describe(name, array, form, binary))
+        parameters = _parameters(response) if response.parameters else b""
+        rest = self._model + parameters + b',"outputs":[' + b",".join(described) + b"]}"
+        if key is not None and binary:
+            self._keep(key, plan, rest, response)
+        head = b'{"id":' + orjson.dumps(request_id) + b"," + rest if request_id else b"{" + rest
+        return len(head) if binary else None, [head, *binary]
+
+    def _keep(self, key: tuple[Any, ...], plan: OutputPlan, rest: bytes, response: InferResponse) -> None:
+        arrays = response.outputs.values()
+        if any([array.dtype.kind in "OSU" or array.dtype.byteorder == ">" for array in arrays]):
+            return
+        if plan.forms and not response.outputs.keys() <= plan.forms.keys():
+            return
+        if len(self._templates) >= _TEMPLATES_KEPT:
+            self._templates.clear()
+        self._templates[key] = ResponseTemplate(rest, tuple([array.dtype for array in arrays]))
+
+    def _describe(self, name: str, array: Array, form: OutputForm, binary: list[Body]) -> bytes:
+        """Return the member of `outputs` for one output, and put its bytes into `binary` if they go there."""
+        datatype = self._datatype(name, array)
+        if form.class_count:
+            batched = self._signature.max_batch_size > 0
+            labels = self._labels.get(name, ())
+            array = classify(array, datatype, form.class_count, batched, labels, self._limits)
+            datatype = _BYTES
+        described = b'{"name":%b,"datatype":"%b","shape":%b' % (
+            orjson.dumps(name),
+            datatype.name.encode(),
+            orjson.dumps(array.shape),
+        )
+        if form.region is not None:
+            self._store(name, tensor_bytes(array, datatype), form.region)
+            return described + b"}"
+        if not form.binary:
+            return described + b',"data":' + array_to_json(array, datatype) + b"}"
+        content = tensor_bytes(array, datatype)
+        if len(content):
+            binary.append(content)
+        return described + b',"parameters":{"binary_data_size":%d}}' % len(content)
+
+    def _datatype(self, name: str, array: Array) -> DataType:
+        spec = self._signature.outputs.get(name)
+        if spec is not None and array.dtype == spec.datatype.numpy:
+            return spec.datatype
+        try:
+            return of_array(array)
+        except KeyError:
+            raise Internal(f"output '{name}' of type {array.dtype} has no datatype in the protocol") from None
+
+    def _store(self, name: str, content: Body, place: RegionRange) -> None:
+        if len(content) > place.byte_size:
+            raise Internal(
+                f"shared memory size specified with the request for output '{name}' ({place.byte_size} bytes) "
+                f"should be at least {len(content)} bytes to hold the results"
+            )
+        open_view(self._shared_memory, place)[: len(content)] = content
+
+
+def _parameters(response: InferResponse) -> bytes:
+    try:
+        return b',"parameters":' + orjson.dumps(response.parameters)
+    except TypeError:
+        raise Internal("a response parameter is not a bool, integer, float or string") from None
+
+
+def tensor_bytes(array: Array, datatype: DataType) -> Body:
+    """Return the wire form of an array; a view on it, not a copy, if it is large and contiguous."""
+    if datatype.name == "BYTES":
+        return encode_bytes(array)
+    if array.dtype != datatype.numpy:
+        array = array.astype(datatype.numpy)
+    return number_bytes(array)
+
+
+def number_bytes(array: Array) -> Body:
+    """Return the bytes of an array of little-endian numbers; a view on it, not a copy, if it is large."""
+    return array.tobytes() if array.nbytes <= _COPIED_BYTES else np.ascontiguousarray(array).data.cast("B")

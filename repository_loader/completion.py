@@ -1,0 +1,150 @@
+"""Auto-complete: fills what a configuration leaves out from the model itself.
+
+Source: Triton's AutoCompleteConfig of each backend, and core's UpdateModelConfig for what a backend may change.
+"""
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
+
+from repository_loader.onnx_graph import GraphTensor, OnnxGraph
+
+PythonCompleter = Callable[[ModelConfig, str, str, str], ModelConfig]
+"""Runs `auto_complete_config` of a Python model: (config, model path, version path, file path) -> completed config.
+
+It raises any exception, whose text is the reason, when the model cannot be imported or returns something else.
+"""
+
+_MODEL_CLASS = "TritonPythonModel"
+
+
+class CompletionError(Exception):
+    """The model contradicts its configuration, or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completer:
+    """How the Python model of one version is asked; `run` is None where nobody can ask."""
+
+    run: PythonCompleter | None
+    model_path: str
+    version_path: str
+    file_path: str
+
+
+def complete(config: ModelConfig, graph: OnnxGraph | None, default_max_batch_size: int, python: Completer) -> list[str]:
+    """Complete the configuration in place; returns warnings. `graph` is what is in an ONNX model's file.
+
+    Raises:
+        CompletionError: with Triton's text where it has one.
+    """
+    incomplete = not (config.input or config.batch_input) or not (config.output or config.batch_output)
+    if config.backend == "onnxruntime" and graph is not None and incomplete:
+        return _complete_from_graph(config, graph, default_max_batch_size)
+    if config.backend == "pytorch" and incomplete:
+        return [f"skipping model configuration auto-complete for '{config.name}': not supported for pytorch backend"]
+    if config.backend == "python" and python.run is not None and defines_auto_complete(python.file_path):
+        given = ModelConfig.FromString(config.SerializeToString())
+        try:
+            completed = python.run(given, python.model_path, python.version_path, python.file_path)
+        except Exception as error:  # a model's code may raise anything
+            raise CompletionError(str(error) or type(error).__name__) from error
+        merge_completed(config, completed)
+    return []
+
+
+def merge_completed(config: ModelConfig, completed: ModelConfig) -> None:
+    """Take over what a backend may change: batch size, inputs, outputs, decoupled, and the scheduler if none was set.
+
+    Raises:
+        CompletionError: another scheduler was chosen than the one that is configured.
+    """
+    before, after = (source.WhichOneof("scheduling_choice") for source in (config, completed))
+    if before is not None and after is not None and before != after:
+        raise CompletionError(f"Cannot update scheduling choice from {before} to {after} when auto-completing.")
+    config.max_batch_size = completed.max_batch_size
+    for name in ("input", "output"):
+        config.ClearField(name)
+        getattr(config, name).extend(getattr(completed, name))
+    if before is None and after is not None:
+        getattr(config, after).CopyFrom(getattr(completed, after))
+    if completed.HasField("model_transaction_policy"):
+        config.model_transaction_policy.decoupled = completed.model_transaction_policy.decoupled
+
+
+def defines_auto_complete(file_path: str) -> bool:
+    """Whether a Python model may have `auto_complete_config`, judged from its source alone.
+
+    A class that inherits may get the method from its base, so it counts; so does a name that is imported or assigned.
+    A file that cannot be read or parsed counts too: running it gives the better message.
+    """
+    try:
+        with open(file_path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return True
+    found = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == _MODEL_CLASS:
+            found = True
+            if _class_may_complete(node):
+                return True
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            if any((alias.asname or alias.name) in (_MODEL_CLASS, "*") for alias in node.names):
+                return True
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in (_MODEL_CLASS, "auto_complete_config"):
+                return True
+    return not found
+
+
+def _class_may_complete(node: ast.ClassDef) -> bool:
+    if node.decorator_list or node.keywords:
+        return True
+    if any(not (isinstance(base, ast.Name) and base.id == "object") for base in node.bases):
+        return True
+    return any(
+        isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.name == "auto_complete_config"
+        for inner in ast.walk(node)
+    )
+
+
+def _complete_from_graph(config: ModelConfig, graph: OnnxGraph, default_max_batch_size: int) -> list[str]:
+    warnings = []
+    tensors = (*graph.inputs, *graph.outputs)
+    if all(tensor.dims and tensor.dims[0] == -1 for tensor in tensors) and tensors:
+        if config.max_batch_size == 0 and default_max_batch_size > 0:
+            config.max_batch_size = default_max_batch_size
+            warnings.append(
+                f"max_batch_size of '{config.name}' is completed to {default_max_batch_size}: the model supports "
+                "batching and the configuration does not say how much; set max_batch_size for larger batches"
+            )
+        if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
+            config.dynamic_batching.SetInParent()
+    elif config.max_batch_size > 0:
+        raise CompletionError(
+            f"autofill failed for model '{config.name}': model does not support batching while non-zero max_batch_size "
+            "is specified"
+        )
+    batching = config.max_batch_size > 0
+    if not config.input and not config.batch_input:
+        config.input.extend(_tensors(ModelInput, graph.inputs, batching))
+    if not config.output and not config.batch_output:
+        config.output.extend(_tensors(ModelOutput, graph.outputs, batching))
+    return warnings
+
+
+def _tensors(
+    kind: type[ModelInput] | type[ModelOutput], tensors: Iterable[GraphTensor], batching: bool
+) -> Iterable[ModelInput | ModelOutput]:
+    for tensor in tensors:
+        if tensor.data_type == "TYPE_INVALID":
+            raise CompletionError(f"tensor '{tensor.name}' has a type that the protocol cannot carry")
+        dims = tensor.dims[1:] if batching else tensor.dims
+        filled = kind(name=tensor.name, data_type=DataType.Value(tensor.data_type), dims=dims or [1])
+        if not dims and batching:
+            filled.reshape.SetInParent()
+        yield filled

@@ -1,0 +1,102 @@
+"""A configuration as the JSON that `GET …/config` answers, and back.
+
+Source: core's ModelConfigToJson: every field without presence is printed, names are snake_case, enums are names, 64-bit
+integers are numbers except in three places.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+_STRINGS_STAY = frozenset(
+    {
+        "inference.ModelSequenceBatching.InitialState.dims",
+        "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
+        "inference.ModelInstanceGroup.SecondaryDevice.device_id",
+    }
+)
+
+
+_MAX_DEPTH = 64
+
+
+class ConfigJsonError(Exception):
+    """The JSON is no model configuration; the message is protobuf's."""
+
+
+def config_to_json(config: ModelConfig) -> str:
+    """Return the body that the configuration endpoint answers."""
+    return json.dumps(config_to_dict(config), separators=(",", ":"), ensure_ascii=False)
+
+
+def config_to_dict(config: ModelConfig) -> dict[str, Any]:
+    """Return the object that the configuration endpoint prints."""
+    printed: dict[str, Any] = json_format.MessageToDict(
+        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    _restore_numbers(printed, ModelConfig.DESCRIPTOR)
+    return printed
+
+
+def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
+    """Read the JSON form of a configuration, as a load request sends it; enum names in any case.
+
+    Raises:
+        ConfigJsonError: it is no JSON, or has an unknown field or a value of the wrong type.
+    """
+    try:
+        values = json.loads(document) if isinstance(document, str) else document
+        if not isinstance(values, Mapping):
+            raise ConfigJsonError("a model configuration must be a JSON object")
+        values = _enum_names(values, ModelConfig.DESCRIPTOR, 0)
+        return json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        raise ConfigJsonError(str(error)) from error
+
+
+def _enum_names(values: Any, descriptor: Any, depth: int) -> Any:
+    """Return a copy with enum names in capitals; anything that does not fit the schema is left as it is."""
+    if not isinstance(values, Mapping) or depth > _MAX_DEPTH:
+        return values
+    copy = dict(values)
+    for field in descriptor.fields:
+        for name in {field.name, field.json_name} & copy.keys():
+            value = copy[name]
+            if field.enum_type is not None:
+                copy[name] = [_capital(item) for item in value] if isinstance(value, list) else _capital(value)
+            elif field.message_type is None:
+                continue
+            elif field.message_type.GetOptions().map_entry:
+                entry = field.message_type.fields_by_name["value"].message_type
+                if entry is not None and isinstance(value, Mapping):
+                    copy[name] = {key: _enum_names(item, entry, depth + 1) for key, item in value.items()}
+            elif isinstance(value, list):
+                copy[name] = [_enum_names(item, field.message_type, depth + 1) for item in value]
+            else:
+                copy[name] = _enum_names(value, field.message_type, depth + 1)
+    return copy
+
+
+def _capital(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _restore_numbers(printed: dict[str, Any], descriptor: Any) -> None:
+    """Turn the strings that protobuf writes for 64-bit integers back into numbers, in place."""
+    for field in descriptor.fields:
+        value = printed.get(field.name)
+        if value is None:
+            continue
+        if field.message_type is None:
+            if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64) and field.full_name not in _STRINGS_STAY:
+                printed[field.name] = [int(item) for item in value] if field.is_repeated else int(value)
+        elif field.message_type.GetOptions().map_entry:
+            entry = field.message_type.fields_by_name["value"].message_type
+            for item in value.values() if entry is not None else ():
+                _restore_numbers(item, entry)
+        else:
+            for item in value if field.is_repeated else (value,):
+                _restore_numbers(item, field.message_type)

@@ -1,0 +1,101 @@
+"""The rules of one ensemble that need no other model, with Triton's texts.
+
+Source: core's ValidateEnsembleSchedulingConfig.
+"""
+
+from collections.abc import Iterator
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.findings import Fault
+
+_BASE = "ensemble_scheduling"
+
+
+def check_ensemble(config: ModelConfig) -> Iterator[Fault]:
+    """Yield the faults of an ensemble."""
+    name = config.name
+    if config.instance_group:
+        yield Fault("instance_group", f"instance group should not be specified for ensemble '{name}'")
+    if config.HasField("optimization"):
+        yield Fault("optimization", f"optimization should not be specified for ensemble '{name}'")
+    if config.model_warmup:
+        yield Fault("model_warmup", f"model_warmup can not be specified for ensemble '{name}'")
+    if not config.HasField("ensemble_scheduling"):
+        yield Fault("platform", f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble")
+        return
+    if not config.ensemble_scheduling.step:
+        yield Fault(_BASE, f"must specify 'step' for ensemble '{name}'")
+        return
+    faults = [*_check_steps(config)]
+    yield from faults
+    if not faults:
+        yield from _check_connections(config)
+
+
+def _check_steps(config: ModelConfig) -> Iterator[Fault]:
+    name = config.name
+    written = set()
+    for index, step in enumerate(config.ensemble_scheduling.step):
+        path = f"{_BASE}.step[{index}]"
+        for field in ("model_name", "input_map", "output_map"):
+            if not getattr(step, field):
+                yield Fault(path, f"must specify '{field}' in step {index} of ensemble '{name}'")
+        for key, tensor in step.output_map.items():
+            if tensor in written:
+                yield Fault(
+                    f'{path}.output_map["{key}"]',
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{name}' "
+                    f"step {index}",
+                )
+            written.add(tensor)
+
+
+def _check_connections(config: ModelConfig) -> Iterator[Fault]:
+    """Every tensor must be written and read; what is never written starves the steps behind it."""
+    name = config.name
+    steps = config.ensemble_scheduling.step
+    inputs = [tensor.name for tensor in config.input]
+    outputs = [tensor.name for tensor in config.output]
+    read = {tensor for step in steps for tensor in step.input_map.values()}
+    written = {tensor for step in steps for tensor in step.output_map.values()}
+    for index, tensor in enumerate(inputs):
+        if tensor not in read:
+            yield Fault(f"input[{index}]", f"ensemble input '{tensor}' for ensemble {name}' is not used")
+    for index, tensor in enumerate(outputs):
+        if tensor not in written and tensor not in inputs:
+            yield Fault(f"output[{index}]", f"ensemble output '{tensor}' for ensemble {name}' is not used")
+    available = _reachable(config)
+    for index, tensor in enumerate(outputs):
+        producer = next((step for step in steps if tensor in step.output_map.values()), None)
+        if tensor in available or producer is None:
+            continue
+        starving = sorted(source for source in producer.input_map.values() if source not in available)
+        yield Fault(
+            f"output[{index}]",
+            f"output '{tensor}' for ensemble '{name}' is not written: at least one of its depending tensors, "
+            f"'{starving[0]}', is not connected",
+        )
+    for index, step in enumerate(steps):
+        for key, tensor in step.output_map.items():
+            if tensor not in read and tensor not in outputs:
+                path = f'{_BASE}.step[{index}].output_map["{key}"]'
+                yield Fault(path, f"ensemble tensor '{tensor}' is unused in ensemble '{name}'")
+        for key, tensor in step.input_map.items():
+            if tensor not in written and tensor not in inputs:
+                path = f'{_BASE}.step[{index}].input_map["{key}"]'
+                yield Fault(path, f"ensemble tensor '{tensor}' is not written in ensemble '{name}'")
+
+
+def _reachable(config: ModelConfig) -> set[str]:
+    """Return the tensors that get written when every step runs as soon as its inputs are there."""
+    available = {tensor.name for tensor in config.input}
+    waiting = list(config.ensemble_scheduling.step)
+    while waiting:
+        ready = [step for step in waiting if available.issuperset(step.input_map.values())]
+        if not ready:
+            break
+        for step in ready:
+            available.update(step.output_map.values())
+            waiting.remove(step)
+    return available

@@ -1,0 +1,202 @@
+"""Reads one model's folder: configuration, versions, files, completion, normalisation, validation."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.completion import Completer, CompletionError, PythonCompleter, complete
+from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_config_text, parse_config_text
+from repository_loader.findings import Fault, Finding
+from repository_loader.model_files import (
+    ModelFileError,
+    backend_needs_file,
+    default_file,
+    exists_for_some_device,
+    fill_backend,
+    inside,
+    is_ensemble,
+)
+from repository_loader.normalisation import normalise
+from repository_loader.onnx_graph import OnnxFileError, OnnxGraph, read_onnx_graph
+from repository_loader.package import ModelPackage
+from repository_loader.side_files import check_side_files
+from repository_loader.snapshot import LoaderOptions, RepositoryModel
+from repository_loader.validation import Surroundings, check_config, check_name
+from repository_loader.versions import NoVersionError, find_versions, missing_versions, select_versions
+
+
+class _Failed(Exception):
+    """The model cannot be loaded; the reason is a fault, its findings are already noted."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ModelReader:
+    """Reads the folder of one model into a `RepositoryModel`. One use, one thread."""
+
+    def __init__(
+        self,
+        model_path: str,
+        options: LoaderOptions,
+        complete_python: PythonCompleter | None,
+        override: ModelConfig | None = None,
+    ) -> None:
+        self._path = model_path
+        self._name = os.path.basename(model_path)
+        self._options = options
+        self._complete_python = complete_python
+        self._override = override
+        self._findings: list[Finding] = []
+        self._config: ModelConfig | None = None
+        self._config_path = os.path.join(model_path, "config.pbtxt")
+
+    def read(self) -> RepositoryModel:
+        """Read everything; never raises."""
+        packages: tuple[ModelPackage, ...] = ()
+        failure = None
+        try:
+            packages = self._read()
+        except _Failed as failed:
+            failure = failed.reason
+        except OSError as error:
+            failure = f"the folder of model '{self._name}' cannot be read: {error.strerror}"
+        except Exception as error:  # one model must never hide the others
+            failure = f"reading model '{self._name}' failed: {type(error).__name__}: {error}"
+        if failure is not None and not any(finding.severity == "error" for finding in self._findings):
+            self._findings.append(Finding("error", self._path, 1, 1, failure))
+        findings = tuple(self._findings)
+        return RepositoryModel(self._name, self._path, self._config, packages, findings, failure, self._config_path)
+
+    def _read(self) -> tuple[ModelPackage, ...]:
+        wrong_name = check_name(self._name)
+        if wrong_name is not None:
+            raise _Failed(wrong_name)
+        text = self._read_config()
+        config = text.config
+        assert config is not None
+        self._config = config
+        self._check_own_name(text, config)
+        available = self._versions(text, config)
+        try:
+            selected = select_versions(config.version_policy, available, self._name)
+        except NoVersionError as error:
+            self._fail(text, [Fault("version_policy", str(error))])
+        for number in missing_versions(config.version_policy, available):
+            self._warn(text, Fault("version_policy", f"version {number} is specified for '{self._name}' but not found"))
+        try:
+            fill_backend(config, [self._version_path(number) for number in available])
+        except ModelFileError as error:
+            self._fail(text, [Fault("", str(error))])
+        packages = tuple(self._package(text, config, number) for number in selected)
+        self._config = packages[-1].config
+        return packages
+
+    def _read_config(self) -> ConfigText:
+        path = self._config_path
+        if self._override is not None:
+            copy = ModelConfig.FromString(self._override.SerializeToString())
+            return replace(empty_config_text(path), config=copy)
+        if self._options.model_config_name:
+            custom = os.path.join(self._path, "configs", f"{self._options.model_config_name}.pbtxt")
+            path = self._config_path = custom if os.path.isfile(custom) else path
+        try:
+            with open(path, "rb") as file:
+                data = file.read(MAX_CONFIG_BYTES + 1)
+        except FileNotFoundError:
+            if self._options.disable_auto_complete_config:
+                reason = f"failed to open text file for read {path}: No such file or directory"
+                raise _Failed(reason) from None
+            return empty_config_text(path)
+        text = parse_config_text(data, path)
+        self._findings.extend(text.findings)
+        if text.config is None:
+            error = text.findings[-1]
+            raise _Failed(f"failed to read text proto from {path}:{error.line}:{error.column}: {error.message}")
+        return text
+
+    def _check_own_name(self, text: ConfigText, config: ModelConfig) -> None:
+        if config.name and config.name != self._name:
+            message = (
+                f"unexpected directory name '{self._name}' for model '{config.name}', "
+                "directory name must equal model name"
+            )
+            self._fail(text, [Fault("name", message)])
+        config.name = self._name
+
+    def _versions(self, text: ConfigText, config: ModelConfig) -> tuple[int, ...]:
+        folders = find_versions(self._path)
+        for warning in folders.warnings:
+            self._findings.append(Finding("warning", self._path, 1, 1, warning))
+        if not folders.numbers and is_ensemble(config):
+            self._warn(text, Fault("", f"ensemble '{self._name}' has no version directory; it is served as version 1"))
+            return (1,)
+        return folders.numbers
+
+    def _version_path(self, number: int) -> str:
+        return os.path.join(self._path, str(number))
+
+    def _package(self, text: ConfigText, shared: ModelConfig, number: int) -> ModelPackage:
+        """Complete, normalise and check one version; each has a configuration of its own, as its file may differ."""
+        config = ModelConfig.FromString(shared.SerializeToString())
+        version_path = self._version_path(number)
+        file_path, graph = ("", None) if is_ensemble(config) else self._model_file(text, config, version_path)
+        options = self._options
+        if not options.disable_auto_complete_config:
+            python = Completer(self._complete_python, self._path, version_path, file_path)
+            try:
+                warnings = complete(config, graph, self._default_max_batch_size(config), python)
+            except CompletionError as error:
+                self._fail(text, [Fault("", str(error))])
+            for warning in warnings:
+                self._warn(text, Fault("max_batch_size", warning))
+        gpu_ids = range(options.gpu_count)
+        for remark in normalise(config, gpu_ids, options.kind_gpu_fallback_to_cpu):
+            self._warn(text, remark)
+        surroundings = Surroundings(gpu_ids, options.minimum_compute_capability)
+        self._config = config
+        self._fail(text, [*check_config(config, surroundings), *check_side_files(config, self._path)])
+        settings = {**options.backend_settings.get("", {}), **options.backend_settings.get(config.backend, {})}
+        return ModelPackage(self._name, number, config, self._path, version_path, file_path, settings)
+
+    def _model_file(self, text: ConfigText, config: ModelConfig, version_path: str) -> tuple[str, OnnxGraph | None]:
+        """Return the model file, and what is in it if it is ONNX; every ONNX file is read, as each may be loaded."""
+        graph = None
+        try:
+            name, warning = default_file(config, version_path)
+            path = inside(version_path, name, self._name)
+            if warning is not None:
+                self._warn(text, Fault("default_model_filename", warning))
+                config.default_model_filename = name
+            if backend_needs_file(config) and not exists_for_some_device(config, version_path):
+                group = config.instance_group[0].name if config.instance_group else ""
+                raise ModelFileError(f"unable to find '{path}' for model instance '{group or self._name}_0'")
+            if config.backend == "onnxruntime":
+                files = [inside(version_path, other, self._name) for other in config.cc_model_filenames.values()]
+                for file in filter(os.path.exists, (*files, path)):
+                    graph = read_onnx_graph(file)
+        except (ModelFileError, OnnxFileError) as error:
+            self._fail(text, [Fault("default_model_filename", str(error))])
+        return path, graph
+
+    def _default_max_batch_size(self, config: ModelConfig) -> int:
+        for backend in (config.backend, ""):
+            given = self._options.backend_settings.get(backend, {}).get("default-max-batch-size", "")
+            if given.isdigit():
+                return int(given)
+        return self._options.default_max_batch_size
+
+    def _warn(self, text: ConfigText, fault: Fault) -> None:
+        finding = text.warning(fault)
+        if finding not in self._findings:  # versions repeat what is true for all of them
+            self._findings.append(finding)
+
+    def _fail(self, text: ConfigText, faults: Iterable[Fault]) -> None:
+        """Note the faults; if there is one, give up."""
+        reasons = list(faults)
+        self._findings.extend(text.error(fault) for fault in reasons)
+        if reasons:
+            raise _Failed(reasons[0].message)

@@ -1,0 +1,80 @@
+"""What a model's own configuration says about its place in the cluster: the `eagleray.*` keys of `parameters`."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+Placement = Literal["isolated", "packed", "embedded"]
+PREFIX = "eagleray."
+PLACEMENTS: tuple[Placement, ...] = ("isolated", "packed", "embedded")
+MAX_REPLICAS = 10_000
+
+
+class OverrideError(Exception):
+    """A value that cannot be read; `key` is the key in `parameters`."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(key, message)
+        self.key = key
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Values a model sets itself; None where it leaves the choice to the plan."""
+
+    placement: Placement | None = None
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    memory_bytes: int | None = None
+    replicas: int | None = None
+
+
+def read_overrides(config: ModelConfig) -> Overrides:
+    """Read the keys `eagleray.placement`, `.num_cpus`, `.num_gpus`, `.memory_bytes` and `.replicas`.
+
+    Other keys with the prefix are other parts' to read.
+
+    Raises:
+        OverrideError: a value is not what its key needs.
+    """
+    placement: Placement | None = None
+    given = _text(config, "placement")
+    if given is not None:
+        placement = next((name for name in PLACEMENTS if name == given), None)
+        if placement is None:
+            key = f"{PREFIX}placement"
+            raise OverrideError(key, f"parameter '{key}' of {config.name} must be one of {', '.join(PLACEMENTS)}")
+    replicas = _number(config, "replicas", whole=True, least=1, most=MAX_REPLICAS)
+    memory = _number(config, "memory_bytes", whole=True, least=0, most=2**60)
+    return Overrides(
+        placement,
+        _number(config, "num_cpus", whole=False, least=0, most=4096),
+        _number(config, "num_gpus", whole=False, least=0, most=4096),
+        None if memory is None else int(memory),
+        None if replicas is None else int(replicas),
+    )
+
+
+def _text(config: ModelConfig, name: str) -> str | None:
+    key = PREFIX + name
+    return config.parameters[key].string_value.strip() if key in config.parameters else None
+
+
+def _number(config: ModelConfig, name: str, *, whole: bool, least: int, most: int) -> float | None:
+    text = _text(config, name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most or (whole and value != int(value)):
+        key, kind = PREFIX + name, "a whole number" if whole else "a number"
+        raise OverrideError(key, f"parameter '{key}' of {config.name} must be {kind} from {least} to {most}")
+    return value

@@ -1,0 +1,120 @@
+"""Reads whole model repositories into a snapshot."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.completion import PythonCompleter
+from repository_loader.ensemble_graph import EnsembleVerdict, check_ensembles, step_models
+from repository_loader.field_positions import FieldPositions
+from repository_loader.findings import Fault, Finding
+from repository_loader.model_reader import ModelReader
+from repository_loader.snapshot import LoaderOptions, RepositoryModel, Snapshot
+from repository_loader.text_tree import MalformedText, parse_tree
+
+MAX_PARALLEL_READS = 4
+DUPLICATE_REASON = "model appears in two or more repositories"
+
+__all__ = ["LoaderOptions", "RepositoryError", "RepositoryModel", "Snapshot", "load_repositories"]
+
+
+class RepositoryError(Exception):
+    """A repository itself cannot be read, which is not the same as one without models."""
+
+
+def load_repositories(
+    paths: Sequence[str],
+    options: LoaderOptions,
+    complete_python: PythonCompleter | None,
+    only: Collection[str] | None = None,
+    overrides: Mapping[str, ModelConfig] | None = None,
+) -> Snapshot:
+    """Read every model of the repositories, or those named in `only` and the models their ensembles need.
+
+    `overrides` replace a model's config.pbtxt. Blocking; models are read in up to `MAX_PARALLEL_READS` threads, so
+    `complete_python` must allow that. A model that cannot be loaded is in the snapshot with its `failure`.
+
+    Raises:
+        RepositoryError: a path is no folder that can be listed.
+    """
+    folders: dict[str, list[str]] = {}
+    findings: list[Finding] = []
+    for path in dict.fromkeys(os.path.abspath(path) for path in paths):
+        for name in _model_names(path, findings):
+            folders.setdefault(name, []).append(os.path.join(path, name))
+    given = overrides or {}
+    models: dict[str, RepositoryModel] = {}
+    wanted = sorted(folders if only is None else set(only) & folders.keys())
+    with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
+        while wanted:
+            for model in threads.map(
+                lambda name: _read(folders[name], options, complete_python, given.get(name)), wanted
+            ):
+                models[model.name] = model
+            needed = {name for model in models.values() if model.config for name in step_models(model.config)}
+            wanted = sorted((needed & folders.keys()) - models.keys())
+    for name, verdict in check_ensembles(models).items():
+        models[name] = _judged(models[name], verdict)
+    return Snapshot(dict(sorted(models.items())), tuple(findings))
+
+
+def _model_names(path: str, findings: list[Finding]) -> list[str]:
+    """List the folders that may be models; a hidden one only if it looks like a model."""
+    try:
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError as error:
+        raise RepositoryError(f"model repository '{path}' cannot be read: {error.strerror}") from error
+    models = []
+    for name in names:
+        if name.startswith(".") and not os.path.isfile(os.path.join(path, name, "config.pbtxt")):
+            findings.append(Finding("warning", os.path.join(path, name), 1, 1, "hidden folder is no model; ignored"))
+        else:
+            models.append(name)
+    return models
+
+
+def _read(
+    folders: Sequence[str],
+    options: LoaderOptions,
+    complete_python: PythonCompleter | None,
+    override: ModelConfig | None,
+) -> RepositoryModel:
+    if len(folders) > 1:
+        name = os.path.basename(folders[0])
+        findings = tuple(Finding("error", folder, 1, 1, DUPLICATE_REASON) for folder in folders)
+        return RepositoryModel(name, folders[0], None, (), findings, DUPLICATE_REASON)
+    return ModelReader(folders[0], options, complete_python, override).read()
+
+
+def _judged(model: RepositoryModel, verdict: EnsembleVerdict) -> RepositoryModel:
+    """Add what the graph of ensembles says to a model."""
+    path = model.config_path
+    positions = _positions(path) if verdict.faults or verdict.warnings else None
+
+    def place(severity: str, fault: Fault) -> Finding:
+        line, column = positions.position(fault.field) if positions else (1, 1)
+        return Finding("error" if severity == "error" else "warning", path, line, column, fault.message)
+
+    findings = (
+        *model.findings,
+        *(place("warning", fault) for fault in verdict.warnings),
+        *(place("error", fault) for fault in verdict.faults),
+    )
+    if verdict.faults:
+        return replace(model, packages=(), findings=findings, failure=verdict.faults[0].message)
+    packages = tuple(replace(package, config=verdict.config) for package in model.packages)
+    return replace(model, config=verdict.config, packages=packages, findings=findings)
+
+
+def _positions(path: str) -> FieldPositions | None:
+    """Read the text again, which is cheaper than to keep the positions of every model."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+        return FieldPositions(text, parse_tree(text), ModelConfig.DESCRIPTOR)
+    except (OSError, UnicodeDecodeError, MalformedText):
+        return None

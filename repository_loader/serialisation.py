@@ -1,0 +1,39 @@
+"""Packages and instances as plain JSON values, so that they can travel in a deployment's `user_config`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.package import InstanceSpec, ModelPackage
+
+Json = dict[str, Any]
+
+
+def package_to_dict(package: ModelPackage) -> Json:
+    """Return the package with its configuration in protobuf's JSON form."""
+    return {
+        "name": package.name,
+        "version": package.version,
+        "config": json_format.MessageToDict(package.config, preserving_proto_field_name=True),
+        "model_path": package.model_path,
+        "version_path": package.version_path,
+        "file_path": package.file_path,
+        "backend_settings": dict(package.backend_settings),
+    }
+
+
+def package_from_dict(values: Mapping[str, Any]) -> ModelPackage:
+    """Rebuild what `package_to_dict` took apart."""
+    return ModelPackage(**{**values, "config": json_format.ParseDict(values["config"], ModelConfig())})
+
+
+def spec_to_dict(spec: InstanceSpec) -> Json:
+    """Return the instance as JSON values."""
+    return {"name": spec.name, "kind": spec.kind, "device": spec.device}
+
+
+def spec_from_dict(values: Mapping[str, Any]) -> InstanceSpec:
+    """Rebuild what `spec_to_dict` took apart."""
+    return InstanceSpec(**values)

@@ -1,0 +1,59 @@
+"""A repository as it was found: every model, loadable or not, with what there is to say about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.findings import Finding
+from repository_loader.package import ModelPackage
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """How a repository is read.
+
+    `gpu_count` and `gpu_memory_bytes` describe the GPUs that models may use. `kind_gpu_fallback_to_cpu` turns Triton's
+    error for KIND_GPU without a GPU into a warning. `model_config_name` is `--model-config-name`. `backend_settings`
+    are `--backend-config` values by backend; the key "" is for all backends.
+    """
+
+    disable_auto_complete_config: bool = False
+    default_max_batch_size: int = 4
+    gpu_count: int = 0
+    gpu_memory_bytes: int = 0
+    model_config_name: str = ""
+    kind_gpu_fallback_to_cpu: bool = False
+    minimum_compute_capability: str = "6.0"
+    backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryModel:
+    """One model of a repository.
+
+    `config` is the completed configuration of the highest version, None if there is none that makes sense. `packages`
+    are the versions to serve, ascending; empty when `failure` says why the model cannot be loaded.
+    """
+
+    name: str
+    model_path: str
+    config: ModelConfig | None
+    packages: tuple[ModelPackage, ...]
+    findings: tuple[Finding, ...]
+    failure: str | None
+    config_path: str = ""
+
+    def package(self, version: int) -> ModelPackage | None:
+        """Return one version, the highest for -1."""
+        if version == -1:
+            return self.packages[-1] if self.packages else None
+        return next((package for package in self.packages if package.version == version), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All models by name, and findings that belong to no model."""
+
+    models: dict[str, RepositoryModel]
+    findings: tuple[Finding, ...] = ()

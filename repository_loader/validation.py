@@ -1,0 +1,245 @@
+"""The rules a completed and normalised configuration must keep, each with Triton's text.
+
+Source: core's ValidateModelConfig, ValidateModelIOConfig, ValidateInstanceGroup and their kin.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tritonclient.grpc.model_config_pb2 import (
+    BatchInput,
+    DataType,
+    ModelConfig,
+    ModelInstanceGroup,
+    ModelMetrics,
+    ModelQueuePolicy,
+)
+
+from repository_loader.ensemble_validation import check_ensemble
+from repository_loader.findings import Fault
+from repository_loader.model_files import ENSEMBLE, is_ensemble, leaves_folder
+from repository_loader.overrides import OverrideError, read_overrides
+from repository_loader.sequence_validation import check_sequence_batching
+from repository_loader.tensor_validation import check_tensors
+
+_PLATFORMS = {
+    "tensorrt_plan": "tensorrt",
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "torch_aoti": "pytorch",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+}
+MAX_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a configuration is judged against."""
+
+    gpu_ids: Sequence[int] = ()
+    minimum_compute_capability: str = "6.0"
+
+
+def check_name(name: str) -> str | None:
+    """Return what is wrong with a model's name, None if it may stand in a URL and a path."""
+    if not 0 < len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
+        return f"model name must have 1 to {MAX_NAME_BYTES} bytes"
+    if name in (".", "..") or name != name.strip() or any(char in "/\\" or not char.isprintable() for char in name):
+        return f"invalid model name {name!r}: no slash, backslash, control character, leading or trailing space"
+    return None
+
+
+def check_config(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fault]:
+    """Yield every fault, the gravest first."""
+    yield from _check_platform(config)
+    if config.max_batch_size < 0:
+        yield Fault("max_batch_size", f"'max_batch_size' must be non-negative value for {config.name}")
+    yield from check_tensors(config)
+    yield from _check_batch_tensors(config)
+    yield from _check_dynamic_batching(config)
+    if config.HasField("sequence_batching"):
+        yield from check_sequence_batching(config)
+    if is_ensemble(config):
+        yield from check_ensemble(config)
+    else:
+        yield from _check_groups(config, surroundings)
+        yield from _check_warmup(config)
+    yield from _check_cache(config)
+    yield from _check_metrics(config)
+    try:
+        read_overrides(config)
+    except OverrideError as error:
+        yield Fault(f'parameters["{error.key}"]', str(error))
+
+
+def _check_platform(config: ModelConfig) -> Iterator[Fault]:
+    name = config.name
+    if not name:
+        yield Fault("name", "model configuration must specify 'name'")
+    if config.platform == ENSEMBLE and config.backend:
+        yield Fault("backend", f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type")
+    elif config.platform != ENSEMBLE and not config.backend:
+        yield Fault("platform", f"unexpected platform type '{config.platform}' for {name}")
+    elif config.platform and config.backend:
+        known = _PLATFORMS.get(config.platform)
+        if known != config.backend and (known is not None or config.backend in _PLATFORMS.values()):
+            yield Fault(
+                "platform", f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+            )
+    if config.HasField("ensemble_scheduling") and config.platform != ENSEMBLE:
+        message = f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
+        yield Fault("ensemble_scheduling", message)
+    for path in ("default_model_filename", "runtime"):
+        if leaves_folder(getattr(config, path)):
+            yield Fault(path, f"'{path}' of model '{name}' leaves the folder it belongs to")
+    for key, value in config.cc_model_filenames.items():
+        if leaves_folder(value):
+            yield Fault(
+                f'cc_model_filenames["{key}"]',
+                f"'cc_model_filenames' of model '{name}' leaves the folder it belongs to",
+            )
+
+
+def _check_batch_tensors(config: ModelConfig) -> Iterator[Fault]:
+    inputs = {tensor.name for tensor in config.input}
+    outputs = {tensor.name for tensor in config.output}
+    for index, entry in enumerate(config.batch_input):
+        path = f"batch_input[{index}]"
+        kind = BatchInput.Kind.Name(entry.kind)
+        if len(entry.source_input) != 1:
+            yield Fault(path, f"batch input kind '{kind}' expects 1 source input, got {len(entry.source_input)}")
+        if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+            yield Fault(f"{path}.data_type", "batch input data type must be TYPE_INT32 or TYPE_FP32")
+        for source in entry.source_input:
+            if source not in inputs:
+                yield Fault(f"{path}.source_input", f"unknown source input name '{source}'")
+    seen: set[str] = set()
+    for index, scattered in enumerate(config.batch_output):
+        path = f"batch_output[{index}]"
+        if len(scattered.source_input) != 1:
+            yield Fault(
+                path,
+                "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, "
+                f"got {len(scattered.source_input)}",
+            )
+        for source in scattered.source_input:
+            if source not in inputs:
+                yield Fault(f"{path}.source_input", f"unknown source input name '{source}'")
+        for target in scattered.target_name:
+            if target not in outputs:
+                yield Fault(f"{path}.target_name", f"unknown target output name '{target}'")
+            if target in seen:
+                yield Fault(f"{path}.target_name", f"target output name '{target}' can only be specified once")
+            seen.add(target)
+
+
+def _check_dynamic_batching(config: ModelConfig) -> Iterator[Fault]:
+    if not config.HasField("dynamic_batching"):
+        return
+    name, batching = config.name, config.dynamic_batching
+    for index, size in enumerate(batching.preferred_batch_size):
+        path = f"dynamic_batching.preferred_batch_size[{index}]"
+        if size <= 0:
+            yield Fault(path, f"dynamic batching preferred size must be positive for {name}")
+        elif size > config.max_batch_size:
+            yield Fault(path, f"dynamic batching preferred size must be <= max batch size for {name}")
+    levels = batching.priority_levels
+    if levels:
+        if not 1 <= batching.default_priority_level <= levels:
+            message = f"default priority level must be in range [1, {levels}] for {name}"
+            yield Fault("dynamic_batching.default_priority_level", message)
+        for level in batching.priority_queue_policy:
+            if not 1 <= level <= levels:
+                yield Fault(
+                    f'dynamic_batching.priority_queue_policy["{level}"]',
+                    f"priority queue policy must have priority level in range [1, {levels}] for {name}",
+                )
+    if batching.preserve_ordering:
+        if levels > 1:
+            yield Fault(
+                "dynamic_batching.preserve_ordering",
+                f"Only one priority level is allowed when 'preserve_ordering' is true for {name}",
+            )
+        for policy in (batching.default_queue_policy, *batching.priority_queue_policy.values()):
+            if policy.timeout_action == ModelQueuePolicy.DELAY and policy.default_timeout_microseconds:
+                yield Fault(
+                    "dynamic_batching.preserve_ordering",
+                    f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}",
+                )
+                return
+
+
+def _check_groups(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fault]:
+    usable = surroundings.gpu_ids
+    for index, group in enumerate(config.instance_group):
+        path = f"instance_group[{index}]"
+        prefix = f"instance group {group.name} of model {config.name}"
+        kind = ModelInstanceGroup.Kind.Name(group.kind)
+        if group.count < 1:
+            yield Fault(f"{path}.count", f"{prefix} has a 'count' that is not positive")
+        if kind != "KIND_GPU":
+            if group.gpus:
+                yield Fault(f"{path}.gpus", f"{prefix} has kind {kind} but specifies one or more GPUs")
+        elif not usable:
+            yield Fault(f"{path}.kind", f"{prefix} has kind KIND_GPU but no GPUs are available")
+        else:
+            for gpu in group.gpus:
+                if gpu not in usable:
+                    yield Fault(
+                        f"{path}.gpus",
+                        f"{prefix} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum "
+                        f"required CUDA compute compatibility of {surroundings.minimum_compute_capability} are: "
+                        f"{' '.join(map(str, usable))}",
+                    )
+        if group.profile and config.platform != "tensorrt_plan":
+            yield Fault(
+                f"{path}.profile", f"{prefix} specifies profile field which is only supported for TensorRT models"
+            )
+        for profile in group.profile:
+            if config.platform == "tensorrt_plan" and not (profile.isascii() and profile.isdigit()):
+                yield Fault(f"{path}.profile", f"{prefix} specifies profile '{profile}', which is not a number >= 0")
+
+
+def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
+    for index, sample in enumerate(config.model_warmup):
+        for name, given in sample.inputs.items():
+            path = f'model_warmup[{index}].inputs["{name}"]'
+            if any(dim < 0 for dim in given.dims):
+                message = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+                yield Fault(f"{path}.dims", message)
+            if given.WhichOneof("input_data_type") is None:
+                yield Fault(path, f"warmup setting expects input '{name}' to have input_data_type set")
+            if given.data_type == DataType.TYPE_INVALID:
+                yield Fault(path, f"warmup setting expects input '{name}' to have 'data_type' set")
+            if leaves_folder(given.input_data_file):
+                yield Fault(path, f"warmup data file of input '{name}' leaves the folder it belongs to")
+
+
+def _check_cache(config: ModelConfig) -> Iterator[Fault]:
+    if not config.response_cache.enable:
+        return
+    for used, what in (
+        (config.HasField("sequence_batching"), "sequence batching scheduler"),
+        (config.model_transaction_policy.decoupled, "'decoupled' transaction policy"),
+    ):
+        if used:
+            yield Fault(
+                "response_cache",
+                f"Response Cache does not currently support model {config.name} with {what}. "
+                "Please disable the response cache.",
+            )
+
+
+def _check_metrics(config: ModelConfig) -> Iterator[Fault]:
+    control: ModelMetrics.MetricControl
+    for index, control in enumerate(config.model_metrics.metric_control):
+        path = f"model_metrics.metric_control[{index}]"
+        if not control.HasField("metric_identifier"):
+            yield Fault(path, "metric control must specify 'metric_identifier'")
+        elif not control.metric_identifier.family:
+            yield Fault(f"{path}.metric_identifier", "metric identifier must specify non-empty 'family'")
+        if not control.HasField("histogram_options"):
+            yield Fault(path, "metric control must specify 'histogram_options'")
+        elif not control.histogram_options.buckets:
+            yield Fault(f"{path}.histogram_options", "histogram options must specify non-empty 'buckets'")

@@ -1,0 +1,80 @@
+"""Version folders of a model, and which of them its version policy serves."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tritonclient.grpc.model_config_pb2 import ModelVersionPolicy
+
+MAX_VERSION = 2**63 - 1
+
+_CANONICAL = re.compile(r"0|[1-9][0-9]*")
+_NOT_VERSIONS = frozenset({"warmup", "initial_state", "configs"})
+
+
+class NoVersionError(Exception):
+    """The policy leaves nothing to serve."""
+
+    def __init__(self, model_name: str) -> None:
+        super().__init__(f"at least one version must be available under the version policy of model '{model_name}'")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFolders:
+    """What stands in a model's folder: version numbers, ascending, and remarks about other folders."""
+
+    numbers: tuple[int, ...]
+    warnings: tuple[str, ...]
+
+
+def find_versions(model_path: str) -> VersionFolders:
+    """List the version folders of a model.
+
+    Stricter than Triton in one point: `1abc` is no version, where Triton's `stoll` takes it for 1.
+    """
+    with os.scandir(model_path) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir())
+    return read_version_names(names)
+
+
+def read_version_names(names: Iterable[str]) -> VersionFolders:
+    """Tell version folders from others by name."""
+    numbers: list[int] = []
+    warnings: list[str] = []
+    for name in names:
+        if _CANONICAL.fullmatch(name) and len(name) < 20 and int(name) <= MAX_VERSION:
+            numbers.append(int(name))
+        elif len(name) > 1 and name[0] == "0" and name.isdigit():
+            warnings.append(f"ignore version directory '{name}' which contains leading zeros in its directory name")
+        elif name not in _NOT_VERSIONS and not name.startswith((".", "__")):
+            warnings.append(f"ignore version directory '{name}' which fails to convert to integral number")
+    return VersionFolders(tuple(sorted(numbers)), tuple(warnings))
+
+
+def select_versions(policy: ModelVersionPolicy, available: Sequence[int], model_name: str) -> tuple[int, ...]:
+    """Return the versions that the policy serves, ascending; no policy is `latest { num_versions: 1 }`.
+
+    Raises:
+        NoVersionError: none is left.
+    """
+    choice = policy.WhichOneof("policy_choice")
+    ordered = sorted(available)
+    if choice == "specific":
+        wanted = set(policy.specific.versions)
+        chosen = [number for number in ordered if number in wanted]
+    elif choice == "all":
+        chosen = ordered
+    else:
+        count = max(policy.latest.num_versions, 1)
+        chosen = ordered[-count:]
+    if not chosen:
+        raise NoVersionError(model_name)
+    return tuple(chosen)
+
+
+def missing_versions(policy: ModelVersionPolicy, available: Sequence[int]) -> tuple[int, ...]:
+    """Return the versions that a specific policy names and the folder does not have."""
+    if policy.WhichOneof("policy_choice") != "specific":
+        return ()
+    return tuple(sorted(set(policy.specific.versions) - set(available)))

@@ -1,0 +1,239 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from app.http.limits import HttpLimits
+from protocol.errors import Unavailable
+from tests.app.http.wire import Wire, infer
+
+
+def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@on_loop
+async def test_answers_an_inference_request() -> None:
+    wire = Wire()
+    answer = await wire.send(infer(b'{"inputs":[]}'))
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Content-Type: application/json\r\n" in answer
+    assert answer.endswith(b'\r\n\r\n{"inputs":[]}')
+
+
+@on_loop
+async def test_says_where_the_json_header_of_a_binary_response_ends() -> None:
+    wire = Wire()
+    answer = await wire.send(infer(b"{}\0\0", extra=b"Inference-Header-Content-Length: 2\r\n"))
+    assert b"Inference-Header-Content-Length: 2\r\n" in answer
+    assert b"Content-Type: application/octet-stream\r\n" in answer
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+def test_takes_a_request_in_pieces_of_any_size(size: int) -> None:
+    async def run() -> None:
+        wire = Wire()
+        for _ in range(2):  # the second time the head is a known one
+            data = infer(b"0123456789")
+            answer = await wire.send(*(data[i : i + size] for i in range(0, len(data), size)))
+            assert answer.endswith(b"0123456789")
+        assert wire.target.bodies == [b"0123456789"] * 2
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_puts_a_chunked_body_together() -> None:
+    wire = Wire()
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = await wire.send(head + b"3\r\nabc\r\n", b"4;x=y\r\nde", b"fg\r\n0\r\nTrailer: t\r\n\r\n", infer(b"next"))
+    assert wire.target.bodies == [b"abcdefg", b"next"]
+    assert answer.count(b"200 OK") == 2
+
+
+@on_loop
+async def test_answers_pipelined_requests_in_order() -> None:
+    wire = Wire()
+    wire.target.hold = True
+    assert await wire.send(infer(b"one") + infer(b"two")) == b""
+    assert wire.target.bodies == [b"one"]
+    wire.target.release()
+    await wire.send()
+    wire.target.release()
+    assert wire.target.bodies == [b"one", b"two"]
+    assert wire.transport.written.index(b"one") < wire.transport.written.index(b"two")
+
+
+@on_loop
+async def test_cancels_what_is_under_way_when_the_client_leaves() -> None:
+    wire = Wire()
+    wire.target.hold = True
+    await wire.send(infer(b"one"))
+    wire.connection.connection_lost(None)
+    assert wire.target.cancelled == [1]
+    wire.target.release()  # too late, and harmless
+
+
+@on_loop
+async def test_tells_an_unavailable_client_to_try_again() -> None:
+    wire = Wire()
+    wire.target.hold = True
+    await wire.send(infer(b"one"))
+    wire.target.fail(Unavailable("Exceeds maximum queue size"))
+    assert wire.transport.written.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"Retry-After: 1\r\n" in wire.transport.written
+    assert not wire.transport.closed
+
+
+@on_loop
+async def test_hands_everything_else_to_the_application() -> None:
+    wire = Wire()
+    answer = await wire.send(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.endswith(b"GET /v2/health/live ")
+    assert await wire.send(infer(b"again")) != b""
+
+
+@on_loop
+async def test_head_has_no_body() -> None:
+    wire = Wire()
+    answer = await wire.send(b"HEAD /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\n")
+    assert b"content-length: 9" in answer
+
+
+@on_loop
+async def test_closes_after_connection_close_and_http_1_0() -> None:
+    for request in (infer(extra=b"Connection: close\r\n"), infer().replace(b"HTTP/1.1", b"HTTP/1.0")):
+        wire = Wire()
+        answer = await wire.send(request)
+        assert b"Connection: close" in answer
+        assert wire.transport.closed
+
+
+@on_loop
+async def test_asks_for_the_body_when_the_client_expects_to_be_asked() -> None:
+    wire = Wire()
+    request = infer(b"body", extra=b"Expect: 100-continue\r\n")
+    assert await wire.send(request[:-4]) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert (await wire.send(request[-4:])).endswith(b"body")
+
+
+LIMITS = HttpLimits(
+    max_body_bytes=100, max_header_bytes=2000, max_header_count=10, max_url_bytes=200, max_chunk_count=3
+)
+POST = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n"
+GET = b"GET /v2 HTTP/1.1\r\n"
+BAD = {
+    "length and coding": (POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400),
+    "two lengths": (POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+    "two equal lengths": (POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 400),
+    "signed length": (POST + b"Content-Length: +2\r\n\r\n{}", 400),
+    "negative length": (POST + b"Content-Length: -1\r\n\r\n", 400),
+    "length with underscore": (POST + b"Content-Length: 1_0\r\n\r\n", 400),
+    "huge length": (POST + b"Content-Length: 99999999999999999999\r\n\r\n", 400),
+    "length over the limit": (POST + b"Content-Length: 101\r\n\r\n", 400),
+    "unknown coding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
+    "bad chunk size": (POST + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
+    "negative chunk size": (POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400),
+    "huge chunk size": (POST + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n", 400),
+    "chunk without end": (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", 400),
+    "chunks over the limit": (POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 4, 400),
+    "long chunk extension": (POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 1000, 400),
+    "bare line feeds": (b"GET /v2 HTTP/1.1\nHost: a\n\n", 400),
+    "one bare line feed": (b"GET /v2 HTTP/1.1\r\nHost: a\nX: y\r\n\r\n", 400),
+    "folded header": (GET + b"Host: a\r\nX: y\r\n z\r\n\r\n", 400),
+    "nul": (GET + b"Host: a\r\nX: \0\r\n\r\n", 400),
+    "space before colon": (GET + b"Host : a\r\n\r\n", 400),
+    "http 0.9": (b"GET /v2\r\n\r\n", 505),
+    "http 2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "http 3.0": (b"GET /v2 HTTP/3.0\r\nHost: a\r\n\r\n", 400),
+    "tls hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+    "lower-case method": (b"get /v2 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "absolute form": (b"GET http://evil/v2 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "no host": (GET + b"\r\n", 400),
+    "two hosts": (GET + b"Host: a\r\nHost: a\r\n\r\n", 400),
+    "host with path": (GET + b"Host: a/v1?\r\n\r\n", 400),
+    "host with user": (GET + b"Host: a@b\r\n\r\n", 400),
+    "host with fragment": (GET + b"Host: a#\r\n\r\n", 400),
+    "long host": (GET + b"Host: " + b"a" * 300 + b"\r\n\r\n", 400),
+    "many headers": (GET + b"Host: a\r\n" + b"X: y\r\n" * 10 + b"\r\n", 431),
+    "long headers": (GET + b"Host: a\r\nX: " + b"y" * 3000, 431),
+    "long url": (b"GET /" + b"a" * 300 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+    "unknown expectation": (POST + b"Expect: tea\r\nContent-Length: 2\r\n\r\n", 417),
+    "two json lengths": (POST + b"Inference-Header-Content-Length: 2\r\n" * 2 + b"Content-Length: 2\r\n\r\n{}", 400),
+}
+
+
+@pytest.mark.parametrize(("request_bytes", "status"), BAD.values(), ids=BAD.keys())
+def test_refuses_what_is_not_http_and_closes(request_bytes: bytes, status: int) -> None:
+    async def run() -> None:
+        wire = Wire(LIMITS)
+        answer = await wire.send(request_bytes)
+        assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b'{"error":"' in answer
+        assert len(answer) < 1024
+        assert wire.transport.closed
+        assert await wire.send(infer()) == b""
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"x", b"Unable to parse Inference-Header-Content-Length, got: x"),
+        (b"1.5", b"Unable to parse Inference-Header-Content-Length, got: 1.5"),
+        (b"99999999999", b"value is out of range [ -2147483648, 2147483647 ], got: 99999999999"),
+        (b"-1", b"inference header size should be in range (0, 2), got: -1"),
+    ],
+)
+def test_names_a_bad_json_length_and_goes_on(value: bytes, text: bytes) -> None:
+    async def run() -> None:
+        wire = Wire()
+        answer = await wire.send(infer(extra=b"Inference-Header-Content-Length: " + value + b"\r\n"))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert text in answer
+        assert (await wire.send(infer(b"good"))).endswith(b"good")
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_limits_are_inclusive() -> None:
+    wire = Wire(LIMITS)
+    assert b"200 OK" in await wire.send(infer(b"x" * 100))
+    chunks = POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 3 + b"0\r\n\r\n"
+    assert b"200 OK" in await wire.send(chunks)
+    assert b"200 OK" in await wire.send(GET + b"Host: a\r\n" + b"X: y\r\n" * 9 + b"\r\n")
+
+
+@on_loop
+async def test_unknown_model_is_404_and_the_connection_lives() -> None:
+    wire = Wire()
+    answer = await wire.send(infer(model="nope"))
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"Request for unknown model: 'nope' is not found" in answer
+    assert b"200 OK" in await wire.send(infer())
+
+
+@on_loop
+async def test_a_slow_head_and_a_slow_body_time_out() -> None:
+    for piece in (b"POST /v2/mod", infer(b"0123456789")[:-5]):
+        wire = Wire()
+        await wire.send(piece)
+        assert wire.connection.deadline > 0
+        wire.connection.expire()
+        assert wire.transport.written.startswith(b"HTTP/1.1 408 ")
+        assert wire.transport.closed
+
+
+@on_loop
+async def test_a_connection_over_the_limit_is_refused() -> None:
+    wire = Wire(HttpLimits(max_connections=0))
+    assert wire.transport.written.startswith(b"HTTP/1.1 503 ")
+    assert wire.transport.closed

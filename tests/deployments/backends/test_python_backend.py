@@ -1,0 +1,657 @@
+"""Python models through the backend's seam."""
+
+import asyncio
+import json
+import logging
+import re
+import sys
+import threading
+
+import numpy as np
+import pytest
+from python_models import ECHO_CONFIG, Replies, floats, instances, request_of, run, write_model
+
+from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.python.backend import PythonBackend
+from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
+from protocol.infer import InferResponse
+
+ECHO = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(r, "X").as_numpy())])
+                for r in requests
+            ]
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load a model's code into one instance, closed at the end."""
+    loaded = []
+
+    def load_one(code, config=ECHO_CONFIG, files=None, **backend):
+        package = write_model(tmp_path, code, config, files)
+        [instance] = PythonBackend(**backend).load(package, instances(package))
+        loaded.append(instance)
+        return instance
+
+    yield load_one
+    for instance in loaded:
+        instance.close()
+
+
+def test_runs_a_batch_and_measures_the_models_own_time(load):
+    instance = load(ECHO)
+    batch = Batch([request_of(X=floats(1, 2)), request_of(X=floats(3))], 2)
+    instance.execute(batch)
+    assert [response.outputs["Y"].tolist() for response in batch.results] == [[[1, 2]], [[3]]]
+    assert 0 < batch.infer_start_ns <= batch.infer_end_ns
+    assert instance.name == "echo_0"
+    assert instance.may_run_inline
+
+
+def test_awaits_a_coroutine_model_off_the_loops_thread(load):
+    instance = load("""
+        import asyncio
+        class TritonPythonModel:
+            async def execute(self, requests):
+                await asyncio.sleep(0)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy() * 2)])
+                        for r in requests]
+    """)
+    assert not instance.may_run_inline
+    [response] = run(instance, request_of(X=floats(4)))
+    assert response.outputs["Y"].tolist() == [[8]]
+
+
+def test_tasks_of_a_coroutine_model_go_on_between_batches(load):
+    instance = load("""
+        import asyncio, threading
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.went_on = threading.Event()
+            async def later(self):
+                await asyncio.sleep(0)
+                self.went_on.set()
+            async def execute(self, requests):
+                self.task = asyncio.get_running_loop().create_task(self.later())
+                return [pb_utils.InferenceResponse() for r in requests]
+    """)
+    run(instance, request_of(X=floats(4)))
+    assert instance._model.went_on.wait(10)
+
+
+def test_a_model_may_run_a_loop_of_its_own_inline(load):
+    instance = load("""
+        import asyncio
+        class TritonPythonModel:
+            def execute(self, requests):
+                async def value():
+                    return np.ones((1, 1), np.float32)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", asyncio.run(value()))]) for r in requests]
+    """)
+
+    async def on_the_loop():
+        loop = asyncio.get_running_loop()
+        results = run(instance, request_of(X=floats(0)))
+        assert asyncio.get_running_loop() is loop
+        return results
+
+    assert asyncio.run(on_the_loop())[0].outputs["Y"].tolist() == [[1]]
+
+
+def test_initialize_gets_tritons_strings(load):
+    config = (
+        ECHO_CONFIG
+        + 'parameters { key: "k" value { string_value: "v" } } dynamic_batching { max_queue_delay_microseconds: 7 }'
+    )
+    instance = load(
+        """
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.args = args
+            def execute(self, requests): ...
+        """,
+        config,
+    )
+    args = instance._model.args
+    parsed = json.loads(args.pop("model_config"))
+    repository = args.pop("model_repository")
+    assert repository.endswith("/echo")
+    assert args == {
+        "model_instance_kind": "CPU",
+        "model_instance_name": "echo_0",
+        "model_instance_device_id": "0",
+        "model_version": "1",
+        "model_name": "echo",
+    }
+    assert parsed["max_batch_size"] == 8
+    assert parsed["input"][0]["dims"] == [-1]
+    assert parsed["input"][0]["data_type"] == "TYPE_FP32"
+    assert parsed["parameters"]["k"]["string_value"] == "v"
+    assert parsed["dynamic_batching"]["max_queue_delay_microseconds"] == 7
+    assert parsed["dynamic_batching"]["preferred_batch_size"] == []
+
+
+def test_request_shows_what_the_client_sent(load):
+    instance = load("""
+        import json
+        class TritonPythonModel:
+            def execute(self, requests):
+                [r] = requests
+                self.seen = (r.request_id(), r.correlation_id(), r.flags(), r.timeout(), json.loads(r.parameters()),
+                             r.requested_output_names(), r.is_cancelled(), [t.name() for t in r.inputs()],
+                             pb_utils.get_input_tensor_by_name(r, "NO"), isinstance(r, pb_utils.InferenceRequest))
+                return [pb_utils.InferenceResponse()]
+    """)
+    request = request_of(X=floats(1))
+    request.id, request.sequence_id, request.flags, request.timeout_us = "id-1", "corr", 3, 250
+    request.parameters = {"a": 1, "b": True}
+    request.cancelled = True
+    run(instance, request)
+    assert instance._model.seen == (("id-1", "corr", 3, 250, {"a": 1, "b": True}, ["Y"], True, ["X"], None, True))
+
+
+def test_inputs_may_be_written_to_even_if_the_request_is_read_only(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                for r in requests:
+                    pb_utils.get_input_tensor_by_name(r, "X").as_numpy()[...] += 1
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy())]) for r in requests]
+    """)
+    body = floats(1, 2).tobytes()
+    [response] = run(instance, request_of(X=np.frombuffer(body, np.float32).reshape(1, 2)))
+    assert response.outputs["Y"].tolist() == [[2, 3]]
+    assert body == floats(1, 2).tobytes()
+
+
+STRINGS = """
+    name: "strings" backend: "python" max_batch_size: 8
+    input { name: "X" data_type: TYPE_STRING dims: [-1] }
+    output { name: "Y" data_type: TYPE_STRING dims: [-1] }
+"""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "np.array([['grüß', 'b']], dtype=object)",
+        "np.array([['grüß', 'b']])",
+        "np.array([['grüß'.encode(), b'b']])",
+        "np.array([['grüß'.encode(), 'b']], dtype=object)",
+    ],
+    ids=["str objects", "U", "S", "mixed"],
+)
+def test_string_outputs_become_bytes(load, expression):
+    instance = load(
+        f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                assert requests[0].inputs()[0].as_numpy().tolist() == [[b"in\\0"]]
+                assert requests[0].inputs()[0].triton_dtype() == 13
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", {expression})])]
+        """,
+        STRINGS,
+    )
+    [response] = run(instance, request_of(X=np.array([[b"in\0"]], dtype=object)))
+    assert response.outputs["Y"].dtype == object
+    assert response.outputs["Y"].tolist() == [["grüß".encode(), b"b"]]
+
+
+def test_response_parameters_reach_the_client(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([], parameters={"n": 1, "s": "x", "b": True})]
+    """)
+    assert run(instance, request_of(X=floats(1)))[0].parameters == {"n": 1, "s": "x", "b": True}
+
+
+def test_float_response_parameters_are_refused(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([], parameters={"n": 1.5})]
+    """)
+    with pytest.raises(
+        Internal, match="Expect parameters values to have type bool/int/str, found type <class 'float'>"
+    ):
+        run(instance, request_of(X=floats(1)))
+
+
+def test_an_error_fails_only_its_request(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                errors = [pb_utils.TritonError("bad row", pb_utils.TritonError.INVALID_ARG),
+                          pb_utils.TritonError("plain"),
+                          pb_utils.TritonError("full", pb_utils.TritonError.UNAVAILABLE)]
+                return [pb_utils.InferenceResponse(error=e) for e in errors] + [pb_utils.InferenceResponse()]
+    """)
+    outcomes = run(instance, *(request_of(X=floats(1)) for _ in range(4)))
+    assert [type(outcome) for outcome in outcomes] == [InvalidArgument, Internal, Unavailable, InferResponse]
+    assert [outcome.message for outcome in outcomes[:3]] == ["bad row", "plain", "full"]
+
+
+def test_only_configured_and_requested_outputs_are_sent(load):
+    config = ECHO_CONFIG + 'output { name: "Z" data_type: TYPE_FP32 dims: [-1] }'
+    instance = load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([pb_utils.Tensor(n, np.ones((1, 1), np.float32)) for n in "ZYQ"])
+                        for r in requests]
+        """,
+        config,
+    )
+    outcomes = run(instance, request_of(X=floats(1)), request_of(X=floats(1), outputs=("Y",)))
+    assert [list(outcome.outputs) for outcome in outcomes] == [["Z", "Y"], ["Y"]]
+
+
+def test_refuses_an_output_of_another_datatype(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1)))]),
+                        pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1), ">f4"))])]
+    """)
+    wrong, swapped = run(instance, request_of(X=floats(1)), request_of(X=floats(1)))
+    assert isinstance(wrong, Internal)
+    assert wrong.message == ("model 'echo' returned output 'Y' as FP64, the model configuration specifies FP32")
+    assert swapped.outputs["Y"].dtype == np.dtype("<f4")
+
+
+def test_warns_once_of_a_shape_that_the_configuration_does_not_describe(load, caplog):
+    config = ECHO_CONFIG.replace("dims: [-1]", "dims: [2]")
+    instance = load(ECHO, config)
+    for values in (floats(1, 2), floats(1), floats(1, 2, 3)):
+        [response] = run(instance, request_of(X=values))
+        assert response.outputs["Y"].shape == values.shape
+    assert [record.getMessage() for record in caplog.records] == [
+        "model 'echo' returned output 'Y' with shape [1, 1], which its dims [2] behind a batch dimension do not "
+        "describe"
+    ]
+
+
+def test_undoes_reshape_of_an_output(load):
+    config = ECHO_CONFIG.replace(
+        'output { name: "Y" data_type: TYPE_FP32 dims: [-1] }',
+        'output { name: "Y" data_type: TYPE_FP32 dims: [2, -1] reshape { shape: [-1, 1, 2] } }',
+    )
+    instance = load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.zeros((5, 3, 1, 2), np.float32))])]
+        """,
+        config,
+    )
+    assert run(instance, request_of(X=floats(1)))[0].outputs["Y"].shape == (5, 2, 3)
+
+
+@pytest.mark.parametrize("size", [4, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "expression", ["self.kept", "self.kept[0:1]", "self.kept.reshape(1, -1)"], ids=["array", "slice", "reshaped"]
+)
+def test_a_model_may_reuse_its_output_buffer(load, size, expression):
+    instance = load(f"""
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.kept = np.zeros((1, {size}), np.float32)
+            def execute(self, requests):
+                self.kept += 1
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", {expression})]) for r in requests]
+    """)
+    first = run(instance, request_of(X=floats(0)), request_of(X=floats(0)))
+    second = run(instance, request_of(X=floats(0)))
+    assert [float(response.outputs["Y"].max()) for response in first + second] == [1, 1, 2]
+
+
+def test_large_rows_of_one_fresh_array_are_not_copied(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                rows = np.ones((len(requests), 100_000), np.float32)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", rows[i : i + 1])])
+                        for i in range(len(requests))]
+    """)
+    first, second = run(instance, request_of(X=floats(0)), request_of(X=floats(0)))
+    assert first.outputs["Y"].base is second.outputs["Y"].base is not None
+
+
+def test_an_exception_fails_the_batch_and_only_the_log_knows_where(load, caplog):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                raise KeyError("nothing here")
+    """)
+    request = request_of(X=floats(1))
+    request.id = "r-17"
+    with pytest.raises(ServingError) as raised:
+        run(instance, request)
+    assert type(raised.value) is Internal
+    assert raised.value.message == (
+        "Failed to process the request(s) for model 'echo_0', message: KeyError: 'nothing here'"
+    )
+    assert "model.py" in caplog.text and "in execute" in caplog.text and "r-17" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("(1,)", "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        (
+            "[]",
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0",
+        ),
+    ],
+    ids=["no list", "too few"],
+)
+def test_refuses_a_wrong_return(load, returned, message):
+    instance = load(f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                return {returned}
+    """)
+    with pytest.raises(Internal, match=re.escape(message)):
+        run(instance, request_of(X=floats(1)))
+
+
+def test_a_wrong_entry_fails_only_its_request(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [7, pb_utils.InferenceResponse(), None]
+    """)
+    wrong, right, nothing = run(instance, *(request_of(X=floats(1)) for _ in range(3)))
+    assert wrong.message == (
+        "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'."
+    )
+    assert right.outputs == {}
+    assert nothing.message == "The model dropped the response sender before it sent the final response."
+
+
+def test_sys_exit_of_a_model_is_an_error_of_the_request(load):
+    for kind in ("def", "async def"):
+        instance = load(f"""
+            class TritonPythonModel:
+                {kind} execute(self, requests):
+                    raise SystemExit(3)
+        """)
+        with pytest.raises(Internal, match="SystemExit: 3"):
+            run(instance, request_of(X=floats(1)))
+
+
+def test_answers_through_the_response_sender_from_another_thread(load):
+    instance = load("""
+        import threading
+        class TritonPythonModel:
+            def execute(self, requests):
+                def answer(sender):
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1), np.float32))]))
+                    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                threading.Thread(target=answer, args=(requests[0].get_response_sender(),)).start()
+                return [None, pb_utils.InferenceResponse()]
+    """)
+    assert not instance.may_run_inline
+    sent, returned = run(instance, request_of(X=floats(1)), request_of(X=floats(1)))
+    assert sent.outputs["Y"].tolist() == [[1]]
+    assert returned.outputs == {}
+
+
+SENDER_MISUSE = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            sender = requests[0].get_response_sender()
+            response = pb_utils.InferenceResponse()
+            for args in ((response, 2), (None, 0), (None, 1), (response,), (response,), (None, 1), (response,)):
+                try:
+                    sender.send(*args)
+                except pb_utils.TritonModelException as error:
+                    self.errors = getattr(self, "errors", []) + [str(error)]
+            return None
+"""
+
+
+def test_sender_of_a_model_that_is_not_decoupled_sends_once(load):
+    instance = load(SENDER_MISUSE)
+    [response] = run(instance, request_of(X=floats(1)))
+    assert isinstance(response, InferResponse)
+    assert instance._model.errors == [
+        "Unable to send response. Unsupported flag provided.",
+        "Inference Response object must be provided when the response flags is set to zero.",
+        "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
+        "Unable to send response. Non-decoupled model cannot send more than one response.",
+        "Unable to send response. Response sender has been closed.",
+    ]
+
+
+# Decoupled models.
+
+DECOUPLED_CONFIG = ECHO_CONFIG + "model_transaction_policy { decoupled: true }"
+
+
+class TurnClock:
+    """Makes the calls that reach the loop's thread when the test says so."""
+
+    def __init__(self):
+        self.calls = []
+        self.arrived = threading.Semaphore(0)
+
+    def call_soon_threadsafe(self, call):
+        self.calls.append(call)
+        self.arrived.release()
+
+    def turn(self):
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+@pytest.fixture
+def clock():
+    return TurnClock()
+
+
+def test_decoupled_responses_come_in_order_in_one_turn(load, clock):
+    instance = load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                for r in requests:
+                    sender = r.get_response_sender()
+                    for n in range(3):
+                        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), n, np.float32))]))
+                    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        """,
+        DECOUPLED_CONFIG,
+        clock=clock,
+    )
+    replies = Replies()
+    assert run(instance, request_of(replies, X=floats(1))) == []
+    assert replies.outcomes == []
+    assert len(clock.calls) == 1
+    clock.turn()
+    assert [(r.final, r.outputs["Y"].tolist() if r.outputs else None) for r in replies.outcomes] == [
+        (False, [[0]]), (False, [[1]]), (False, [[2]]), (True, None),
+    ]  # fmt: skip
+
+
+def test_decoupled_coroutines_answer_after_execute_has_returned(load, clock):
+    instance = load(
+        """
+        import asyncio
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.go = None
+            async def execute(self, requests):
+                self.go = self.go or asyncio.Event()
+                if requests[0].request_id() == "go":
+                    self.go.set()
+                await self.go.wait()
+                sender = requests[0].get_response_sender()
+                sender.send(pb_utils.InferenceResponse(), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        """,
+        DECOUPLED_CONFIG,
+        clock=clock,
+    )
+    replies = Replies()
+    first, second = request_of(replies, X=floats(1)), request_of(replies, X=floats(1))
+    second.id = "go"
+    run(instance, first)
+    run(instance, second)
+    while len(replies.outcomes) < 2:
+        assert clock.arrived.acquire(timeout=10)
+        clock.turn()
+    assert [reply.final for reply in replies.outcomes] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return []", "Python model 'echo' is using the decoupled mode and the execute function must return None."),
+        ("raise ValueError('no')", "Failed to process the request(s) for model 'echo_0', message: ValueError: no"),
+        ("return None", "The model dropped the response sender before it sent the final response."),
+        (
+            "requests[0].get_response_sender().send(pb_utils.InferenceResponse(error=pb_utils.TritonError('e')))",
+            "e",
+        ),
+    ],
+    ids=["list", "raises", "dropped", "error response"],
+)
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_decoupled_request_always_ends(load, clock, kind, body, message):
+    instance = load(
+        f"""
+        class TritonPythonModel:
+            {kind} execute(self, requests):
+                {body}
+        """,
+        DECOUPLED_CONFIG,
+        clock=clock,
+    )
+    replies = Replies()
+    run(instance, request_of(replies, X=floats(1)))
+    assert clock.arrived.acquire(timeout=10)
+    clock.turn()
+    instance.close()
+    clock.turn()
+    assert [str(outcome) for outcome in replies.outcomes] == [message]
+
+
+def test_decoupled_models_need_a_clock(load):
+    with pytest.raises(ModelLoadError, match="decoupled model 'echo'"):
+        load(ECHO, DECOUPLED_CONFIG)
+
+
+# Loading.
+
+
+def test_missing_file_is_named_inside_the_repository(tmp_path):
+    package = write_model(tmp_path, ECHO)
+    (tmp_path / "echo" / "1" / "model.py").unlink()
+    with pytest.raises(ModelLoadError) as raised:
+        PythonBackend().load(package, instances(package))
+    assert raised.value.reason == "Python model file not found in 'echo/1/model.py'"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("x = 1", "Python model 'echo' does not define the class 'TritonPythonModel'"),
+        ("class TritonPythonModel: pass", "Python model 'echo' does not implement `execute` method."),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def (", "SyntaxError: invalid syntax (model.py, line 4)"),
+        ("raise SystemExit('bye')", "SystemExit: bye"),
+        (
+            "class TritonPythonModel:\n"
+            "    def execute(self, requests): ...\n"
+            "    def initialize(self, args): raise pb_utils.TritonModelException('weights are missing')",
+            "TritonModelException: weights are missing",
+        ),
+    ],
+    ids=["class", "execute", "import", "syntax", "exit", "initialize"],
+)
+def test_what_the_models_code_raises_is_the_reason(load, code, reason):
+    before = set(sys.modules)
+    with pytest.raises(ModelLoadError) as raised:
+        load(code)
+    assert raised.value.reason == reason
+    assert not [name for name in set(sys.modules) - before if name.startswith("eagleray_model_")]
+
+
+def test_each_instance_imports_the_model_anew(tmp_path):
+    package = write_model(tmp_path, "COUNT = []\n" + ECHO.replace("\n    ", "\n"))
+    first, second = PythonBackend().load(package, instances(package, 2))
+    assert (first.name, second.name) == ("echo_0", "echo_1")
+    assert type(first._model) is not type(second._model)
+    first.close()
+    second.close()
+
+
+def test_finalize_is_called_and_may_fail(load, caplog):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests): ...
+            def finalize(self):
+                raise ValueError("too late")
+    """)
+    instance.close()
+    assert "too late" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "ready"),
+    [
+        ("def is_ready(self): return True", True),
+        ("def is_ready(self): return False", False),
+        ("async def is_ready(self): return True", True),
+        ("def is_ready(self): return 1", False),
+        ("def is_ready(self): raise ValueError('no')", False),
+        ("", True),
+    ],
+    ids=["yes", "no", "coroutine", "no bool", "raises", "absent"],
+)
+def test_asks_the_model_whether_it_is_ready(load, method, ready):
+    instance = load(f"""
+        class TritonPythonModel:
+            def execute(self, requests): ...
+            {method}
+    """)
+    assert instance.is_ready() is ready
+
+
+def test_model_that_may_call_others_never_runs_inline(load):
+    instance = load("""
+        import helper
+        class TritonPythonModel:
+            def execute(self, requests):
+                return helper.call()
+    """, files={"1/helper.py": """
+        import triton_python_backend_utils as pb_utils
+        def call():
+            return pb_utils.InferenceRequest(model_name="other", requested_output_names=["Y"], inputs=[]).exec()
+    """})  # fmt: skip
+    assert not instance.may_run_inline
+    with pytest.raises(Internal, match="TritonModelException: BLS is not available"):
+        run(instance, request_of(X=floats(1)))
+
+
+def test_model_logs_through_python_logging(load, caplog):
+    caplog.set_level(logging.INFO)
+    load("""
+        class TritonPythonModel:
+            def initialize(self, args):
+                logger = pb_utils.Logger
+                logger.log_info("100 % ready")
+                logger.log("warned", logger.WARNING)
+                logger.log_verbose("unseen")
+            def execute(self, requests): ...
+    """)
+    assert [(r.levelname, r.getMessage(), r.filename) for r in caplog.records] == [
+        ("INFO", "100 % ready", "model.py"), ("WARNING", "warned", "model.py"),
+    ]  # fmt: skip

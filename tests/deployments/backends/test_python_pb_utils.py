@@ -1,0 +1,185 @@
+"""What models import as `triton_python_backend_utils`."""
+
+import asyncio
+import gc
+
+import numpy as np
+import pytest
+
+from deployments.backends.python import metric, pb_utils
+from deployments.backends.python.pb_utils import Tensor, TritonModelException
+
+BFLOAT16_ONES = np.full((2, 3), 0x3F80, np.uint16)
+
+
+def test_tensor_keeps_name_shape_and_type():
+    tensor = Tensor("T", np.ones((2, 3), np.int8))
+    assert (tensor.name(), tensor.shape(), tensor.triton_dtype(), tensor.is_cpu()) == ("T", [2, 3], 7, True)
+
+
+def test_tensor_is_contiguous_and_shares_memory_when_it_can():
+    array = np.arange(6).reshape(2, 3)
+    assert Tensor("T", array).as_numpy() is array
+    assert Tensor("T", array.T).as_numpy().flags.c_contiguous
+    assert Tensor("T", array.T).as_numpy().tolist() == array.T.tolist()
+
+
+def test_tensor_takes_only_arrays():
+    with pytest.raises(TypeError, match=r"Tensor 'T' needs a numpy\.ndarray, found type '<class 'list'>'"):
+        Tensor("T", [1, 2])
+
+
+@pytest.mark.parametrize("writeable", [True, False])
+def test_numpy_and_dlpack_share_one_tensor(writeable):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array.flags.writeable = writeable
+    tensor = Tensor("T", array)
+    assert np.from_dlpack(tensor).tolist() == array.tolist()
+    for source in (tensor, tensor.to_dlpack(), array.copy()):
+        copy = Tensor.from_dlpack("C", source)
+        assert (copy.name(), copy.as_numpy().tolist(), copy.triton_dtype()) == ("C", array.tolist(), 11)
+
+
+def test_strings_have_no_dlpack():
+    with pytest.raises(TritonModelException, match="string tensors"):
+        Tensor("T", np.array([b"a"], object)).to_dlpack()
+
+
+def test_bfloat16_goes_through_dlpack_and_not_through_numpy():
+    torch = pytest.importorskip("torch")
+    tensor = Tensor.from_dlpack("T", torch.ones((2, 3), dtype=torch.bfloat16))
+    assert (tensor.triton_dtype(), tensor.shape()) == (14, [2, 3])
+    assert tensor.host_array(bfloat16=True).tolist() == BFLOAT16_ONES.tolist()
+    assert torch.equal(torch.from_dlpack(tensor), torch.ones((2, 3), dtype=torch.bfloat16))
+    assert torch.equal(torch.from_dlpack(tensor.to_dlpack()), torch.ones((2, 3), dtype=torch.bfloat16))
+    with pytest.raises(TritonModelException, match="Tensor dtype is BF16 and cannot be converted to NumPy"):
+        tensor.as_numpy()
+    with pytest.raises(TritonModelException, match="is BF16"):
+        tensor.host_array(bfloat16=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "numpy_type"),
+    [("TYPE_FP32", 11, np.float32), ("TYPE_BOOL", 1, np.bool_), ("TYPE_STRING", 13, np.object_), ("TYPE_INT64", 9, np.int64)],
+)  # fmt: skip
+def test_types_translate(name, number, numpy_type):
+    assert pb_utils.triton_string_to_numpy(name) is numpy_type
+    assert pb_utils.triton_to_numpy_type(number) is numpy_type
+    assert pb_utils.numpy_to_triton_type(numpy_type) == number
+
+
+def test_byte_tensors_survive_serialization():
+    array = np.array([[b"a\0", "grüß"], [b"", 7]], object)
+    encoded = pb_utils.serialize_byte_tensor(array)
+    assert encoded == b"\2\0\0\0a\0\6\0\0\0gr\xc3\xbc\xc3\x9f\0\0\0\0\1\0\0\x007"
+    assert pb_utils.deserialize_bytes_tensor(encoded).tolist() == [b"a\0", "grüß".encode(), b"", b"7"]
+    with pytest.raises(TritonModelException, match="invalid datatype"):
+        pb_utils.serialize_byte_tensor(np.ones(2))
+
+
+def test_configuration_helpers_read_parsed_json():
+    config = {"input": [{"name": "X", "dims": [1]}], "output": [], "model_transaction_policy": {"decoupled": True}}
+    assert pb_utils.get_input_config_by_name(config, "X") == {"name": "X", "dims": [1]}
+    assert pb_utils.get_output_config_by_name(config, "X") is None
+    assert pb_utils.using_decoupled_model_transaction_policy(config)
+    assert not pb_utils.using_decoupled_model_transaction_policy({})
+
+
+def test_response_holds_tensors_or_an_error():
+    response = pb_utils.InferenceResponse([Tensor("A", np.ones(1))])
+    assert pb_utils.get_output_tensor_by_name(response, "A").name() == "A"
+    assert pb_utils.get_output_tensor_by_name(response, "B") is None
+    assert (response.has_error(), response.error(), response.parameters()) == (False, None, "{}")
+    failed = pb_utils.InferenceResponse(error=pb_utils.TritonError("no", pb_utils.TritonError.NOT_FOUND))
+    assert (failed.has_error(), failed.error().message(), failed.error().code()) == (True, "no", 3 - 1)
+    with pytest.raises(TritonModelException, match="Output tensor for inference response should not be empty"):
+        pb_utils.InferenceResponse([None])
+
+
+def test_request_for_another_model_keeps_its_arguments():
+    request = pb_utils.InferenceRequest(
+        request_id="1",
+        correlation_id="c",
+        inputs=[Tensor("X", np.ones(1))],
+        requested_output_names=["Y"],
+        model_name="other",
+        model_version=2,
+        flags=pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+        timeout=5,
+        preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 1),
+        trace=None,
+        parameters={"k": "v"},
+    )
+    assert pb_utils.get_input_tensor_by_name(request, "X").name() == "X"
+    assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == ("1", "c", 1, 5)
+    assert (request.requested_output_names(), request.parameters()) == (["Y"], '{"k": "v"}')
+    for call in (request.exec, lambda: asyncio.run(request.async_exec())):
+        with pytest.raises(TritonModelException, match="BLS is not available"):
+            call()
+    with pytest.raises(
+        TritonModelException, match="Input tensor for request with id '7' and model name 'm' should not"
+    ):
+        pb_utils.InferenceRequest(request_id="7", model_name="m", inputs=[None])
+
+
+def samples(name):
+    return [family for family in metric.collect() if family.name == name]
+
+
+def test_metrics_are_shared_by_name_and_labels_and_end_with_their_owner():
+    first = pb_utils.MetricFamily("requests_seen", "seen", pb_utils.MetricFamily.COUNTER)
+    again = pb_utils.MetricFamily("requests_seen", "seen", pb_utils.MetricFamily.COUNTER)
+    first.Metric(labels={"a": "1"})
+    one, two = first.Metric(labels={"a": "1"}), again.Metric(labels={"a": "1"})
+    one.increment(2)
+    two.increment(0.5)
+    assert one.value() == 2.5
+    assert samples("requests_seen") == [
+        metric.Family("requests_seen", "seen", metric.COUNTER, (metric.Sample((("a", "1"),), 2.5, (), (), 0),))
+    ]
+    with pytest.raises(TritonModelException, match="already exists with another kind"):
+        pb_utils.MetricFamily("requests_seen", "seen", pb_utils.MetricFamily.GAUGE)
+    del first, again, one, two
+    gc.collect()
+    assert samples("requests_seen") == []
+
+
+def test_histogram_counts_cumulatively():
+    family = pb_utils.MetricFamily(name="latency", description="", kind=pb_utils.MetricFamily.HISTOGRAM)
+    histogram = family.Metric(buckets=[1, 2.5])
+    for value in (0.5, 1, 2, 9):
+        histogram.observe(value)
+    [sample] = samples("latency")[0].samples
+    assert (sample.buckets, sample.bucket_counts, sample.count, sample.value) == ((1, 2.5), (2, 3), 4, 12.5)
+
+
+def metric_of(kind, **options):
+    family = pb_utils.MetricFamily(f"family_{kind}", "", kind)
+    return family.Metric(**options)
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda: metric_of(metric.COUNTER).increment(-1),
+        lambda: metric_of(metric.COUNTER).set(1),
+        lambda: metric_of(metric.GAUGE).observe(1),
+        lambda: metric_of(metric.HISTOGRAM, buckets=[1]).value(),
+        lambda: metric_of(metric.HISTOGRAM, buckets=[1]).increment(1),
+        lambda: metric_of(metric.HISTOGRAM),
+        lambda: metric_of(metric.HISTOGRAM, buckets=[2, 1]),
+        lambda: metric_of(metric.GAUGE, buckets=[1]),
+        lambda: metric_of(7),
+    ],
+    ids=["decrease", "set counter", "observe gauge", "value", "increment", "no buckets", "order", "buckets", "kind"],
+)
+def test_metrics_refuse_what_their_kind_cannot(misuse):
+    with pytest.raises(TritonModelException):
+        misuse()
+
+
+def test_gauges_go_both_ways():
+    gauge = metric_of(metric.GAUGE)
+    gauge.set(5)
+    gauge.increment(-2)
+    assert gauge.value() == 3

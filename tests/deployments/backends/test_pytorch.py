@@ -1,0 +1,287 @@
+"""TorchScript modules through the backend's seam."""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple  # noqa: UP035, TorchScript knows these names only
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from python_models import floats, no_reply
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.pytorch import PyTorchBackend
+from protocol.errors import Internal
+from protocol.infer import InferRequest
+from repository_loader.package import InstanceSpec, ModelPackage
+
+torch = pytest.importorskip("torch")
+Tensor = torch.Tensor
+
+
+class Add(torch.nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
+        return left + right, left - right
+
+
+class Double(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class Scale(torch.nn.Module):
+    def forward(self, x: Tensor, factor: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        return x if factor is None else x * factor
+
+
+class FromDict(torch.nn.Module):
+    def forward(self, inputs: Dict[str, Tensor]) -> Dict[str, Tensor]:  # noqa: UP006
+        return {"first": inputs["a"] * 10, "second": inputs["b"]}
+
+
+class Shout(torch.nn.Module):
+    def forward(self, words: List[str]) -> List[str]:  # noqa: UP006
+        return [word + "!" for word in words]
+
+
+class Fail(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.sum() < 0, "only negative numbers"
+        return x
+
+
+def save(module, path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.script(module).save(str(path))
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load_all(module, inputs, outputs, *, more="max_batch_size: 8", count=1, file="model.pt"):
+        tensors = [
+            f'{kind} {{ name: "{name}" data_type: {datatype} dims: {dims} }}'
+            for kind, group in (("input", inputs), ("output", outputs))
+            for name, datatype, dims in group
+        ]
+        config = text_format.Parse(f'name: "net" backend: "pytorch" {more} {" ".join(tensors)}', ModelConfig())
+        version = tmp_path / "net" / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        if module is not None:
+            save(module, version / file)
+        package = ModelPackage("net", 1, config, str(version.parent), str(version), str(version / file))
+        return PyTorchBackend().load(package, [InstanceSpec(f"net_{index}", "CPU", 0) for index in range(count)])
+
+    threads = torch.get_num_threads()
+    yield load_all
+    torch.set_num_threads(threads)
+
+
+def fp32(*names, dims="[-1]"):
+    return [(name, "TYPE_FP32", dims) for name in names]
+
+
+def run(instance, *inputs, outputs=None):
+    requests = [InferRequest(i, len(next(iter(i.values()))), no_reply, outputs=outputs) for i in inputs]
+    batch = Batch(requests, sum(request.rows for request in requests))
+    instance.execute(batch)
+    assert 0 < batch.infer_start_ns <= batch.infer_end_ns
+    return [{name: array.tolist() for name, array in response.outputs.items()} for response in batch.results]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        (("right", "left"), ("SUM__0", "DIFFERENCE__1")),
+        (("R__1", "L__0"), ("SUM__0", "DIFFERENCE__1")),
+        (("first", "second__1"), ("sum", "difference")),
+    ],
+    ids=["argument names", "indices", "order"],
+)
+def test_names_find_arguments_and_results(load, inputs, outputs):
+    [instance] = load(Add(), fp32(*inputs), fp32(*outputs))
+    by_place = dict(
+        zip(inputs, (floats(1), floats(5)) if inputs[0] in ("right", "R__1") else (floats(5), floats(1)), strict=True)
+    )
+    assert run(instance, by_place) == [{outputs[0]: [[6]], outputs[1]: [[4]]}]
+
+
+def test_output_indices_may_skip_results(load):
+    [instance] = load(Add(), fp32("left", "right"), fp32("DIFFERENCE__1"))
+    assert run(instance, {"left": floats(5), "right": floats(1)}) == [{"DIFFERENCE__1": [[4]]}]
+
+
+def test_requests_run_as_one_batch_and_get_their_rows_back(load):
+    [instance] = load(Double(), fp32("x"), fp32("y"))
+    two = np.array([[3], [4]], np.float32)
+    assert run(instance, {"x": floats(1)}, {"x": two}, {"x": floats(5)}) == [
+        {"y": [[2]]},
+        {"y": [[6], [8]]},
+        {"y": [[10]]},
+    ]
+
+
+def test_model_without_batching_runs_requests_one_by_one(load):
+    [instance] = load(Double(), fp32("x"), fp32("y"), more="")
+    assert run(instance, {"x": np.float32([1, 2])}, {"x": np.float32([3])}) == [{"y": [2, 4]}, {"y": [6]}]
+
+
+def test_read_only_inputs_raise_no_warning_and_stay_as_they_are(load):
+    [instance] = load(Double(), fp32("x"), fp32("y"))
+    assert run(instance, {"x": np.frombuffer(floats(1).tobytes(), np.float32).reshape(1, 1)}) == [{"y": [[2]]}]
+
+
+def test_only_requested_outputs_are_returned(load):
+    [instance] = load(Add(), fp32("left", "right"), fp32("sum", "difference"))
+    assert run(instance, {"left": floats(5), "right": floats(1)}, outputs=("sum",)) == [{"sum": [[6]]}]
+
+
+def test_optional_argument_may_be_left_out(load):
+    [instance] = load(Scale(), fp32("x", "factor"), fp32("y"))
+    assert run(instance, {"x": floats(3)}) == [{"y": [[3]]}]
+    assert run(instance, {"x": floats(3), "factor": floats(2)}) == [{"y": [[6]]}]
+
+
+def test_dictionaries_go_in_and_come_out_by_name(load):
+    [instance] = load(FromDict(), fp32("a", "b"), fp32("second", "first"))
+    assert run(instance, {"a": floats(1), "b": floats(2)}) == [{"second": [[2]], "first": [[10]]}]
+
+
+@pytest.mark.parametrize(
+    ("more", "shape"), [("", (2,)), ("max_batch_size: 8", (2, 1))], ids=["one dimension", "rows of one"]
+)
+def test_strings_are_lists_of_str(load, more, shape):
+    [instance] = load(Shout(), [("words", "TYPE_STRING", "[-1]")], [("loud", "TYPE_STRING", "[-1]")], more=more)
+    words = np.array([b"hey", "grüß".encode()], object).reshape(shape)
+    [result] = run(instance, {"words": words})
+    assert result["loud"] == np.array([b"hey!", "grüß!".encode()], object).reshape(shape).tolist()
+
+
+def test_bfloat16_travels_as_its_bits(load):
+    [instance] = load(Scale(), [("x", "TYPE_BF16", "[-1]")], [("y", "TYPE_BF16", "[-1]")])
+    assert run(instance, {"x": np.array([[0x3F80]], np.uint16)}) == [{"y": [[0x3F80]]}]
+
+
+def test_reshape_is_undone(load):
+    [instance] = load(Double(), [("x", "TYPE_FP32", "[4]")], [("y", "TYPE_FP32", "[2, 2] reshape { shape: [4] }")])
+    assert run(instance, {"x": floats(1, 2, 3, 4)}) == [{"y": [[[2, 4], [6, 8]]]}]
+
+
+def test_instances_share_one_module(load):
+    first, second = load(Double(), fp32("x"), fp32("y"), count=2)
+    assert first._module is second._module
+    first.close()
+    assert run(second, {"x": floats(1)}) == [{"y": [[2]]}]
+
+
+@pytest.mark.parametrize(
+    "key", ["INFERENCE_MODE", "DISABLE_OPTIMIZED_EXECUTION", "DISABLE_CUDNN", "ENABLE_CACHE_CLEANING"]
+)
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_parameters_change_no_result(load, key, value):
+    more = f'max_batch_size: 8 parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+    [instance] = load(Double(), fp32("x"), fp32("y"), more=more)
+    assert run(instance, {"x": floats(1)}) == [{"y": [[2]]}]
+
+
+def test_thread_counts_are_set(load):
+    load(Double(), fp32("x"), fp32("y"), more='parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "3" } }')
+    assert torch.get_num_threads() == 3
+    with pytest.raises(ModelLoadError, match="'INTRA_OP_THREAD_COUNT' must be a number of threads, got 'all'"):
+        load(None, [], [], more='parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "all" } }')
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (
+            [("y", "TYPE_FP64", "[-1]")],
+            "unexpected datatype torch.float32 for inference output 'y', expecting TYPE_FP64",
+        ),
+        (fp32("y__3"), "configuration expects 1 outputs of model 'net', which it did not return"),
+        ([("y", "TYPE_STRING", "[-1]")], "output 'y' is no list of strings"),
+    ],
+    ids=["datatype", "index", "strings"],
+)
+def test_other_outputs_than_configured_are_errors(load, outputs, message):
+    [instance] = load(Double(), fp32("x"), outputs)
+    with pytest.raises(Internal) as raised:
+        run(instance, {"x": floats(1)})
+    assert raised.value.message == message
+
+
+def test_exception_of_the_module_tells_its_message_and_no_path(load, caplog):
+    [instance] = load(Fail(), fp32("x"), fp32("y"))
+    with pytest.raises(Internal) as raised:
+        run(instance, {"x": floats(1)})
+    assert raised.value.message == "PyTorch execute failure: RuntimeError: AssertionError: only negative numbers"
+    assert "Traceback" in caplog.text
+
+
+def test_missing_file_is_named_inside_the_repository(load):
+    with pytest.raises(ModelLoadError) as raised:
+        load(None, fp32("x"), fp32("y"))
+    assert raised.value.reason == "unable to find 'net/1/model.pt' for model instance 'net_0'"
+
+
+class Gadget:
+    def __reduce__(self):
+        return (Path.touch, (Path(sys.argv[0] + ".never"),))
+
+
+@pytest.mark.parametrize("file", ["model.pt", "model.pth"])
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_pickles_are_refused_unread(load, tmp_path, file, legacy):
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    torch.save({"gadget": Gadget()}, tmp_path / "net" / "1" / file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(ModelLoadError, match=f"'net/1/{file}' is not TorchScript; pickled modules"):
+        load(None, fp32("x"), fp32("y"), file=file)
+    assert not Path(sys.argv[0] + ".never").exists()
+
+
+def test_broken_file_is_a_reason(load, tmp_path):
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.pt2").write_bytes(b"not a package")
+    with pytest.raises(ModelLoadError, match="failed to load model 'net': "):
+        load(None, fp32("x"), fp32("y"), file="model.pt2")
+
+
+def test_missing_pytorch_tells_how_to_install_it(load, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelLoadError) as raised:
+        load(None, fp32("x"), fp32("y"))
+    assert raised.value.reason == "PyTorch is not installed; install it with: pip install 'eagleray[torch]'"
+
+
+def test_gpu_instance_needs_a_gpu(load, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    load(Double(), fp32("x"), fp32("y"))
+    config = text_format.Parse('name: "net" backend: "pytorch"', ModelConfig())
+    version = tmp_path / "net" / "1"
+    package = ModelPackage("net", 1, config, str(version.parent), str(version), str(version / "model.pt"))
+    with pytest.raises(ModelLoadError, match="model instance 'net_0' is of KIND_GPU but PyTorch finds no GPU"):
+        PyTorchBackend().load(package, [InstanceSpec("net_0", "GPU", 0)])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_gpu_instances_answer_as_on_the_cpu(load, tmp_path):
+    load(Add(), fp32("left", "right"), fp32("sum", "difference"))
+    version = tmp_path / "net" / "1"
+    config = text_format.Parse(
+        'name: "net" backend: "pytorch" max_batch_size: 8 '
+        + " ".join(f'input {{ name: "{name}" data_type: TYPE_FP32 dims: [-1] }}' for name in ("left", "right"))
+        + " ".join(f' output {{ name: "{name}" data_type: TYPE_FP32 dims: [-1] }}' for name in ("sum", "difference")),
+        ModelConfig(),
+    )
+    package = ModelPackage("net", 1, config, str(version.parent), str(version), str(version / "model.pt"))
+    instances = PyTorchBackend().load(package, [InstanceSpec(f"net_{index}", "GPU", 0) for index in range(2)])
+    for instance in instances:
+        results = run(instance, *({"left": floats(n), "right": floats(1)} for n in range(3)))
+        assert results == [{"sum": [[n + 1]], "difference": [[n - 1]]} for n in range(3)]

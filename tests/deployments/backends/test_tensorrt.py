@@ -1,0 +1,38 @@
+"""What can be said of the TensorRT backend without a GPU."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.backends import tensorrt
+from deployments.backends.backend import ModelLoadError
+from repository_loader.package import InstanceSpec, ModelPackage
+
+CONFIG = 'name: "engine" backend: "tensorrt" instance_group { name: "g" kind: KIND_GPU profile: "1" }'
+
+
+def package_of(path):
+    config = text_format.Parse(CONFIG, ModelConfig())
+    return ModelPackage(
+        "engine", 1, config, str(path / "engine"), str(path / "engine" / "1"), str(path / "engine/1/model.plan")
+    )
+
+
+def test_missing_tensorrt_tells_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    with pytest.raises(ModelLoadError) as raised:
+        tensorrt.TensorRTBackend().load(package_of(tmp_path), [InstanceSpec("g_0", "GPU", 0)])
+    assert raised.value.reason == "TensorRT is not installed; install it with: pip install 'eagleray[tensorrt]'"
+
+
+def test_instance_takes_its_groups_profile(tmp_path):
+    package = package_of(tmp_path)
+    engine = SimpleNamespace(num_optimization_profiles=2)
+    assert tensorrt._profile(package, InstanceSpec("g_0", "GPU", 0), engine) == 1
+    assert tensorrt._profile(package, InstanceSpec("other_0", "GPU", 0), engine) == 0
+    engine.num_optimization_profiles = 1
+    with pytest.raises(ModelLoadError, match="asks for optimization profile '1', the engine has 1"):
+        tensorrt._profile(package, InstanceSpec("g_0", "GPU", 0), engine)

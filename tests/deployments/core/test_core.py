@@ -1,0 +1,97 @@
+import pytest
+
+from deployments.core.core import Core
+from deployments.core.instance_pool import InstancePool
+from deployments.core.model_version import ModelVersion
+from deployments.core.statistics import ModelStatistics
+from deployments.schedulers.default import DefaultScheduler
+from protocol.errors import ServingError
+from protocol.signature import Signature
+from repository_loader.package import ModelPackage
+from tests.deployments.fakes import Answers, FakeClock, FakeInstance, config_of
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def core(clock):
+    return Core(clock)
+
+
+def version_of(clock, name="m", version=1):
+    config = config_of(f'name: "{name}" max_batch_size: 4')
+    pool = InstancePool([FakeInstance(clock)], clock)
+    statistics = ModelStatistics()
+    scheduler = DefaultScheduler(pool, statistics, clock)
+    package = ModelPackage(name, version, config, "", "", "")
+    return ModelVersion(package, Signature.from_config(config), statistics, scheduler, pool, clock)
+
+
+def test_latest_is_the_highest_ready_version(core, clock):
+    for version in (1, 10, 2):
+        core.add(version_of(clock, version=version))
+    assert core.resolve("m").version == 10
+    core.remove("m", 10)
+    assert core.resolve("m").version == 2 and core.resolve("m", 1).version == 1
+
+
+REFUSED = {
+    "unknown model": ("x", -1, "NotFound: Request for unknown model: 'x' is not found"),
+    "unknown version": ("m", 3, "NotFound: Request for unknown model: 'm' version 3 is not found"),
+    "no version ready": ("failed", -1, "NotFound: Request for unknown model: 'failed' has no available versions"),
+    "version failed": ("failed", 1, "Unavailable: Request for unknown model: 'failed' version 1 is not at ready state"),
+    "version loading": ("m", 2, "Unavailable: Request for unknown model: 'm' version 2 is not at ready state"),
+    "version removed": ("m", 9, "Unavailable: Request for unknown model: 'm' version 9 is not at ready state"),
+}
+
+
+@pytest.mark.parametrize(("name", "version", "text"), REFUSED.values(), ids=REFUSED)
+def test_request_for_what_is_not_ready_is_refused(core, clock, name, version, text):
+    core.add(version_of(clock, version=1))
+    core.add(version_of(clock, version=9))
+    core.remove("m", 9)
+    core.set_state("m", 2, "LOADING")
+    core.set_failed("failed", 1, "no such file")
+    with pytest.raises(ServingError) as caught:
+        core.resolve(name, version)
+    assert f"{type(caught.value).__name__}: {caught.value}" == text
+
+    answers = Answers()
+    core.infer(name, version, answers.request("r"))
+    assert not answers.order, "no reply before infer returns"
+    clock.run()
+    assert answers.error("r") == text
+
+
+def test_states_show_why_a_version_is_not_served(core, clock):
+    core.add(version_of(clock))
+    core.set_failed("failed", 1, "no such file")
+    core.remove("m", 1)
+    states = core.states()
+    assert (states["failed"][1].state, states["failed"][1].reason) == ("UNAVAILABLE", "no such file")
+    assert (states["m"][1].state, states["m"][1].reason) == ("UNAVAILABLE", "unloaded")
+    core.forget("failed")
+    assert "failed" not in core.states() and not core.has("m")
+
+
+def test_version_takes_the_place_of_its_predecessor(core, clock):
+    old, new = version_of(clock), version_of(clock)
+    assert core.add(old) is None
+    assert core.add(new) is old
+    assert core.resolve("m") is new
+
+
+def test_request_reaches_the_model_and_is_counted(core, clock):
+    answers = Answers()
+    model_version = version_of(clock)
+    core.add(model_version)
+    core.infer("m", -1, answers.request("r"))
+    clock.run()
+    clock.wait_for_thread()
+    assert answers.results["r"].outputs["Y"].tolist() == [[2, 2]]
+    (stats,) = core.snapshot()
+    assert (stats["name"], stats["version"], stats["inference_count"]) == ("m", "1", 1)
+    model_version.pool.close()

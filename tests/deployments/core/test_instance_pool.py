@@ -1,0 +1,177 @@
+import threading
+
+import numpy as np
+import pytest
+
+from deployments.backends.backend import Batch
+from deployments.core.instance_pool import InstancePool
+from protocol.errors import Internal, Unavailable
+from tests.deployments.fakes import MS, Answers, FakeClock, FakeInstance
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def pool_of(clock, *instances):
+    pool = InstancePool(instances, clock)
+    done = []
+    pool.finished = done.append
+    return pool, done
+
+
+def batch_of(rows=1, requests=1):
+    answers = Answers()
+    return Batch([answers.request(str(index)) for index in range(requests)], rows)
+
+
+def test_first_batch_of_a_size_runs_in_the_instances_thread_and_later_ones_inline(clock):
+    instance = FakeInstance(clock)
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of())
+    assert not pool.idle and not done
+    clock.wait_for_thread()
+    assert pool.idle and len(done) == 1
+
+    pool.run(batch_of())
+    assert len(done) == 2
+    pool.close()
+
+
+def test_sizes_are_measured_apart_by_powers_of_two(clock):
+    pool, done = pool_of(clock, FakeInstance(clock))
+    pool.run(batch_of(3))
+    clock.wait_for_thread()
+    pool.run(batch_of(4))
+    assert len(done) == 2, "3 and 4 rows are one size"
+    pool.run(batch_of(5))
+    assert len(done) == 2, "5 rows are another"
+    clock.wait_for_thread()
+    pool.close()
+
+
+def test_size_that_becomes_slow_goes_back_to_the_thread_and_returns_when_it_is_fast_again(clock):
+    instance = FakeInstance(clock)
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of())
+    clock.wait_for_thread()
+    instance.duration_ns = 20 * MS
+    pool.run(batch_of())
+    assert len(done) == 2
+    instance.duration_ns = 0
+    in_thread = 0
+    while True:
+        before = len(done)
+        pool.run(batch_of())
+        if len(done) > before:
+            break
+        clock.wait_for_thread()
+        in_thread += 1
+    assert 1 <= in_thread <= 4
+    pool.close()
+
+
+def test_slow_batches_never_run_inline(clock):
+    instance = FakeInstance(clock)
+    instance.duration_ns = 2 * MS
+    pool, done = pool_of(clock, instance)
+    for count in range(5):
+        pool.run(batch_of())
+        assert len(done) == count
+        clock.wait_for_thread()
+    pool.close()
+
+
+def test_instance_that_may_not_run_inline_does_not(clock):
+    pool, done = pool_of(clock, FakeInstance(clock, may_run_inline=False))
+    for count in range(3):
+        pool.run(batch_of())
+        assert len(done) == count
+        clock.wait_for_thread()
+    pool.close()
+
+
+def test_batches_run_on_as_many_instances_as_are_idle(clock):
+    barrier = threading.Barrier(2)
+    instances = [FakeInstance(clock, f"m_{index}", may_run_inline=False) for index in range(2)]
+    for instance in instances:
+        instance.execute = lambda batch, run=instance.execute: (barrier.wait(10), run(batch))
+    pool, done = pool_of(clock, *instances)
+    pool.run(batch_of())
+    pool.run(batch_of())
+    assert pool.running_count == 2 and not pool.idle
+    clock.wait_for_thread()
+    clock.wait_for_thread()
+    assert len(done) == 2 and pool.running_count == 0
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (Unavailable("come back later"), Unavailable, "come back later"),
+        (
+            ValueError("no"),
+            Internal,
+            "Failed to process the request(s) for model instance 'm_0', message: ValueError: no",
+        ),
+        (SystemExit(3), Internal, "Failed to process the request(s) for model instance 'm_0', message: SystemExit: 3"),
+    ],
+    ids=["a serving error as it is", "an exception with its name", "an exit"],
+)
+def test_error_of_an_instance_fails_every_request_of_the_batch(clock, error, kind, text):
+    instance = FakeInstance(clock)
+    instance.error = error
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of(2, requests=2))
+    clock.wait_for_thread()
+    assert [(type(result), str(result)) for result in done[0].results] == [(kind, text)] * 2
+    pool.close()
+
+
+def test_missing_result_fails_the_batch(clock):
+    instance = FakeInstance(clock)
+    instance.execute = lambda batch: None
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of())
+    clock.wait_for_thread()
+    assert "0 results for 1 requests" in str(done[0].results[0])
+    pool.close()
+
+
+def test_times_of_a_batch_are_in_order_even_when_the_instance_sets_none(clock):
+    instance = FakeInstance(clock)
+    instance.error = ValueError("no")
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of())
+    clock.wait_for_thread()
+    batch = done[0]
+    assert 0 < batch.start_ns <= batch.infer_start_ns <= batch.infer_end_ns <= batch.end_ns
+    pool.close()
+
+
+def test_close_lets_the_running_batch_finish_and_leaves_no_thread(clock):
+    before = threading.active_count()
+    release = threading.Event()
+    instance = FakeInstance(clock, may_run_inline=False)
+    instance.execute = lambda batch, run=instance.execute: (release.wait(10), run(batch))
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of())
+    release.set()
+    pool.close()
+    assert instance.closed == 1 and threading.active_count() == before
+    clock.wait_for_thread()
+    np.testing.assert_array_equal(done[0].results[0].outputs["Y"], [[2, 2]])
+
+
+def test_close_gives_up_on_a_batch_that_does_not_end(clock):
+    release = threading.Event()
+    instance = FakeInstance(clock, may_run_inline=False)
+    instance.execute = lambda batch: release.wait(10)
+    pool, _ = pool_of(clock, instance)
+    pool.run(batch_of())
+    pool.close(timeout_s=0.01)
+    assert instance.closed == 0
+    release.set()
+    clock.wait_for_thread()

@@ -1,0 +1,275 @@
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from deployments.backends.backend import ModelLoadError
+from deployments.core import loader
+from deployments.core.clock import LoopClock
+from deployments.core.core import Core
+from deployments.schedulers.default import DefaultScheduler
+from deployments.schedulers.dynamic import DynamicBatcher
+from deployments.schedulers.ensemble import EnsembleScheduler
+from deployments.schedulers.fifo import FifoBatcher
+from protocol.errors import InvalidArgument, ServingError
+from protocol.infer import InferRequest, InferResponse
+from protocol.signature import Signature
+from repository_loader.package import InstanceSpec, ModelPackage
+from tests.deployments.fakes import config_of
+
+SPECS = [InstanceSpec("m_0", "CPU", 0), InstanceSpec("m_1", "CPU", 0)]
+
+
+class Doubler:
+    """A model that doubles; keeps what its instances were given."""
+
+    def __init__(self, spec):
+        self.name = spec.name
+        self.may_run_inline = True
+        self.batches = []
+        self.closed = 0
+        self.error = None
+
+    def execute(self, batch):
+        self.batches.append([dict(request.inputs) for request in batch.requests])
+        if self.error is not None:
+            raise self.error
+        batch.results = [InferResponse({"Y": 2 * request.inputs["X"]}) for request in batch.requests]
+
+    def close(self):
+        self.closed += 1
+
+
+class DoublerBackend:
+    """The backend `doubler`; a test may reach the instances it made last."""
+
+    made: list[Doubler]
+    error: Exception | None = None
+
+    def load(self, package, specs):
+        if self.error is not None:
+            raise self.error
+        DoublerBackend.made = [Doubler(spec) for spec in specs]
+        for instance in DoublerBackend.made:
+            instance.error = ValueError("too cold") if package.config.parameters["fail"].string_value else None
+        return list(DoublerBackend.made)
+
+
+@pytest.fixture(autouse=True)
+def backend(monkeypatch):
+    monkeypatch.setitem(loader.BACKENDS, "doubler", f"{__name__}:DoublerBackend")
+    yield
+    DoublerBackend.error = None
+    loader._backend.cache_clear()
+
+
+def package_of(text="", path=""):
+    name = "" if "backend:" in text or "platform:" in text else 'backend: "doubler" '
+    return ModelPackage("m", 1, config_of(name + "max_batch_size: 4 " + text), str(path), "", "")
+
+
+SCHEDULERS = {
+    "none chosen": ("", DefaultScheduler),
+    "plain dynamic batching": ("dynamic_batching { }", FifoBatcher),
+    "dynamic batching with a delay": ("dynamic_batching { max_queue_delay_microseconds: 5 }", DynamicBatcher),
+    "ensemble": (
+        'platform: "ensemble" ensemble_scheduling { step { model_name: "a" model_version: -1 '
+        'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }',
+        EnsembleScheduler,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "kind"), SCHEDULERS.values(), ids=SCHEDULERS)
+def test_configuration_chooses_the_scheduler(text, kind):
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        steps = {"a": Signature.from_config(config_of("max_batch_size: 4"))}
+        model_version = await loader.load(package_of(text), SPECS, clock, Core(clock), steps)
+        assert type(model_version.scheduler) is kind
+        await model_version.close()
+
+    asyncio.run(run())
+
+
+def test_unknown_backend_is_told_in_tritons_words():
+    with pytest.raises(ModelLoadError) as caught:
+        loader.prepare(package_of('backend: "dali"'), SPECS)
+    assert caught.value.reason == (
+        "unable to find backend library for backend 'dali', try specifying runtime on the model configuration."
+    )
+
+
+FAILURES = {
+    "framework that is not installed": (
+        ModuleNotFoundError("No module named 'torch'", name="torch"),
+        "unable to load model 'm', backend 'doubler' needs 'torch', which is not installed; "
+        "install it with: pip install 'eagleray[torch]'",
+    ),
+    "anything else": (OSError("disk on fire"), "unable to load model 'm': OSError: disk on fire"),
+    "a reason": (ModelLoadError("as it is"), "as it is"),
+}
+
+
+@pytest.mark.parametrize(("error", "reason"), FAILURES.values(), ids=FAILURES)
+def test_backend_that_fails_gives_a_reason(error, reason):
+    DoublerBackend.error = error
+    with pytest.raises(ModelLoadError) as caught:
+        loader.prepare(package_of(), SPECS)
+    assert caught.value.reason == reason
+
+
+def test_close_answers_everything_and_leaves_no_thread():
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        core = Core(clock)
+        core.add(await loader.load(package_of("dynamic_batching { }"), SPECS, clock, core))
+        replies = []
+        for index in range(100):
+            x = np.full((1, 2), index, np.float32)
+            core.infer("m", -1, InferRequest({"X": x}, 1, lambda request, result: replies.append(result)))
+        await core.remove("m", 1).close()
+        assert [reply.outputs["Y"][0, 0] for reply in replies] == [2 * index for index in range(100)]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("m_")]
+
+    asyncio.run(run())
+    assert [instance.closed for instance in DoublerBackend.made] == [1, 1]
+
+
+def test_close_refuses_what_does_not_drain_in_time():
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        batching = "dynamic_batching { preserve_ordering: true }"
+        model_version = await loader.load(package_of(batching), SPECS[:1], clock, Core(clock))
+        release = threading.Event()
+        DoublerBackend.made[0].execute = lambda batch: release.wait(10)
+        replies = []
+        for _ in range(8):
+            x = np.zeros((1, 2), np.float32)
+            model_version.submit(InferRequest({"X": x}, 1, lambda request, result: replies.append(result)))
+        closing = asyncio.ensure_future(model_version.close(timeout_s=0.05))
+        while len(replies) < 4:
+            await asyncio.sleep(0)
+        release.set()
+        await closing
+        assert all(isinstance(reply, ServingError) for reply in replies)
+
+    asyncio.run(run())
+
+
+SAMPLES = {
+    "zero": ("zero_data: true", np.zeros((1, 2), np.float32)),
+    "file": ('input_data_file: "x.bin"', np.array([[1, 2]], np.float32)),
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), SAMPLES.values(), ids=SAMPLES)
+def test_every_instance_runs_every_sample(tmp_path, data, expected):
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "x.bin").write_bytes(np.array([1, 2, 3], "<f4").tobytes())
+    sample = f'model_warmup {{ name: "s" batch_size: 3 count: 2 inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: 2 {data} }} }} }}'
+    prepared = loader.prepare(package_of(sample, tmp_path), SPECS)
+    for instance in prepared.instances:
+        assert [len(batch) for batch in instance.batches] == [3, 3]
+        np.testing.assert_array_equal(instance.batches[0][0]["X"], expected)
+    assert prepared.statistics.execution_count == 4 and prepared.statistics.inference_count == 12
+
+
+TYPES = ["BOOL", "UINT8", "INT64", "FP16", "FP64", "BF16", "STRING"]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_random_data_of_every_type(name):
+    text = (
+        'model_warmup { name: "s" batch_size: 1 inputs { key: "X" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } '
+        f'inputs {{ key: "R" value {{ data_type: TYPE_{name} dims: 3 random_data: true }} }} }}'
+    )
+    loader.prepare(package_of(text), SPECS)
+    array = DoublerBackend.made[0].batches[0][0]["R"]
+    assert array.shape == (1, 3)
+    if name == "STRING":
+        assert array.tolist() == [[b"", b"", b""]]
+
+
+def test_strings_from_a_file(tmp_path):
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "s").write_bytes(b"\x01\0\0\0a\0\0\0\0")
+    text = (
+        'model_warmup { name: "s" batch_size: 1 inputs { key: "X" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } '
+        'inputs { key: "S" value { data_type: TYPE_STRING dims: 2 input_data_file: "s" } } }'
+    )
+    loader.prepare(package_of(text, tmp_path), SPECS)
+    assert DoublerBackend.made[0].batches[0][0]["S"].tolist() == [[b"a", b""]]
+
+
+def test_sample_without_a_batch_size_is_skipped():
+    loader.prepare(package_of('model_warmup { name: "s" }'), SPECS)
+    assert DoublerBackend.made[0].batches == []
+
+
+BAD_SAMPLES = {
+    "variable size": (
+        "dims: -1 zero_data: true",
+        "warmup setting expects all variable-size dimensions are specified for input 'X'",
+    ),
+    "no data": ("dims: 2", "warmup setting expects input 'X' to have input_data_type set"),
+    "short file": (
+        'dims: 9 input_data_file: "x"',
+        "warmup setting expects 36 bytes for input 'X', but the data provided is 3",
+    ),
+    "file outside": (
+        'dims: 2 input_data_file: "../../etc/passwd"',
+        "warmup data file '../../etc/passwd' of model 'm' lies outside its warmup folder",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD_SAMPLES.values(), ids=BAD_SAMPLES)
+def test_sample_that_cannot_be_made_fails_the_load(tmp_path, text, reason):
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "x").write_bytes(b"abc")
+    sample = f'model_warmup {{ name: "s" batch_size: 1 inputs {{ key: "X" value {{ data_type: TYPE_FP32 {text} }} }} }}'
+    with pytest.raises(ModelLoadError) as caught:
+        loader.prepare(package_of(sample, tmp_path), SPECS)
+    assert caught.value.reason == reason
+    assert [instance.closed for instance in DoublerBackend.made] == [1, 1]
+
+
+def test_sample_that_fails_fails_the_load():
+    sample = (
+        'model_warmup { name: "s" batch_size: 1 inputs { key: "X" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } } '
+        'parameters { key: "fail" value { string_value: "yes" } }'
+    )
+    with pytest.raises(ModelLoadError, match="failed to run warmup sample 's': too cold"):
+        loader.prepare(package_of(sample), SPECS)
+
+
+def test_ensemble_runs_over_models_of_the_same_core():
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        core = Core(clock)
+        inner = package_of("dynamic_batching { }")
+        core.add(await loader.load(inner, SPECS, clock, core))
+        text = (
+            'name: "e" platform: "ensemble" ensemble_scheduling { '
+            'step { model_name: "m" input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } } '
+            'step { model_name: "m" input_map { key: "X" value: "t" } output_map { key: "Y" value: "Y" } } }'
+        )
+        ensemble = ModelPackage("e", 1, config_of("max_batch_size: 4 " + text), "", "", "")
+        core.add(await loader.load(ensemble, [], clock, core, {"m": Signature.from_config(inner.config)}))
+        done = asyncio.get_running_loop().create_future()
+        x = np.ones((2, 2), np.float32)
+        core.infer("e", -1, InferRequest({"X": x}, 2, lambda request, result: done.set_result(result)))
+        np.testing.assert_array_equal((await done).outputs["Y"], 4 * x)
+
+        failed = asyncio.get_running_loop().create_future()
+        for instance in DoublerBackend.made:
+            instance.error = InvalidArgument("not today")
+        core.infer("e", -1, InferRequest({"X": x}, 2, lambda request, result: failed.set_result(result)))
+        error = await failed
+        assert (type(error), str(error)) == (InvalidArgument, "in ensemble 'e', not today")
+        for name in ("e", "m"):
+            await core.remove(name, 1).close()
+
+    asyncio.run(run())

@@ -1,0 +1,90 @@
+import json
+
+import pytest
+
+from deployments.backends.backend import Batch
+from deployments.core.statistics import BACKEND, ModelStatistics, merge
+from protocol.errors import Internal
+from protocol.infer import InferResponse
+from tests.deployments.fakes import Answers
+
+
+def batch_of(rows, failed=0):
+    """A batch queued at 100, started at 150; 10 of input, 30 of inference, 5 of output."""
+    requests = [Answers().request(str(index), count) for index, count in enumerate(rows)]
+    for request in requests:
+        request.received_ns, request.queued_ns = 90, 100
+    batch = Batch(requests, sum(rows))
+    batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns = 150, 160, 190, 195
+    batch.results = [Internal("no") if index < failed else InferResponse({}) for index in range(len(rows))]
+    return batch
+
+
+def snapshot_of(*batches):
+    statistics = ModelStatistics()
+    for batch in batches:
+        statistics.record_batch(batch)
+    return statistics.snapshot("m", 1, 1000)
+
+
+def test_every_request_counts_the_whole_durations_of_its_batch():
+    stats = snapshot_of(batch_of([1, 3]))
+    assert stats["inference_count"] == 4 and stats["execution_count"] == 1 and stats["last_inference"] > 1e12
+    assert stats["inference_stats"] == {
+        "success": {"count": 2, "ns": 2 * 105},
+        "fail": {"count": 0, "ns": 0},
+        "queue": {"count": 2, "ns": 2 * 50},
+        "compute_input": {"count": 2, "ns": 2 * 10},
+        "compute_infer": {"count": 2, "ns": 2 * 30},
+        "compute_output": {"count": 2, "ns": 2 * 5},
+        "cache_hit": {"count": 0, "ns": 0},
+        "cache_miss": {"count": 0, "ns": 0},
+    }
+
+
+def test_batches_count_once_under_their_size():
+    stats = snapshot_of(batch_of([2, 2]), batch_of([1]), batch_of([4]))
+    assert [(entry["batch_size"], entry["compute_infer"]) for entry in stats["batch_stats"]] == [
+        (1, {"count": 1, "ns": 30}),
+        (4, {"count": 2, "ns": 60}),
+    ]
+
+
+def test_failed_requests_count_by_reason_and_not_as_inferences():
+    stats = snapshot_of(batch_of([1, 2], failed=1), batch_of([1], failed=1))
+    assert stats["inference_stats"]["fail"] == {"count": 2, "ns": 2 * 105}
+    assert stats["inference_stats"]["queue"]["count"] == 1
+    assert stats["inference_count"] == 2 and stats["execution_count"] == 1
+    assert stats["metrics"]["failures"] == {"REJECTED": 0, "CANCELED": 0, BACKEND: 2, "OTHER": 0}
+
+
+def test_untouched_statistics_are_zero_and_plain_json():
+    stats = ModelStatistics().snapshot("m", 2, 1000)
+    assert json.loads(json.dumps(stats)) == stats
+    assert (stats["name"], stats["version"], stats["last_inference"], stats["batch_stats"]) == ("m", "2", 0, [])
+
+
+def test_cache_hit_is_a_success_that_ran_nothing():
+    statistics = ModelStatistics()
+    (request,) = batch_of([1]).requests
+    statistics.record_cache_hit(request, lookup_ns=20, end_ns=140)
+    stats = statistics.snapshot("m", 1, 1000)["inference_stats"]
+    assert stats["success"] == {"count": 1, "ns": 50} and stats["queue"] == {"count": 1, "ns": 20}
+    assert stats["cache_hit"] == {"count": 1, "ns": 20} and stats["compute_infer"]["count"] == 0
+
+
+def test_replicas_add_up():
+    merged = merge([snapshot_of(batch_of([1]), batch_of([2, 2])), snapshot_of(batch_of([4], failed=1), batch_of([1]))])
+    assert merged["inference_count"] == 6 and merged["execution_count"] == 3
+    assert merged["inference_stats"]["compute_infer"] == {"count": 4, "ns": 120}
+    assert [(entry["batch_size"], entry["compute_input"]["count"]) for entry in merged["batch_stats"]] == [
+        (1, 2),
+        (4, 1),
+    ]
+    assert merged["metrics"]["failures"][BACKEND] == 1
+    assert merged["metrics"]["request_duration_ns"] == 5 * 105
+
+
+def test_merging_nothing_is_an_error():
+    with pytest.raises(ValueError, match="no snapshot"):
+        merge([])

@@ -1,0 +1,102 @@
+"""The example models answer as their README says, on images they have not seen."""
+
+import importlib.util
+import io
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnxruntime
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("PIL")
+
+from PIL import Image
+
+from examples.held_out import LABELS, held_out_images, held_out_pngs, png
+
+REPOSITORY = Path(__file__).parents[2] / "examples/model_repository"
+
+
+def accuracy_of_onnx(version: int) -> float:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        REPOSITORY / f"digits/{version}/model.onnx", options, providers=["CPUExecutionProvider"]
+    )
+    images, digits = held_out_images()
+    (scores,) = session.run(["SCORES"], {"IMAGE": images})
+    assert scores.shape == (len(images), 10)
+    assert scores.sum(axis=1) == pytest.approx(1, abs=1e-5)
+    return float(np.mean(scores.argmax(axis=1) == digits))
+
+
+def test_second_version_of_digits_is_more_accurate() -> None:
+    assert 0.88 < accuracy_of_onnx(1) < 0.93
+    assert accuracy_of_onnx(2) > 0.97
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_torchscript_model_reads_most_digits() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.jit.load(REPOSITORY / "digits_torch/1/model.pt", map_location="cpu")
+    images, digits = held_out_images()
+    with torch.inference_mode():
+        scores = model(torch.from_numpy(images)).numpy()
+    assert scores.shape == (len(images), 10)
+    assert np.mean(scores.argmax(axis=1) == digits) > 0.97
+
+
+def test_label_file_names_every_digit() -> None:
+    assert (REPOSITORY / "digits/labels.txt").read_text().split() == list(LABELS)
+
+
+def test_held_out_pngs_carry_the_images() -> None:
+    files, labels = held_out_pngs()
+    images, digits = held_out_images()
+    assert labels == [LABELS[digit] for digit in digits]
+    with Image.open(io.BytesIO(files[0])) as image:
+        assert image.size == (8, 8)
+        assert np.asarray(image, np.float32).reshape(64) / 255 == pytest.approx(images[0], abs=0.002)
+
+
+def test_made_files_stay_small_and_name_no_path_of_the_machine() -> None:
+    files = [file for file in REPOSITORY.rglob("*") if file.is_file() and file.parent.name != "__pycache__"]
+    assert sum(file.stat().st_size for file in files) < 1_500_000
+    root = str(Path(__file__).parents[2]).encode()
+    assert not [file for file in files if root in file.read_bytes()]
+
+
+@pytest.fixture(scope="module")
+def preprocess() -> ModuleType:
+    pytest.importorskip("triton_python_backend_utils", reason="exists only where a Python backend provides it")
+    path = REPOSITORY / "digits_preprocess/1/model.py"
+    spec = importlib.util.spec_from_file_location("digits_preprocess_model", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_preprocessing_reads_every_colour_mode_of_png(preprocess: ModuleType, mode: str) -> None:
+    # Only black and white, so that every mode can hold it.
+    pixels = np.kron(np.eye(8, dtype=np.uint8), np.ones((5, 5), np.uint8)) * 255
+    image = Image.fromarray(pixels.astype(np.uint16) * 257) if mode == "I;16" else Image.fromarray(pixels).convert(mode)
+    assert image.mode == mode
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    assert preprocess.read_image(file.getvalue()) == pytest.approx(np.eye(8).reshape(64))
+
+
+def test_preprocessing_paints_transparent_parts_black(preprocess: ModuleType) -> None:
+    file = io.BytesIO()
+    Image.new("LA", (8, 8), (255, 0)).save(file, "PNG")
+    assert not preprocess.read_image(file.getvalue()).any()
+
+
+@pytest.mark.parametrize("keep", [0, 4, 60], ids=["empty", "signature", "cut"])
+def test_preprocessing_refuses_broken_files(preprocess: ModuleType, keep: int) -> None:
+    with pytest.raises((OSError, SyntaxError)):
+        preprocess.read_image(png(np.linspace(0, 1, 64, dtype=np.float32))[:keep])

@@ -1,0 +1,117 @@
+import json
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.config_json import ConfigJsonError, config_from_json, config_to_dict, config_to_json
+
+
+def printed(text: str) -> dict[str, object]:
+    return config_to_dict(text_format.Parse(text, ModelConfig()))
+
+
+def test_prints_every_primitive_field_and_no_absent_message() -> None:
+    shown = printed('name: "m" input { name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: 4 } }')
+    assert shown["max_batch_size"] == 0
+    assert (shown["output"], shown["parameters"], shown["cc_model_filenames"]) == ([], {}, {})
+    assert not {"dynamic_batching", "optimization", "version_policy", "response_cache"} & shown.keys()
+    assert shown["input"] == [
+        {
+            "name": "X",
+            "data_type": "TYPE_FP32",
+            "format": "FORMAT_NONE",
+            "dims": [-1, 4],
+            "reshape": {"shape": [4]},
+            "is_shape_tensor": False,
+            "allow_ragged_batch": False,
+            "optional": False,
+            "is_non_linear_format_io": False,
+        }
+    ]
+
+
+NUMBERS = {
+    "queue delay": (
+        "dynamic_batching { max_queue_delay_microseconds: 5 }",
+        ("dynamic_batching", "max_queue_delay_microseconds"),
+        5,
+    ),
+    "versions": (
+        "version_policy { specific { versions: [ 1, 9007199254740993 ] } }",
+        ("version_policy", "specific", "versions"),
+        [1, 9007199254740993],
+    ),
+    "queue policy": (
+        "dynamic_batching { priority_queue_policy { key: 1 value { default_timeout_microseconds: 7 } } }",
+        ("dynamic_batching", "priority_queue_policy", "1", "default_timeout_microseconds"),
+        7,
+    ),
+    "step version": (
+        "ensemble_scheduling { step { model_version: -1 } }",
+        ("ensemble_scheduling", "step", 0, "model_version"),
+        -1,
+    ),
+    "warmup dims": (
+        'model_warmup { inputs { key: "a" value { dims: 3 } } }',
+        ("model_warmup", 0, "inputs", "a", "dims"),
+        [3],
+    ),
+    "state dims": ("sequence_batching { state { dims: 3 } }", ("sequence_batching", "state", 0, "dims"), [3]),
+    "initial state dims stay strings": (
+        "sequence_batching { state { initial_state { dims: 3 } } }",
+        ("sequence_batching", "state", 0, "initial_state", 0, "dims"),
+        ["3"],
+    ),
+    "graph dims stay strings": (
+        'optimization { cuda { graph_spec { input { key: "a" value { dim: 3 } } } } }',
+        ("optimization", "cuda", "graph_spec", 0, "input", "a", "dim"),
+        ["3"],
+    ),
+    "device ids stay strings": (
+        "instance_group { secondary_devices { device_id: 3 } }",
+        ("instance_group", 0, "secondary_devices", 0, "device_id"),
+        "3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "path", "expected"), NUMBERS.values(), ids=NUMBERS)
+def test_prints_64_bit_integers_as_triton_does(text: str, path: tuple[str | int, ...], expected: object) -> None:
+    value: object = printed(text)
+    for step in path:
+        value = value[step]  # type: ignore[index]
+    assert value == expected
+
+
+def test_reads_what_it_prints() -> None:
+    config = text_format.Parse(
+        'name: "größe" input { name: "X" data_type: TYPE_STRING dims: -1 } max_batch_size: 2 '
+        'parameters { key: "a" value { string_value: "b" } } sequence_batching { state { initial_state { dims: 3 } } }',
+        ModelConfig(),
+    )
+    assert config_from_json(config_to_json(config)) == config
+    assert json.loads(config_to_json(config)) == config_to_dict(config)
+
+
+def test_reads_enum_names_in_any_case_and_numbers_as_strings() -> None:
+    config = config_from_json('{"input": [{"data_type": "type_fp32", "dims": ["4", 5]}]}')
+    assert config == text_format.Parse("input { data_type: TYPE_FP32 dims: [ 4, 5 ] }", ModelConfig())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "",
+        "[]",
+        "null",
+        '{"foo": 1}',
+        '{"max_batch_size": "x"}',
+        '{"input": 3}',
+        '{"input": [{"data_type": "TYPE_X"}]}',
+        "[" * 100_000,
+    ],
+)
+def test_refuses_what_is_no_configuration(document: str) -> None:
+    with pytest.raises(ConfigJsonError):
+        config_from_json(document)

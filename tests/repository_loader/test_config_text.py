@@ -1,0 +1,152 @@
+import pytest
+
+from repository_loader.config_text import MAX_CONFIG_BYTES, parse_config_text
+
+REFUSED = {
+    "unknown field": ("\nfoo: 1", "2:1", 'has no field named "foo"'),
+    "unknown enum value": ("input {\n  data_type: TYPE_X\n}", "2:14", "has no value named TYPE_X"),
+    "wrong type": ("max_batch_size: many", "1:17", "Couldn't parse integer: many"),
+    "repeated scalar": ("max_batch_size: 1\nmax_batch_size: 2", "2:17", "should not have multiple"),
+    "list on a single message": ("dynamic_batching [ { } ]", "1:18", 'Expected "{"'),
+    "two schedulers": ("dynamic_batching {}\nsequence_batching {}", "2:1", "another member of oneof"),
+    "open string": ('name: "a', "1:7", "ending quote"),
+    "open message": ('input {\n name: "a"\n', "2:8", 'Expected "}"'),
+    "stray brace": ('name: "a" }', "1:11", ""),
+    "nesting": ("input {" * 1000, "1:455", "nested more than 64 deep"),
+    "not text": (b'name: "a"\n  \xff', "2:3", "not UTF-8"),
+    "alias of the wrong kind": ('rate_limit_resources { name: "a" size: 1 }', "1:34", "'size' means nothing"),
+    "alias without a name": ("rate_limit_resources { count: 1 }", "1:22", "must have a 'name'"),
+}
+
+
+@pytest.mark.parametrize(("text", "place", "message"), REFUSED.values(), ids=REFUSED)
+def test_refuses_with_line_and_column(text: str | bytes, place: str, message: str) -> None:
+    read = parse_config_text(text.encode() if isinstance(text, str) else text, "m/config.pbtxt")
+    assert read.config is None
+    (finding,) = read.findings
+    assert str(finding).startswith(f"m/config.pbtxt:{place}: error: ")
+    assert message in finding.message
+
+
+def test_limits_the_size_of_a_file() -> None:
+    comment = b"#" * (MAX_CONFIG_BYTES - 10)
+    assert parse_config_text(b'name: "a"\n' + comment, "c").config is not None
+    assert parse_config_text(b'name: "a" \n' + comment, "c").config is None
+
+
+LENIENT = {
+    "resources of the model": (
+        'instance_group [ { count: 1 }, { count: 2 } ]\nrate_limit_resources [ { name: "R" global: true } ]',
+        'instance_group { count: 1 rate_limiter { resources { name: "R" global: true count: 1 } } }'
+        'instance_group { count: 2 rate_limiter { resources { name: "R" global: true count: 1 } } }',
+        "2:1: warning: 'rate_limit_resources'",
+    ),
+    "resources of the model without groups": (
+        'rate_limit_resources { name: "R" count: 3 }',
+        'instance_group { rate_limiter { resources { name: "R" count: 3 } } }',
+        "1:1: warning: 'rate_limit_resources'",
+    ),
+    "resources of a group": (
+        'instance_group {\n rate_limit_resources: ["A", "B"] # { ignored\n kind: KIND_CPU }\n',
+        "instance_group { kind: KIND_CPU rate_limiter "
+        '{ resources { name: "A" count: 1 } resources { name: "B" count: 1 } } }',
+        "2:2: warning: 'rate_limit_resources'",
+    ),
+    "agents as a list": (
+        'model_repository_agents [ { kind: "checksum" parameters { key: "MD5:1/m" value: "x" } } ]',
+        'model_repository_agents { agents { name: "checksum" parameters { key: "MD5:1/m" value: "x" } } }',
+        "1:1: warning: 'model_repository_agents'",
+    ),
+    "kind of an agent": (
+        'model_repository_agents { agents [ { kind: "checksum" } ] }',
+        'model_repository_agents { agents { name: "checksum" } }',
+        "1:1: warning: 'model_repository_agents'",
+    ),
+    "unknown agent": (
+        'model_repository_agents { agents [ { name: "version_policy" } ] }',
+        'model_repository_agents { agents { name: "version_policy" } }',
+        "1:36: warning: unknown repository agent 'version_policy'",
+    ),
+    "short compute capability": (
+        'cc_model_filenames { key: "75" value: "a" }',
+        'cc_model_filenames { key: "7.5" value: "a" }',
+        "1:20: warning: compute capability '75'",
+    ),
+    "compute capability of a compiler": (
+        'cc_model_filenames [ { key: "sm_120" value: "a" } ]',
+        'cc_model_filenames { key: "12.0" value: "a" }',
+        "1:22: warning: compute capability 'sm_120'",
+    ),
+    "ensemble as a backend": ('\n\nbackend: "ensemble"', 'platform: "ensemble"', "3:1: warning: backend 'ensemble'"),
+    "accelerator without a name": (
+        'optimization { execution_accelerators {\n gpu_execution_accelerator : [ { name: "cuda" },\n'
+        ' { parameters { key: "a" value: "b" } } ] } }',
+        'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }',
+        "3:2: warning: gpu_execution_accelerator",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "meaning", "warning"), LENIENT.values(), ids=LENIENT)
+def test_accepts_with_a_warning(text: str, meaning: str, warning: str) -> None:
+    read = parse_config_text(text.encode(), "c")
+    assert read.config == parse_config_text(meaning.encode(), "c").config
+    assert read.config is not None
+    assert [str(finding) for finding in read.findings if f"c:{warning}" in str(finding)]
+    assert all(finding.severity == "warning" for finding in read.findings)
+
+
+def test_positions_stay_right_behind_an_alias() -> None:
+    read = parse_config_text(b'rate_limit_resources [\n { name: "R" } ] max_batch_size: x', "c")
+    assert str(read.findings[0]).startswith("c:2:34: error:")
+
+
+TRICKY = {
+    "alias in a comment": 'name: "a" # rate_limit_resources [ { name: "x" } ]',
+    "alias in a string": "name: \"rate_limit_resources [ { name: 'x' } ]\"",
+    "escaped quote": 'name: "a\\"b { # }"',
+    "single quotes, semicolons, angle brackets": "name: 'a'; input < name: 'x', dims: -1 >",
+    "adjacent strings": 'name: "a"\n "b"',
+    "byte order mark": '﻿name: "a"',
+    "nothing": "",
+    "agents as they should be": 'model_repository_agents { agents { name: "checksum" } }',
+}
+
+
+@pytest.mark.parametrize("text", TRICKY.values(), ids=TRICKY)
+def test_reads_legal_text_without_remarks(text: str) -> None:
+    read = parse_config_text(text.encode(), "c")
+    assert read.config is not None
+    assert read.findings == ()
+
+
+TEXT = b"""name: "m"
+input [
+  { name: "A" dims: [ 1, 2 ] },
+  {
+    name: "B"
+  }
+]
+parameters { key: "k" value { string_value: "v" } }
+input { name: "C" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("name", (1, 1)),
+        ("input", (2, 1)),
+        ("input[0]", (3, 3)),
+        ("input[0].dims", (3, 15)),
+        ("input[1].name", (5, 5)),
+        ("input[1].data_type", (4, 3)),
+        ("input[2]", (9, 1)),
+        ('parameters["k"]', (8, 12)),
+        ('parameters["other"]', (8, 1)),
+        ("max_batch_size", (1, 1)),
+        ("", (1, 1)),
+    ],
+)
+def test_finds_fields_and_falls_back_to_their_parents(path: str, place: tuple[int, int]) -> None:
+    assert parse_config_text(TEXT, "c").positions.position(path) == place

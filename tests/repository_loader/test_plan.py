@@ -1,0 +1,330 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.normalisation import normalise
+from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.plan import (
+    ClusterResources,
+    DeploymentPlan,
+    Plan,
+    PlanSettings,
+    app_name,
+    make_plan,
+)
+from repository_loader.snapshot import RepositoryModel, Snapshot
+
+GIB = 1 << 30
+CPUS = ClusterResources(num_cpus=8)
+GPUS = ClusterResources(num_cpus=8, num_gpus=2, gpu_memory_bytes=16 * GIB)
+
+
+def model(name: str, text: str = "", versions: tuple[int, ...] = (1,), gpu_count: int = 0) -> RepositoryModel:
+    config = text_format.Parse(f'name: "{name}" {text}', ModelConfig())
+    list(normalise(config, range(gpu_count)))
+    packages = tuple(
+        ModelPackage(name, version, config, f"/r/{name}", f"/r/{name}/{version}", "") for version in versions
+    )
+    return RepositoryModel(name, f"/r/{name}", config, packages, (), None)
+
+
+def ensemble(name: str, *steps: str, more: str = "") -> RepositoryModel:
+    listed = " ".join(f'step {{ model_name: "{step}" }}' for step in steps)
+    return model(name, f'platform: "ensemble" ensemble_scheduling {{ {listed} }} {more}')
+
+
+def snapshot(*models: RepositoryModel) -> Snapshot:
+    return Snapshot({model.name: model for model in models})
+
+
+def parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "eagleray.{key}" value {{ string_value: "{value}" }} }} '
+
+
+def only(plan: Plan) -> DeploymentPlan:
+    assert plan.unplaced == {}
+    (deployment,) = plan.deployments
+    return deployment
+
+
+def cpu(*names: str) -> tuple[InstanceSpec, ...]:
+    return tuple(InstanceSpec(name, "CPU", 0) for name in names)
+
+
+def gpu(*names: str) -> tuple[InstanceSpec, ...]:
+    return tuple(InstanceSpec(name, "GPU", 0) for name in names)
+
+
+ONNX, PYTHON = 'backend: "onnxruntime" ', 'backend: "python" '
+SHAPES = {
+    "threads of one replica": (ONNX + "instance_group { count: 3 }", 0, 1, cpu("m_0_0", "m_0_1", "m_0_2")),
+    "replicas of a Python model": (PYTHON + "instance_group { count: 3 }", 0, 3, cpu("m_0_0")),
+    "two groups": (
+        ONNX + 'instance_group [ { name: "a" count: 1 }, { name: "b" count: 2 } ]',
+        0,
+        1,
+        cpu("a_0", "b_0", "b_1"),
+    ),
+    "two groups of a Python model": (PYTHON + "instance_group [ { count: 1 }, { count: 2 } ]", 0, 3, cpu("m_0_0")),
+    "passive instances do not run": (
+        ONNX + "instance_group [ { count: 1 }, { count: 2 passive: true } ]",
+        0,
+        1,
+        cpu("m_0_0"),
+    ),
+    "a replica for each GPU": (ONNX + "instance_group { count: 2 }", 2, 2, gpu("m_0_0", "m_0_1")),
+    "only the GPUs that are listed": (ONNX + "instance_group { count: 2 gpus: 1 }", 2, 1, gpu("m_0_0", "m_0_1")),
+    "a replica for each Python instance on each GPU": (PYTHON + "instance_group { count: 3 }", 2, 6, gpu("m_0_0")),
+    "the model places itself": (
+        'backend: "pytorch" instance_group { kind: KIND_MODEL }',
+        2,
+        1,
+        (InstanceSpec("m_0_0", "MODEL", 0),),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "gpu_count", "replica_count", "specs"), SHAPES.values(), ids=SHAPES)
+def test_divides_instances_into_replicas(
+    text: str, gpu_count: int, replica_count: int, specs: tuple[InstanceSpec, ...]
+) -> None:
+    resources = GPUS if gpu_count else CPUS
+    deployment = only(make_plan(snapshot(model("m", text, gpu_count=gpu_count)), PlanSettings(), resources))
+    assert (deployment.app_name, deployment.name, deployment.placement) == ("m", "v1", "isolated")
+    assert deployment.replica_count == replica_count
+    assert [planned.specs for planned in deployment.models] == [specs]
+
+
+def test_versions_are_deployments_of_one_application_in_order() -> None:
+    plan = make_plan(snapshot(model("m", PYTHON, versions=(2, 10, 9))), PlanSettings(), CPUS)
+    assert [(deployment.app_name, deployment.name) for deployment in plan.deployments] == [
+        ("m", "v2"),
+        ("m", "v9"),
+        ("m", "v10"),
+    ]
+
+
+def test_a_version_on_both_kinds_of_device_is_two_deployments() -> None:
+    text = ONNX + "instance_group [ { kind: KIND_GPU count: 1 }, { kind: KIND_CPU count: 2 } ]"
+    plan = make_plan(snapshot(model("m", text, gpu_count=2)), PlanSettings(), GPUS)
+    assert [(d.name, d.replica_count, d.num_gpus, d.models[0].specs) for d in plan.deployments] == [
+        ("v1-cpu", 1, 0.0, cpu("m_1_0", "m_1_1")),
+        ("v1-gpu", 2, 0.05, gpu("m_0_0")),
+    ]
+
+
+SHARES = {
+    "least": (0, 1, 0.05),
+    "rounded up": (16 * GIB * 0.21, 1, 0.25),
+    "exact": (16 * GIB * 0.25, 1, 0.25),
+    "whole": (16 * GIB * 0.97, 1, 1.0),
+    "more than there is": (64 * GIB, 1, 1.0),
+    "divided among two": (16 * GIB * 0.6, 2, 0.5),
+    "divided among three": (16 * GIB, 3, 0.3333),
+}
+
+
+@pytest.mark.parametrize(("memory_bytes", "count", "share"), SHARES.values(), ids=SHARES)
+def test_takes_a_share_of_the_gpu(memory_bytes: float, count: int, share: float) -> None:
+    text = f"{PYTHON} instance_group {{ count: {count} gpus: 0 }} {parameter('memory_bytes', str(int(memory_bytes)))}"
+    deployment = only(make_plan(snapshot(model("m", text, gpu_count=1)), PlanSettings(), GPUS))
+    assert (deployment.num_gpus, deployment.replica_count) == (share, count)
+
+
+def test_estimates_memory_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(bytes(1000))
+    given = model("m", ONNX)
+    given = replace(given, packages=(replace(given.packages[0], file_path=str(path)),))
+    deployment = only(make_plan(snapshot(given), PlanSettings(), CPUS))
+    assert deployment.models[0].file_bytes == 1000
+    assert deployment.memory_bytes == 2500 + (256 << 20)
+
+
+def test_parameters_of_the_model_come_first() -> None:
+    text = ONNX + parameter("num_cpus", "2") + parameter("replicas", "3") + parameter("memory_bytes", "7")
+    deployment = only(make_plan(snapshot(model("m", text)), PlanSettings(), CPUS))
+    assert (deployment.num_cpus, deployment.replica_count, deployment.memory_bytes) == (2.0, 3, 7)
+    text = ONNX + parameter("num_gpus", "0.5")
+    assert only(make_plan(snapshot(model("m", text, gpu_count=2)), PlanSettings(), GPUS)).num_gpus == 0.5
+
+
+def test_packs_cpu_models_together() -> None:
+    models = snapshot(
+        model("a", ONNX + "instance_group { kind: KIND_CPU count: 2 }", gpu_count=2),
+        model("b", PYTHON + "instance_group { kind: KIND_CPU count: 2 }" + parameter("num_cpus", "1.5"), gpu_count=2),
+        model("g", ONNX, gpu_count=2),
+        model("alone", PYTHON + "instance_group { kind: KIND_CPU }" + parameter("placement", "isolated"), gpu_count=2),
+        ensemble("e", "a", "b"),
+    )
+    plan = make_plan(models, PlanSettings(placement="packed"), GPUS)
+    placed = {(d.app_name, d.name): [planned.name for planned in d.models] for d in plan.deployments}
+    assert placed == {("alone", "v1"): ["alone"], ("eagleray-packed", "models"): ["a", "b", "e"], ("g", "v1"): ["g"]}
+    packed = next(d for d in plan.deployments if d.app_name == "eagleray-packed")
+    assert (packed.replica_count, packed.num_cpus, packed.num_gpus) == (1, 1.5, 0.0)
+    assert packed.models[1].specs == cpu("b_0_0", "b_0_1")
+    assert packed.models[2].dependencies == ("a", "b")
+
+
+def test_embeds_models() -> None:
+    models = snapshot(model("b", PYTHON + "instance_group { count: 2 }"), model("a", ONNX), ensemble("e", "a"))
+    plan = make_plan(models, PlanSettings(placement="embedded"), CPUS)
+    assert plan.deployments == ()
+    assert [(planned.name, len(planned.specs)) for planned in plan.embedded] == [("a", 2), ("b", 2), ("e", 0)]
+
+
+def test_embeds_a_gpu_model_only_when_it_says_so() -> None:
+    stays = model("stays", ONNX, gpu_count=2)
+    moves = model("moves", ONNX + parameter("placement", "embedded"), gpu_count=2)
+    plan = make_plan(snapshot(stays, moves), PlanSettings(placement="embedded"), GPUS)
+    assert [deployment.app_name for deployment in plan.deployments] == ["stays"]
+    assert [(spec.name, spec.device) for spec in plan.embedded[0].specs] == [("moves_0", 0), ("moves_0_gpu1", 1)]
+
+
+UNPLACED = {
+    "needs a GPU": (model("m", ONNX, gpu_count=1), CPUS, "model 'm' needs a GPU and the cluster has none"),
+    "needs more GPUs": (model("m", ONNX, gpu_count=4), GPUS, "model 'm' needs 4 GPUs and the cluster has 2"),
+    "replicas need more GPUs": (
+        model("m", ONNX + parameter("num_gpus", "0.7") + parameter("replicas", "3"), gpu_count=2),
+        GPUS,
+        "model 'm' needs 3 GPUs and the cluster has 2",
+    ),
+    "backend for GPUs": (
+        model("m", 'backend: "tensorrt"'),
+        CPUS,
+        "model 'm' of backend 'tensorrt' runs on GPUs only, not on KIND_CPU",
+    ),
+    "CPUs of a node": (
+        model("m", ONNX + parameter("num_cpus", "6")),
+        replace(CPUS, max_node_num_cpus=4),
+        "a replica of model 'm' needs 6 CPUs and the largest node has 4",
+    ),
+    "CPUs of the cluster": (
+        model("m", ONNX + parameter("num_cpus", "6") + parameter("replicas", "2")),
+        CPUS,
+        "model 'm' needs 12 CPUs and the cluster has 8",
+    ),
+    "nothing to run": (
+        model("m", ONNX + "instance_group { passive: true }"),
+        CPUS,
+        "model 'm' has no instance group that is not passive",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "resources", "reason"), UNPLACED.values(), ids=UNPLACED)
+def test_tells_what_the_cluster_can_never_hold(
+    given: RepositoryModel, resources: ClusterResources, reason: str
+) -> None:
+    plan = make_plan(snapshot(given, model("good", PYTHON)), PlanSettings(), resources)
+    assert plan.unplaced == {"m": reason}
+    assert [deployment.app_name for deployment in plan.deployments] == ["good"]
+
+
+def test_an_ensemble_needs_all_its_models() -> None:
+    plan = make_plan(
+        snapshot(ensemble("a-outer", "inner"), ensemble("inner", "z"), model("z", ONNX, gpu_count=1)),
+        PlanSettings(),
+        CPUS,
+    )
+    assert list(plan.unplaced) == ["a-outer", "inner", "z"]
+    assert plan.unplaced["inner"] == (
+        "ensemble 'inner' depends on 'z' which has no loaded version. Model 'z' loading failed with error: "
+        "model 'z' needs a GPU and the cluster has none"
+    )
+
+
+def test_models_that_failed_are_not_planned() -> None:
+    failed = replace(model("m", ONNX), packages=(), failure="broken")
+    assert make_plan(snapshot(failed), PlanSettings(), CPUS) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("name", "application"),
+    [
+        ("resnet", "resnet"),
+        ("a model.v2", "a model.v2"),
+        ("eagleray", "eagleray-model-eagleray"),
+        ("eagleray-packed", "eagleray-model-eagleray-packed"),
+        ("a#b", "a%23b"),
+        ("a%23b", "a%2523b"),
+    ],
+)
+def test_names_applications(name: str, application: str) -> None:
+    assert app_name(name) == application
+
+
+@given(
+    st.sets(st.text(min_size=1, max_size=6) | st.sampled_from(["eagleray", "eagleray-model-eagleray", "a#", "a%23"]))
+)
+def test_application_names_never_clash(names: set[str]) -> None:
+    applications = {app_name(name) for name in names if name.isprintable()}
+    assert len(applications) == sum(name.isprintable() for name in names)
+    assert not applications & {"eagleray", "eagleray-packed"}
+    assert not any("#" in application or "/" in application for application in applications)
+
+
+GROUPS = st.builds(
+    lambda kind, count, passive: f"instance_group {{ kind: {kind} count: {count} passive: {str(passive).lower()} }} ",
+    st.sampled_from(["KIND_CPU", "KIND_GPU", "KIND_AUTO", "KIND_MODEL"]),
+    st.integers(0, 5),
+    st.booleans(),
+)
+TEXTS = st.builds(
+    lambda backend, groups, parameters: f'backend: "{backend}" {"".join(groups)}{"".join(parameters)}',
+    st.sampled_from(["onnxruntime", "python", "tensorrt", "mine"]),
+    st.lists(GROUPS, max_size=3),
+    st.lists(
+        st.one_of(
+            st.sampled_from(["isolated", "packed", "embedded"]).map(lambda value: parameter("placement", value)),
+            st.integers(0, 40).map(lambda value: parameter("memory_bytes", str(value * GIB))),
+            st.integers(1, 3).map(lambda value: parameter("replicas", str(value))),
+        ),
+        max_size=2,
+    ),
+)
+
+
+@given(
+    st.lists(st.tuples(TEXTS, st.sets(st.integers(0, 12), min_size=1, max_size=3)), max_size=4),
+    st.sampled_from(["isolated", "packed", "embedded"]),
+    st.integers(0, 3),
+    st.floats(0.1, 16),
+)
+def test_every_plan_holds_together(
+    described: list[tuple[str, set[int]]], placement: str, gpu_count: int, num_cpus: float
+) -> None:
+    models = [
+        model(f"m{index}", text, tuple(sorted(versions)), gpu_count) for index, (text, versions) in enumerate(described)
+    ]
+    resources = ClusterResources(num_cpus, gpu_count, 16 * GIB)
+    settings = PlanSettings(placement=placement)  # type: ignore[arg-type]
+    whole = snapshot(*models, ensemble("e", *(given.name for given in models)) if models else ensemble("e"))
+    plan = make_plan(whole, settings, resources)
+
+    placed = {(planned.name, planned.version) for d in plan.deployments for planned in d.models}
+    placed |= {(planned.name, planned.version) for planned in plan.embedded}
+    wanted = {(given.name, package.version) for given in whole.models.values() for package in given.packages}
+    assert placed == {key for key in wanted if key[0] not in plan.unplaced}
+    assert ("e" in plan.unplaced) == any(given.name in plan.unplaced for given in models)
+
+    keys = [(deployment.app_name, deployment.name) for deployment in plan.deployments]
+    assert len(keys) == len(set(keys))
+    for deployment in plan.deployments:
+        assert deployment.replica_count >= 1
+        assert deployment.num_gpus * deployment.replica_count <= resources.num_gpus + 1e-3
+        assert (deployment.placement == "packed") == (deployment.app_name == "eagleray-packed")
+        for planned in deployment.models:
+            assert planned.specs or planned.dependencies or planned.name == "e"
+            names = [spec.name for spec in planned.specs]
+            assert len(names) == len(set(names))
+            if deployment.num_gpus == 0:
+                assert {spec.kind for spec in planned.specs} <= {"CPU", "MODEL"}
+    assert make_plan(whole, settings, resources) == plan
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan

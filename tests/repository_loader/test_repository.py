@@ -1,0 +1,265 @@
+import threading
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.repository import LoaderOptions, RepositoryError, RepositoryModel, load_repositories
+from tests.repository_loader.repositories import BATCHING_ONNX, FIXED_ONNX, TENSORS, python_model, write
+
+AUTO = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(c):\n        return c\n"
+
+
+def load_one(root: Path, options: LoaderOptions | None = None) -> RepositoryModel:
+    (model,) = load_repositories([str(root)], options or LoaderOptions(), None).models.values()
+    return model
+
+
+def test_a_folder_with_an_onnx_file_is_a_model(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1/model.onnx": BATCHING_ONNX, "notes.txt": "no model"})
+    model = load_one(tmp_path)
+    assert model.failure is None
+    (package,) = model.packages
+    assert package.config == text_format.Parse(
+        """
+        name: "m" platform: "onnxruntime_onnx" backend: "onnxruntime" default_model_filename: "model.onnx"
+        version_policy { latest { num_versions: 1 } } max_batch_size: 4
+        input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "Y" data_type: TYPE_FP32 dims: 4 }
+        dynamic_batching { preferred_batch_size: 4 }
+        optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }
+        instance_group { name: "m" kind: KIND_CPU count: 2 }
+        """,
+        ModelConfig(),
+    )
+    assert package.file_path == str(tmp_path / "m/1/model.onnx")
+    assert (package.model_path, package.version_path) == (str(tmp_path / "m"), str(tmp_path / "m/1"))
+
+
+FAILURES: dict[str, tuple[dict[str, str | bytes | None], LoaderOptions, str]] = {
+    "no versions": (
+        {"m/config.pbtxt": 'backend: "python"'},
+        LoaderOptions(),
+        "at least one version must be available under the version policy of model 'm'",
+    ),
+    "other name": (
+        python_model("m", f'name: "other" {TENSORS}'),
+        LoaderOptions(),
+        "unexpected directory name 'm' for model 'other', directory name must equal model name",
+    ),
+    "missing file": (
+        {"m/config.pbtxt": f'backend: "python" {TENSORS}', "m/1": None},
+        LoaderOptions(),
+        "unable to find '{root}/m/1/model.py' for model instance 'm_0'",
+    ),
+    "no configuration when it must be complete": (
+        {"m/1/model.onnx": BATCHING_ONNX},
+        LoaderOptions(disable_auto_complete_config=True),
+        "failed to open text file for read {root}/m/config.pbtxt: No such file or directory",
+    ),
+    "incomplete configuration when it must be complete": (
+        {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": 'backend: "onnxruntime"'},
+        LoaderOptions(disable_auto_complete_config=True),
+        "model configuration must specify 'input' and 'output' for m",
+    ),
+    "broken text": (
+        {"m/config.pbtxt": "\nfoo: 1"},
+        LoaderOptions(),
+        'failed to read text proto from {root}/m/config.pbtxt:2:1: Message type "inference.ModelConfig" has no field '
+        'named "foo".',
+    ),
+    "broken file": (
+        {"m/1/model.onnx": BATCHING_ONNX[:-9]},
+        LoaderOptions(),
+        "'model.onnx' is not a whole ONNX model",
+    ),
+    "broken file with a complete configuration": (
+        {"m/1/model.onnx": b"?", "m/config.pbtxt": f'backend: "onnxruntime" {TENSORS}'},
+        LoaderOptions(disable_auto_complete_config=True),
+        "'model.onnx' is not a whole ONNX model",
+    ),
+    "fixed batch": (
+        {"m/1/model.onnx": FIXED_ONNX, "m/config.pbtxt": "max_batch_size: 8"},
+        LoaderOptions(),
+        "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified",
+    ),
+    "one of two versions": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/2/model.onnx": FIXED_ONNX,
+            "m/config.pbtxt": "version_policy { all { } } max_batch_size: 8",
+        },
+        LoaderOptions(),
+        "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified",
+    ),
+    "labels": (
+        python_model(
+            "m",
+            'input { name: "X" data_type: TYPE_FP32 dims: 4 } '
+            'output { name: "Y" data_type: TYPE_FP32 dims: 4 label_filename: "labels.txt" }',
+        ),
+        LoaderOptions(),
+        "unable to find 'labels.txt' in the folder of model 'm'",
+    ),
+    "control character in the name": (
+        {"m\n/1/model.onnx": BATCHING_ONNX},
+        LoaderOptions(),
+        "invalid model name 'm\\n'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "options", "reason"), FAILURES.values(), ids=FAILURES)
+def test_fails_one_model_and_no_other(
+    tmp_path: Path, files: dict[str, str | bytes | None], options: LoaderOptions, reason: str
+) -> None:
+    write(tmp_path, {**files, **python_model("good")})
+    models = load_repositories([str(tmp_path)], options, None).models
+    assert models["good"].failure is None
+    (failed,) = (model for name, model in models.items() if name != "good")
+    assert failed.failure is not None
+    assert failed.failure.startswith(reason.replace("{root}", str(tmp_path)))
+    assert failed.packages == ()
+    assert any(finding.severity == "error" for finding in failed.findings)
+
+
+def test_a_fault_has_its_place(tmp_path: Path) -> None:
+    write(tmp_path, python_model("m", f"\n{TENSORS}\nmax_batch_size: -3"))
+    assert [str(finding) for finding in load_one(tmp_path).findings] == [
+        f"{tmp_path}/m/config.pbtxt:3:1: error: 'max_batch_size' must be non-negative value for m"
+    ]
+
+
+def test_reports_every_fault(tmp_path: Path) -> None:
+    write(tmp_path, python_model("m", "max_batch_size: -3 input { } output { }"))
+    assert len(load_one(tmp_path).findings) == 3
+
+
+def test_each_version_has_its_own_configuration(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "m/1/model.onnx": FIXED_ONNX,
+            "m/3/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": "version_policy { all { } }",
+        },
+    )
+    model = load_one(tmp_path)
+    assert [(package.version, package.config.max_batch_size) for package in model.packages] == [(1, 0), (3, 4)]
+    assert model.config == model.packages[-1].config
+
+
+def test_uses_the_only_file_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1/preprocessor.py": "", "m/config.pbtxt": f'backend: "python" {TENSORS}'})
+    model = load_one(tmp_path)
+    assert model.packages[0].file_path.endswith("m/1/preprocessor.py")
+    assert model.packages[0].config.default_model_filename == "preprocessor.py"
+    assert ["preprocessor.py" in finding.message for finding in model.findings] == [True]
+
+
+def test_takes_the_configuration_of_that_name(tmp_path: Path) -> None:
+    files = {**python_model("m"), "m/configs/big.pbtxt": f'backend: "python" max_batch_size: 64 {TENSORS}'}
+    write(tmp_path, {**files, **python_model("other")})
+    models = load_repositories([str(tmp_path)], LoaderOptions(model_config_name="big"), None).models
+    assert [models[name].packages[0].config.max_batch_size for name in ("m", "other")] == [64, 0]
+
+
+def test_the_same_name_in_two_repositories_is_no_model(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", {**python_model("m"), **python_model("first")})
+    second = write(tmp_path / "b", {**python_model("m"), **python_model("second")})
+    models = load_repositories([first, second], LoaderOptions(), None).models
+    assert {name: model.failure for name, model in models.items()} == {
+        "first": None,
+        "m": "model appears in two or more repositories",
+        "second": None,
+    }
+
+
+def test_the_same_repository_twice_is_one(tmp_path: Path) -> None:
+    root = write(tmp_path, python_model("m"))
+    assert load_repositories([root, root + "/"], LoaderOptions(), None).models["m"].failure is None
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_a_repository_must_be_a_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RepositoryError, match=name):
+        load_repositories([str(tmp_path / name)], LoaderOptions(), None)
+
+
+def test_ignores_hidden_folders_without_a_configuration(tmp_path: Path) -> None:
+    write(tmp_path, {".git/objects/a": "", **python_model(".hidden")})
+    snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
+    assert list(snapshot.models) == [".hidden"]
+    assert [finding.path for finding in snapshot.findings] == [str(tmp_path / ".git")]
+
+
+def test_loads_only_what_is_asked_for_and_what_it_needs(tmp_path: Path) -> None:
+    maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+    step = f'step {{ model_name: "a" model_version: -1 {maps} }}'
+    ensemble = f'platform: "ensemble" {TENSORS} ensemble_scheduling {{ {step} }}'
+    write(tmp_path, {**python_model("a"), **python_model("b"), "e/config.pbtxt": ensemble, "e/1": None})
+    root = str(tmp_path)
+    assert list(load_repositories([root], LoaderOptions(), None, only=["e", "missing"]).models) == ["a", "e"]
+    assert list(load_repositories([root], LoaderOptions(), None, only=["b"]).models) == ["b"]
+    assert list(load_repositories([root], LoaderOptions(), None, only=[]).models) == []
+
+
+def test_an_override_replaces_the_file(tmp_path: Path) -> None:
+    root = write(tmp_path, {**python_model("m"), "m/config.pbtxt": "broken"})
+    override = text_format.Parse(f'backend: "python" max_batch_size: 3 {TENSORS}', ModelConfig())
+    model = load_repositories([root], LoaderOptions(), None, overrides={"m": override}).models["m"]
+    assert model.failure is None
+    assert model.packages[0].config.max_batch_size == 3
+    assert override.name == ""
+
+
+def test_asks_python_models_at_the_same_time(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        write(tmp_path, {f"{name}/1/model.py": AUTO})
+    together = threading.Barrier(4, timeout=20)
+
+    def complete(config: ModelConfig, model_path: str, version_path: str, file_path: str) -> ModelConfig:
+        together.wait()
+        if model_path.endswith("c"):
+            raise RuntimeError("cannot import torch")
+        return text_format.Parse(f'name: "{config.name}" {TENSORS}', ModelConfig())
+
+    models = load_repositories([str(tmp_path)], LoaderOptions(), complete).models
+    assert {name: model.failure for name, model in models.items()} == {
+        "a": None,
+        "b": None,
+        "c": "cannot import torch",
+        "d": None,
+    }
+
+
+def test_python_models_are_not_asked_when_completion_is_off(tmp_path: Path) -> None:
+    def complete(*_: object) -> ModelConfig:
+        raise AssertionError
+
+    root = write(tmp_path, {"m/1/model.py": AUTO, "m/config.pbtxt": f'backend: "python" {TENSORS}'})
+    options = LoaderOptions(disable_auto_complete_config=True)
+    assert load_repositories([root], options, complete).models["m"].failure is None
+
+
+def test_backend_settings_reach_the_package_and_set_the_default_batch_size(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1/model.onnx": BATCHING_ONNX})
+    settings = {
+        "": {"a": "1", "b": "1"},
+        "onnxruntime": {"b": "2", "default-max-batch-size": "16"},
+        "python": {"c": "3"},
+    }
+    (package,) = load_one(tmp_path, LoaderOptions(backend_settings=settings)).packages
+    assert package.backend_settings == {"a": "1", "b": "2", "default-max-batch-size": "16"}
+    assert package.config.max_batch_size == 16
+
+
+@pytest.mark.parametrize(("fall_back", "fails"), [(False, True), (True, False)])
+def test_a_gpu_model_without_a_gpu(tmp_path: Path, fall_back: bool, fails: bool) -> None:
+    write(tmp_path, python_model("m", f"{TENSORS} instance_group {{ kind: KIND_GPU }}"))
+    model = load_one(tmp_path, LoaderOptions(kind_gpu_fallback_to_cpu=fall_back))
+    assert (model.failure is not None) is fails
+    assert model.findings[0].message.startswith(
+        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"
+    )
