@@ -134,10 +134,7 @@ class Ingress:
             return
         await self._host.apply(directory.embedded)
         self._routes_changed()
-        host = self._host
-        rows = [[*key, "", host.seconds.get(key, 0.0)] for key in host.served]
-        rows += [[*key, reason, 0.0] for key, reason in host.failures.items()]
-        await self._controller.report_embedded.remote(self._id, {"models": rows})
+        await self._controller.report_embedded.remote(self._id, {"models": self._host.report()})
 
     async def ports(self) -> dict[str, int]:
         """Return the ports that are open, by name."""

@@ -21,6 +21,11 @@ class VersionEntry:
     replicas: int = 0
     seconds: float = 0.0
 
+    def loaded(self, reason: str, seconds: float) -> None:
+        """Note that the version is ready, or why it is not."""
+        self.state = UNAVAILABLE if reason else READY
+        self.reason, self.seconds = reason, seconds
+
 
 @dataclass(slots=True)
 class ModelEntry:

@@ -108,7 +108,7 @@ class ModelHost:
         self.failures.pop(key, None)
         self.seconds[key] = time.monotonic() - started
         old = self.served.get(key)
-        self.served[key] = ServedModel(model, codec)
+        self.served[key] = ServedModel(model, (codec,))
         replaced = self.core.add(model)
         logger.info("successfully loaded '%s' version %d", name, version)
         if old is not None:
@@ -136,6 +136,11 @@ class ModelHost:
             version = max((served_version for served, served_version in self.served if served == name), default=-1)
         served = self.served.get((name, version))
         return None if served is None else LocalTarget(served)
+
+    def report(self) -> list[list[Any]]:
+        """Return name, version, reason ("" when loaded) and seconds of every version that was tried."""
+        rows: list[list[Any]] = [[*key, "", self.seconds.get(key, 0.0)] for key in self.served]
+        return rows + [[*key, reason, 0.0] for key, reason in self.failures.items()]
 
     def snapshot(self) -> Any:
         """Return the statistics of every hosted version, as plain data."""

@@ -88,12 +88,8 @@ class ModelReplica:
         return self._host.snapshot()
 
     def describe(self) -> dict[str, Any]:
-        """Return what is loaded and what failed, with its reason: `{"models": [[name, version, reason, seconds]]}`."""
-        rows = [
-            [name, version, "", self._host.seconds.get((name, version), 0.0)] for name, version in self._host.served
-        ]
-        rows += [[name, version, reason, 0.0] for (name, version), reason in self._host.failures.items()]
-        return {"models": rows, "pid": os.getpid()}
+        """Return what is loaded and what failed: `{"models": [[name, version, reason, seconds]], "pid": …}`."""
+        return {"models": self._host.report(), "pid": os.getpid()}
 
     async def infer(
         self,

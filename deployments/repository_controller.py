@@ -59,9 +59,7 @@ class RepositoryController:
         for name, version, reason, seconds in report["models"]:
             entry = self._directory.models[name].versions.get(version)
             if entry is not None and entry.placement == "embedded":
-                entry.state, entry.reason, entry.seconds = (
-                    (UNAVAILABLE, reason, seconds) if reason else (READY, "", seconds)
-                )
+                entry.loaded(reason, seconds)
         await self._publish()
 
     async def _publish(self) -> None:
@@ -154,17 +152,15 @@ class RepositoryController:
             overview = app.deployments.get(deployment.name) if app is not None else None
             if overview is None:
                 continue
-            message = overview.message
+            status_name = str(overview.status.value)
             for model in deployment.models:
-                entry = self._directory.models[model.name].versions[model.version]
-                changed |= await self._take_deployment_status(
-                    entry, deployment, model, str(overview.status.value), message
-                )
+                changed |= await self._take_deployment_status(deployment, model, status_name, overview.message)
         return changed
 
     async def _take_deployment_status(
-        self, entry: VersionEntry, deployment: DeploymentPlan, model: ModelPlan, status: str, message: str
+        self, deployment: DeploymentPlan, model: ModelPlan, status: str, message: str
     ) -> bool:
+        entry = self._directory.models[model.name].versions[model.version]
         before = (entry.state, entry.reason)
         if status in ("HEALTHY", "UPSCALING", "DOWNSCALING"):
             if entry.state == LOADING and deployment.placement == "packed":
@@ -204,10 +200,7 @@ class RepositoryController:
         handle = serve.get_deployment_handle(deployment.name, deployment.app_name)
         described = await handle.describe.remote()
         for name, version, reason, seconds in described["models"]:
-            entry = self._directory.models[name].versions[version]
-            entry.state, entry.reason, entry.seconds = (
-                (UNAVAILABLE, reason, seconds) if reason else (READY, "", seconds)
-            )
+            self._directory.models[name].versions[version].loaded(reason, seconds)
 
 
 def cluster_resources(gpu_memory_bytes: int) -> ClusterResources:

@@ -1,4 +1,4 @@
-"""A loaded model version together with its wire codec: what a lane or an ingress of the same process submits to."""
+"""A loaded model version together with its wire codecs: what a lane or an ingress of the same process submits to."""
 
 import logging
 from collections.abc import Sequence
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from deployments.core.model_version import ModelVersion
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
+from deployments.lane.wire import HTTP, WireCodec
 from protocol.errors import Internal, ServingError
-from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
 
 logger = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """A model version and its codec; also the target of an ingress that hosts the model itself."""
+    """A model version and its codecs, indexed by wire form."""
 
-    def __init__(self, model: ModelVersion, codec: HttpInferCodec) -> None:
+    def __init__(self, model: ModelVersion, codecs: tuple[WireCodec, ...]) -> None:
         self.model_name = model.package.name
         self.version = model.package.version
         self.model = model
-        self.codec = codec
+        self.codecs = codecs
         self.submit_request = model.submit
         self.cancel_request = model.cancel
         self.ready = True
@@ -33,8 +33,6 @@ class LocalTarget:
         self.model_name = served.model_name
         self.version = served.version
         self._served = served
-        self._decode = served.codec.decode
-        self._encode = served.codec.encode
         self._submit = served.submit_request
 
     @property
@@ -42,11 +40,14 @@ class LocalTarget:
         """Whether the model still takes requests."""
         return self._served.ready
 
-    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink) -> InferRequest | None:
+    def submit(
+        self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP
+    ) -> InferRequest | None:
         """Decode and submit; an error in the request is told to the sink before this returns."""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
+        codec = self._served.codecs[wire]
         try:
-            request = self._decode(body, json_length, self._reply, sink)
+            request = codec.decode(body, json_length, self._reply, (sink, codec))
         except ServingError as error:
             sink.on_error(error)
             return None
@@ -64,12 +65,12 @@ class LocalTarget:
             self._served.cancel_request(token)
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
-        sink: Sink | None = request.context
-        if sink is None:
+        if request.context is None:
             return
+        sink, codec = request.context
         if isinstance(result, InferResponse):
             try:
-                json_length, parts = self._encode(request, result)
+                json_length, parts = codec.encode(request, result)
             except ServingError as error:
                 sink.on_error(error)
                 return

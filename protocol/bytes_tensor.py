@@ -42,7 +42,7 @@ def decode_bytes(
     if not isinstance(buffer, bytes):
         buffer, offset = bytes(buffer[offset : offset + byte_size]), 0
     longest = limits.max_bytes_element_bytes
-    elements = _even(buffer, offset, byte_size, count) if _EVEN_FROM_COUNT * 4 <= byte_size <= longest else None
+    elements = _even(buffer, offset, byte_size, count, longest) if count >= _EVEN_FROM_COUNT else None
     if elements is None:
         problem = f" for inference input '{input_name}' for model '{model_name}'"
         try:
@@ -83,13 +83,11 @@ def _element_problem(length: int, available: int, longest: int, problem: str) ->
     return f"string element of {length} bytes{problem} is longer than {longest} bytes"
 
 
-def _even(buffer: bytes, offset: int, byte_size: int, count: int) -> list[bytes] | None:
+def _even(buffer: bytes, offset: int, byte_size: int, count: int, longest: int) -> list[bytes] | None:
     """Return the elements if all have the length of the first; hashes, keys and fixed-width images often do."""
-    if count < _EVEN_FROM_COUNT:
-        return None
     length, rest = divmod(byte_size, count)
     length -= 4
-    if rest or length < 1:
+    if rest or not 0 < length <= longest:
         return None
     rows = np.ndarray((count,), np.dtype([("length", "<u4"), ("element", f"V{length}")]), buffer, offset)
     if not (rows["length"] == length).all():

@@ -5,6 +5,7 @@ such a token go to the parser of the standard library.
 """
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
 NON_STRING = "attempt to access JSON non-string as string"
 NON_ARRAY = "attempt to access JSON non-array as array"
 
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _RAPIDJSON_TEXTS = (
     ("empty", "The document is empty."),
     ("content after document", "The document root must not be followed by other values."),
@@ -46,6 +48,8 @@ def parse(buffer: bytes | memoryview, limits: Limits) -> Any:
             f"request JSON size of {len(buffer)} bytes exceeds the maximum allowed input size of "
             f"{limits.http_max_input_size_bytes} bytes. Use --http-max-input-size to increase the limit."
         )
+    if len(buffer) > limits.json_max_elements:
+        _check_elements(bytes(buffer), limits.json_max_elements)
     try:
         return orjson.loads(buffer)
     except orjson.JSONDecodeError as error:
@@ -57,6 +61,15 @@ def parse(buffer: bytes | memoryview, limits: Limits) -> Any:
         return _parse_non_finite(text, limits)
     reason = next((ours for theirs, ours in _RAPIDJSON_TEXTS if theirs in message), "Invalid value.")
     raise _malformed(reason, position)
+
+
+def _check_elements(text: bytes, most: int) -> None:
+    """Raise `InvalidArgument` if there are more values than allowed, told by the commas between them.
+
+    A value that takes two bytes in a document takes some sixty as an object: they must be counted before parsing.
+    """
+    if text.count(b",") >= most and _STRING.sub(b"", text).count(b",") >= most:
+        raise InvalidArgument(f"request JSON has more than {most} elements")
 
 
 def too_deep(limits: Limits) -> InvalidArgument:

@@ -150,7 +150,7 @@ class _Graph:
         return EnsembleVerdict(tuple(faults), tuple(warnings), config)
 
 
-def _node(config: ModelConfig, tensor_name: str, data_type: int, dims: Sequence[int]) -> _Node:
+def _node(config: ModelConfig, data_type: int, dims: Sequence[int]) -> _Node:
     batch = (-1,) if config.max_batch_size > 0 else ()
     return _Node(config.name, data_type, tuple(dims), (*batch, *dims))
 
@@ -160,7 +160,7 @@ def _check_edges(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[
     name = config.name
     nodes: dict[str, _Node] = {}
     for tensor in (*config.input, *config.output):
-        nodes.setdefault(tensor.name, _node(config, tensor.name, tensor.data_type, tensor.dims))
+        nodes.setdefault(tensor.name, _node(config, tensor.data_type, tensor.dims))
     for index, (step, model) in enumerate(zip(config.ensemble_scheduling.step, steps, strict=True)):
         path = f"{_BASE}.step[{index}]"
         if 0 < model.max_batch_size < config.max_batch_size:
@@ -198,7 +198,7 @@ def _check_edges(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[
             for key, mapped in sorted(mapping.items()):
                 if key in tensors:
                     tensor = tensors[key]
-                    here = _node(model, key, tensor.data_type, tensor.dims)
+                    here = _node(model, tensor.data_type, tensor.dims)
                     text = _inconsistency(nodes.setdefault(mapped, here), here)
                     if text:
                         message = f"in ensemble {name}, ensemble tensor {mapped}: {text}"

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelRateLimiter, ModelRepositoryAgents
 
+from repository_loader.checksum_agent import AGENT_NAME
 from repository_loader.findings import Fault
 from repository_loader.text_tree import Field, Message, Scalar
 
 _CAPABILITY = re.compile(r"(?:sm_?|compute_?)?(\d+?)\.?(\d)", re.IGNORECASE)
-KNOWN_AGENTS = frozenset({"checksum"})
+KNOWN_AGENTS = frozenset({AGENT_NAME})
 
 
 class AliasError(Exception):
@@ -55,9 +56,11 @@ def lift_aliases(text: str, tree: Message) -> tuple[str, Aliases]:
             if entry.name == "rate_limit_resources":
                 aliases.resources.append((index, entry.start, _resources(entry)))
                 blanks.append(entry)
-    for entry in blanks:
-        text = text[: entry.start] + re.sub(r"[^\n]", " ", text[entry.start : entry.end]) + text[entry.end :]
-    return text, aliases
+    pieces, done = [], 0
+    for entry in sorted(blanks, key=lambda blank: blank.start):
+        pieces += [text[done : entry.start], re.sub(r"[^\n]", " ", text[entry.start : entry.end])]
+        done = entry.end
+    return "".join((*pieces, text[done:])), aliases
 
 
 def apply_aliases(config: ModelConfig, aliases: Aliases) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.checksum_agent import check_digests
 from repository_loader.completion import Completer, CompletionError, PythonCompleter, complete
 from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_config_text, parse_config_text
 from repository_loader.findings import Fault, Finding
@@ -91,6 +92,7 @@ class ModelReader:
             fill_backend(config, [self._version_path(number) for number in available])
         except ModelFileError as error:
             self._fail(text, [Fault("", str(error))])
+        self._fail(text, check_digests(config, self._path))
         packages = tuple(self._package(text, config, number) for number in selected)
         self._config = packages[-1].config
         return packages

@@ -190,9 +190,10 @@ class _Parser:
         if token.text == "-":
             return Scalar("-" + self._take().text, token.start)
         if token.kind == "string":
+            parts = [token.text[:-1]]
             while self._peek().kind == "string":  # adjacent strings are one
-                token = Token("string", token.text[:-1] + self._take().text[1:], token.start, token.end)
-            return Scalar(token.text, token.start)
+                parts.append(self._take().text[1:-1])
+            return Scalar("".join(parts) + token.text[-1], token.start)
         if token.kind != "word":
             raise MalformedText(f'Expected a value, found "{token.text}".', token.start)
         return Scalar(token.text, token.start)

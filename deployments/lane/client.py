@@ -19,14 +19,17 @@ MAX_INFLIGHT_BYTES: Final = 1 << 30
 class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead."""
 
-    __slots__ = ("attempts", "delivered", "id", "json_length", "lane", "parts", "sink", "size", "target")
+    __slots__ = ("attempts", "delivered", "id", "json_length", "lane", "parts", "sink", "size", "target", "wire")
 
-    def __init__(self, target: Any, parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int) -> None:
+    def __init__(
+        self, target: Any, parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int, wire: int
+    ) -> None:
         self.target = target
         self.parts = parts
         self.json_length = NO_JSON_LENGTH if json_length is None else json_length
         self.sink = sink
         self.size = size
+        self.wire = wire
         self.lane: LaneClient | None = None
         self.id = 0
         self.attempts = 0
@@ -88,7 +91,15 @@ class LaneClient(FrameProtocol):
         call.attempts += 1
         self.calls[call_id] = call
         self.inflight_bytes += call.size
-        self.send(Kind.REQUEST, call_id, call.parts, size=call.size, number=index, json_length=call.json_length)
+        self.send(
+            Kind.REQUEST,
+            call_id,
+            call.parts,
+            size=call.size,
+            flags=call.wire,
+            number=index,
+            json_length=call.json_length,
+        )
 
     def cancel(self, call: LaneCall) -> None:
         """Forget a call and tell the replica."""

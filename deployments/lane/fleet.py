@@ -11,6 +11,7 @@ from typing import Any, Final
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink, Target
+from deployments.lane.wire import HTTP
 from protocol.errors import ServingError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -46,12 +47,12 @@ class LaneTarget:
         """Whether a live lane leads to the model."""
         return bool(self.lanes)
 
-    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink) -> LaneCall:
+    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> LaneCall:
         """Send a request to the replica with the fewest under way."""
         size = 0
         for part in parts:
             size += len(part)
-        call = LaneCall(self, parts, json_length, sink, size)
+        call = LaneCall(self, parts, json_length, sink, size, wire)
         error = self.send(call)
         if error is not None:
             sink.on_error(error)

@@ -4,7 +4,7 @@
          0     4  length       of the whole frame, header included
          4     4  call         the id of the call the frame belongs to, 0 for none
          8     1  kind         one of `Kind`
-         9     1  flags        `FINAL` on the last response of a call
+         9     1  flags        REQUEST: the wire form of the body; answers: `FINAL` on the last of a call
         10     2  number       REQUEST: index in the peer's model table; ERROR: gRPC code; CONTROL: topic
         12     4  json_length  of a v2 body's JSON header, `NO_JSON_LENGTH` when the whole body is JSON
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import orjson
 
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
+from deployments.lane.wire import WireCodec
 from protocol.errors import Internal, ServingError, Unavailable
-from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ HELLO_TIMEOUT_S = 5.0
 class LaneModel(Protocol):
     """What the lane needs of a loaded model version."""
 
-    codec: HttpInferCodec
+    codecs: tuple[WireCodec, ...]
 
     @property
     def submit_request(self) -> Callable[[InferRequest], None]:
@@ -127,7 +127,7 @@ class LaneServerConnection(FrameProtocol):
         if not self._welcome:
             self._take_hello(kind, body)
         elif kind == Kind.REQUEST:
-            self._take_request(number, call, json_length, body)
+            self._take_request(number, call, flags, json_length, body)
         elif kind == Kind.CANCEL:
             entry = self.inflight.pop(call, None)
             if entry is not None:
@@ -149,15 +149,16 @@ class LaneServerConnection(FrameProtocol):
         self._server.connections.add(self)
         self.send_table()
 
-    def _take_request(self, number: int, call: int, json_length: int, body: Buffer) -> None:
+    def _take_request(self, number: int, call: int, wire: int, json_length: int, body: Buffer) -> None:
         models = self._server.models
         model = models[number] if number < len(models) else None
         if model is None:
             self._send_error(call, Unavailable("the model has been unloaded"))
             return
         try:
-            request = model.codec.decode(
-                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, model)
+            codec = model.codecs[wire]
+            request = codec.decode(
+                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, codec)
             )
         except ServingError as error:
             self._send_error(call, error)
@@ -170,12 +171,12 @@ class LaneServerConnection(FrameProtocol):
         model.submit_request(request)
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
-        call, model = request.context
+        call, codec = request.context
         if call not in self.inflight:
             return
         if isinstance(result, InferResponse):
             try:
-                json_length, parts = model.codec.encode(request, result)
+                json_length, parts = codec.encode(request, result)
             except ServingError as error:
                 result = error
             else:

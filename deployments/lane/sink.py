@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from deployments.lane.frames import Buffer
+from deployments.lane.wire import HTTP
 from protocol.errors import ServingError
 
 
@@ -30,8 +31,11 @@ class Target(Protocol):
         """Whether a request sent now would find a live instance."""
         ...
 
-    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink) -> Any:
-        """Send one KServe v2 HTTP body; the sink is told later, or before this returns. Returns a token for `cancel`."""
+    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> Any:
+        """Send one request body in the form that `wire` names and return a token for `cancel`.
+
+        The answer comes in the same form; the sink may be told before this returns.
+        """
         ...
 
     def cancel(self, token: Any) -> None:

@@ -62,7 +62,7 @@ def test_lists_do_not_become_dimensions() -> None:
 def test_element_length_is_bounded() -> None:
     limits = Limits(max_bytes_element_bytes=3)
     assert decode_bytes(wire(b"abc"), 0, 7, (1,), "I", "m", limits=limits).tolist() == [b"abc"]
-    with pytest.raises(InvalidArgument, match="string element of 4 bytes.* is longer than 3 bytes"):
+    with pytest.raises(InvalidArgument, match=r"string element of 4 bytes.* is longer than 3 bytes"):
         decode_bytes(wire(b"abcd"), 0, 8, (1,), "I", "m", limits=limits)
 
 

@@ -58,7 +58,7 @@ def test_numbers_alone_take_the_prepared_way() -> None:
     signature = Signature("m", 8, tensor("A", "FP32", -1) | tensor("H", "BF16", -1), tensor("Y", "FP32", -1))
     client, server = HttpClientCodec(signature), HttpInferCodec(signature, "1")
     for value in range(3):
-        arrays = {"A": np.full((1, 3), value, np.float32), "H": np.full((1, 1), value, np.uint16)}
+        arrays: dict[str, Any] = {"A": np.full((1, 3), value, np.float32), "H": np.full((1, 1), value, np.uint16)}
         request = InferRequest(arrays, 1, ignore, id=str(value), outputs=("Y",))
         length, parts = client.encode_request(request)
         got = server.decode(b"".join(parts), length, ignore)

@@ -278,7 +278,7 @@ def test_shared_memory_that_does_not_fit() -> None:
     codec = HttpInferCodec(FLOATS, "1", shared_memory=Regions())
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'gone'"):
         codec.decode(regions_request(2, "gone"), None, ignore)
-    with pytest.raises(InvalidArgument, match="Invalid offset . byte size for shared memory region: 'in'"):
+    with pytest.raises(InvalidArgument, match=r"Invalid offset . byte size for shared memory region: 'in'"):
         codec.decode(regions_request(2, offset=12), None, ignore)
     request = codec.decode(regions_request(4, out_bytes=8), None, ignore)
     with pytest.raises(Internal, match=r"for output 'Y' \(8 bytes\) should be at least 16 bytes to hold the results"):
@@ -319,7 +319,7 @@ def test_limits_hold_on_both_sides(limits: Limits, inside: dict[str, Any], outsi
     content, length = binary(**inside)
     codec.decode(content, length, ignore)
     content, length = binary(**outside)
-    with pytest.raises(InvalidArgument, match="more than|longer than"):
+    with pytest.raises(InvalidArgument, match=r"more than|longer than"):
         codec.decode(content, length, ignore)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from protocol.datatypes import BY_NAME
 from protocol.errors import InvalidArgument
+from protocol.json_document import parse
 from protocol.json_tensor import array_from_json, array_to_json
 from protocol.limits import DEFAULT_LIMITS, Limits
 
@@ -77,7 +78,7 @@ def test_depth_is_bounded_on_both_sides() -> None:
     assert read([[[1]]], "INT8", (1,), limits).tolist() == [1]
     assert read([[[1]], 2], "INT8", (2,), limits).tolist() == [1, 2]
     for deep in ([[[[1]]]], [[[[1]]], 2], [2, [[[]]]]):
-        with pytest.raises(InvalidArgument, match="nesting depth exceeds maximum allowed limit .3."):
+        with pytest.raises(InvalidArgument, match=r"nesting depth exceeds maximum allowed limit .3."):
             read(deep, "INT8", (2,), limits)
 
 
@@ -88,10 +89,18 @@ def test_elements_and_bytes_are_bounded_on_both_sides() -> None:
     with pytest.raises(InvalidArgument, match="has 4 elements, more than 3"):
         read([1, 2, 3, 4], "INT64", (1,), limits=Limits(json_max_elements=3))
     assert read([1, 2, 3], "INT64", limits=Limits(http_max_input_size_bytes=24)).size == 3
-    with pytest.raises(InvalidArgument, match="JSON input 'I' has a byte_size .32 bytes. that exceeds"):
+    with pytest.raises(InvalidArgument, match=r"JSON input 'I' has a byte_size .32 bytes. that exceeds"):
         read([1, 2, 3, 4], "INT64", limits=Limits(http_max_input_size_bytes=24))
-    with pytest.raises(InvalidArgument, match="JSON input 'I' has a byte_size .9 bytes. that exceeds"):
+    with pytest.raises(InvalidArgument, match=r"JSON input 'I' has a byte_size .9 bytes. that exceeds"):
         read(["abcde"], "BYTES", limits=Limits(http_max_input_size_bytes=8))
+
+
+def test_elements_are_counted_before_they_are_parsed() -> None:
+    limits = Limits(json_max_elements=4)
+    assert parse(b'["a,b,c,d,\\"e,f,g", 2, 3, 4]', limits)[1:] == [2, 3, 4]
+    for text in (b"[1,2,3,4,5]", b"[[],[],[],[],[]]", b'["a,b","c","d","e","f"]'):
+        with pytest.raises(InvalidArgument, match="request JSON has more than 4 elements"):
+            parse(text, limits)
 
 
 def test_strings_become_utf_8() -> None:

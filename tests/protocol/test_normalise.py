@@ -54,7 +54,7 @@ def test_optional_inputs_may_be_left_out() -> None:
 
 
 def test_unknown_names_have_no_request_id() -> None:
-    with pytest.raises(InvalidArgument, match="^unexpected inference input"):
+    with pytest.raises(InvalidArgument, match=r"^unexpected inference input"):
         normalise(OPTIONAL, sent("C"), "r1")
 
 
@@ -119,5 +119,5 @@ def test_priorities_outside_the_levels_become_the_default(levels: int, default: 
 )
 def test_bounds_hold_on_both_sides(limits: Limits, inside: tuple[int, ...], outside: tuple[int, ...]) -> None:
     check_bounds("A", inside, limits)
-    with pytest.raises(InvalidArgument, match="input 'A' has .* more than"):
+    with pytest.raises(InvalidArgument, match=r"input 'A' has .* more than"):
         check_bounds("A", outside, limits)

@@ -318,7 +318,8 @@ GOOD = {
     "priority_queue_policy { key: 1 value { max_queue_size: 3 } } }",
     "sequences": sequence(
         "oldest { preferred_batch_size: [ 1, 4 ] } "
-        'control_input [ { name: "S" control { fp32_false_true: [ 0, 1 ] } }, { name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } ] '
+        'control_input { name: "S" control { fp32_false_true: [ 0, 1 ] } } '
+        'control_input { name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } '
         'state { input_name: "i" output_name: "o" data_type: TYPE_FP32 dims: -1 '
         'initial_state { name: "z" data_type: TYPE_FP32 dims: 1 zero_data: true } }'
     ),

@@ -74,7 +74,7 @@ class PythonBackend:
                 raise
             _LOG.error("model instance '%s' cannot be loaded", spec.name, exc_info=error)
             raise ModelLoadError(f"{type(error).__name__}: {error}") from None
-        module.forget_aliases()
+        module.finish_loading()
         if signature.decoupled:
             assert self._clock is not None
             replies = ReplyQueue(self._clock.call_soon_threadsafe)

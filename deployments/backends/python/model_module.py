@@ -63,8 +63,12 @@ class ModelModule:
         files = [getattr(module, "__file__", None) for module in modules]
         return [file for file in files if file is not None]
 
-    def forget_aliases(self) -> None:
-        """Take the plain names of helper modules out of `sys.modules`, so that another model's are found next time."""
+    def finish_loading(self) -> None:
+        """Take what the model put on `sys.path` and the plain names of its modules out of other models' sight."""
+        self._adopt_sys_path()
+        self._forget_aliases()
+
+    def _forget_aliases(self) -> None:
         while self.aliases:
             name = self.aliases.pop()
             if getattr(sys.modules.get(name), "__name__", "").startswith(f"{self.package}."):
@@ -72,7 +76,7 @@ class ModelModule:
 
     def close(self) -> None:
         """Take the modules out of `sys.modules`."""
-        self.forget_aliases()
+        self._forget_aliases()
         _owners.pop(self.package, None)
         for name in [name for name in sys.modules if name == self.package or name.startswith(f"{self.package}.")]:
             del sys.modules[name]

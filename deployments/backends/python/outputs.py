@@ -82,7 +82,7 @@ class OutputReader:
 class _Output:
     """One configured output."""
 
-    __slots__ = ("bfloat16", "dtype", "known_shape", "model_name", "needs_work", "rank", "signature", "spec", "warned")
+    __slots__ = ("bfloat16", "dtype", "known_shape", "model_name", "needs_work", "signature", "spec", "warned")
 
     def __init__(self, signature: Signature, spec: TensorSpec) -> None:
         self.spec = spec

@@ -108,6 +108,18 @@ def test_repository_stays_as_it_was(tmp_path):
     instance.close()
 
 
+def test_folders_of_the_model_leave_sys_path_when_it_is_loaded(tmp_path):
+    initialize = "import os, sys; sys.path.insert(0, os.path.dirname(__file__))"
+    package = write_model(
+        tmp_path, model(initialize=initialize, execute="from late import value"), files={"1/late.py": "value = 4"}
+    )
+    path = list(sys.path)
+    [instance] = PythonBackend().load(package, instances(package))
+    assert sys.path == path
+    assert value_of(instance) == 4
+    instance.close()
+
+
 def test_model_knows_its_folder(tmp_path):
     package = write_model(
         tmp_path,

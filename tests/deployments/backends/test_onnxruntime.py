@@ -1,0 +1,298 @@
+import numpy as np
+import pytest
+from onnx_models import CPU, io, load, package_of, request_of, run, write_model
+
+from deployments.backends.backend import ModelLoadError
+from deployments.backends.onnxruntime import OnnxRuntimeBackend
+from protocol.errors import Internal, InvalidArgument
+from repository_loader.package import InstanceSpec
+
+F = np.float32
+DOUBLING = "max_batch_size: 8 " + io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
+
+
+@pytest.fixture
+def doubling(tmp_path):
+    """A graph that gives X + X as Y, and X as Z."""
+    return write_model(
+        tmp_path / "model.onnx",
+        ["Add X,X Y", "Identity X Z"],
+        ["X:FLOAT:n,2"],
+        ["Y:FLOAT:n,2", "Z:FLOAT:n,2"],
+    )
+
+
+@pytest.fixture
+def instance(doubling):
+    return load(doubling, DOUBLING + io("Z", "output", "FP32", 2))[0]
+
+
+def test_instances_share_one_session(doubling):
+    one, other = load(doubling, DOUBLING)
+    assert one._model is other._model and (one.name, other.name) == ("m_0", "m_1")
+    one.close()
+    assert run(other, {"X": F([[1, 2]])})[0].outputs["Y"].tolist() == [[2, 4]]
+
+
+def test_requests_are_joined_and_their_rows_handed_back(instance):
+    results = run(instance, {"X": F([[1, 1]])}, {"X": F([[2, 2], [3, 3]])}, {"X": F([[4, 4]])})
+    assert [result.outputs["Y"].tolist() for result in results] == [[[2, 2]], [[4, 4], [6, 6]], [[8, 8]]]
+    assert [list(result.outputs) for result in results] == [["Y", "Z"]] * 3
+
+
+def test_arrays_over_received_bytes_are_taken_as_they_are(instance):
+    received = b"?" + F([[1, 2]]).tobytes()
+    (result,) = run(instance, {"X": np.frombuffer(received, "<f4", offset=1).reshape(1, 2)})
+    assert result.outputs["Y"].tolist() == [[2, 4]]
+
+
+def test_only_the_requested_outputs_come_in_the_models_order(instance):
+    x = F([[1, 2]])
+    assert list(run(instance, request_of(outputs=("Z",), X=x))[0].outputs) == ["Z"]
+    assert list(run(instance, request_of(outputs=("Z", "Y"), X=x))[0].outputs) == ["Y", "Z"]
+    agreeing = run(instance, request_of(outputs=("Z",), X=x), request_of(outputs=("Z",), X=x))
+    assert [list(result.outputs) for result in agreeing] == [["Z"], ["Z"]]
+    differing = run(instance, request_of(outputs=("Z",), X=x), request_of(X=x), request_of(outputs=("Y",), X=x))
+    assert [list(result.outputs) for result in differing] == [["Z"], ["Y", "Z"], ["Y"]]
+
+
+def test_output_that_is_not_asked_for_is_not_computed(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Identity X Y", "MatMul X,X Z"],  # Z exists for two rows only
+        ["X:FLOAT:n,2"],
+        ["Y:FLOAT:n,2", "Z:FLOAT:n,2"],
+    )
+    (instance, _) = load(path, DOUBLING + io("Z", "output", "FP32", 2))
+    assert run(instance, request_of(outputs=("Y",), X=F([[1, 2]])))[0].outputs["Y"].tolist() == [[1, 2]]
+    with pytest.raises(Internal, match="onnx runtime error"):
+        run(instance, request_of(X=F([[1, 2]])))
+
+
+@pytest.mark.parametrize(
+    ("onnx_type", "config_type", "dtype"),
+    [
+        ("BOOL", "BOOL", "?"),
+        ("UINT8", "UINT8", "u1"),
+        ("UINT64", "UINT64", "u8"),
+        ("INT8", "INT8", "i1"),
+        ("INT64", "INT64", "i8"),
+        ("FLOAT16", "FP16", "f2"),
+        ("DOUBLE", "FP64", "f8"),
+        ("BFLOAT16", "BF16", "u2"),
+    ],
+)
+def test_datatype_goes_through(tmp_path, onnx_type, config_type, dtype):
+    path = write_model(tmp_path / "model.onnx", ["Identity X Y"], [f"X:{onnx_type}:n,2"], [f"Y:{onnx_type}:n,2"])
+    config = "max_batch_size: 8 " + io("X", "input", config_type, 2) + io("Y", "output", config_type, 2)
+    results = run(load(path, config)[0], {"X": np.array([[0, 1]], dtype)}, {"X": np.array([[1, 0]], dtype)})
+    assert [result.outputs["Y"].dtype for result in results] == [np.dtype(dtype)] * 2
+    assert [result.outputs["Y"].tolist() for result in results] == [[[0, 1]], [[1, 0]]]
+
+
+@pytest.fixture
+def echo(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Identity X Y"], ["X:STRING:n,2"], ["Y:STRING:n,2"])
+    return load(path, "max_batch_size: 8 " + io("X", "input", "STRING", 2) + io("Y", "output", "STRING", 2))[0]
+
+
+def test_bytes_come_back_as_bytes(echo):
+    sent = [np.array([[b"a", "é\0".encode()]], object), np.array([["text", b""]], object)]
+    results = run(echo, *[{"X": array} for array in sent])
+    assert [result.outputs["Y"].tolist() for result in results] == [[[b"a", "é\0".encode()]], [[b"text", b""]]]
+
+
+def test_bytes_that_are_not_text_fail_only_their_own_request(echo):
+    good, bad = np.array([[b"a", b"b"]], object), np.array([[b"a", b"\xff"]], object)
+    results = run(echo, {"X": good}, {"X": bad}, {"X": good})
+    assert isinstance(results[1], InvalidArgument) and "UTF-8" in str(results[1])
+    assert [results[index].outputs["Y"].tolist() for index in (0, 2)] == [[[b"a", b"b"]]] * 2
+
+
+def test_model_without_batch_dimension(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], ["X:FLOAT:2"], ["Y:FLOAT:2"])
+    (instance, _) = load(path, io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2))
+    assert run(instance, request_of(rows=1, X=F([1, 2])))[0].outputs["Y"].tolist() == [2, 4]
+
+
+def test_scalar_output_is_shaped_as_configured(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["ReduceSum X Y0", "Squeeze Y0 Y"], ["X:FLOAT:2"], ["Y:FLOAT:"])
+    (instance, _) = load(path, io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 1))
+    assert run(instance, request_of(rows=1, X=F([1, 2])))[0].outputs["Y"].tolist() == [3]
+
+
+def test_reshape_of_an_output_is_undone(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Identity X Y"], ["X:FLOAT:n,2,k"], ["Y:FLOAT:n,2,k"])
+    reshape = "reshape { shape: [2, -1] }"
+    config = "max_batch_size: 8 " + io("X", "input", "FP32", "2, -1") + io("Y", "output", "FP32", "1, 2, -1", reshape)
+    (instance, _) = load(path, config)
+    results = run(instance, {"X": np.ones((1, 2, 3), F)}, {"X": np.ones((2, 2, 3), F)})
+    assert [result.outputs["Y"].shape for result in results] == [(1, 1, 2, 3), (2, 1, 2, 3)]
+
+
+def test_ragged_inputs_are_joined_flat_with_their_boundaries(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Add X,X Y", "Identity E E1", "Identity S S1"],
+        ["X:FLOAT:n", "E:FLOAT:k", "S:INT32:r,1"],
+        ["Y:FLOAT:n", "E1:FLOAT:k", "S1:INT32:r,1"],
+    )
+    config = (
+        "max_batch_size: 8 "
+        + io("X", "input", "FP32", -1, "allow_ragged_batch: true")
+        + 'batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "E" data_type: TYPE_FP32 source_input: "X" } '
+        + 'batch_input { kind: BATCH_ITEM_SHAPE target_name: "S" data_type: TYPE_INT32 source_input: "X" } '
+        + 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" } '
+        + io("Y", "output", "FP32", -1)
+        + io("S1", "output", "INT32", 1)
+    )
+    (instance, _) = load(path, config)
+    for _ in range(2):
+        results = run(instance, {"X": F([[1, 2, 3]])}, {"X": F([[4]])})
+        assert [result.outputs["Y"].tolist() for result in results] == [[[2, 4, 6]], [[8]]]
+        assert [result.outputs["S1"].tolist() for result in results] == [[[3]], [[1]]]
+    (alone,) = run(instance, {"X": F([[1, 2]])})
+    assert alone.outputs["Y"].tolist() == [[2, 4]] and alone.outputs["S1"].tolist() == [[2]]
+
+
+def test_output_without_the_batchs_rows_is_an_error(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["NonZero X N", "Transpose N Y"], ["X:FLOAT:n,2"], ["Y:INT64:k,2"])
+    (instance, _) = load(path, "max_batch_size: 8 " + io("X", "input", "FP32", 2) + io("Y", "output", "INT64", 2))
+    with pytest.raises(Internal, match=r"failed to split the output tensor 'Y' in responses: expected batch size of 2"):
+        run(instance, {"X": np.ones((2, 2), F)})
+
+
+def test_error_of_the_runtime_has_tritons_form(instance):
+    with pytest.raises(Internal, match=r"^onnx runtime error 2: "):
+        run(instance, {"X": np.ones((1, 3), F)})
+
+
+X, Y = io("X", "input", "FP32", 2), io("Y", "output", "FP32", 2)
+REFUSED = {
+    "too many inputs": (
+        "max_batch_size: 8 " + X + io("W", "input", "FP32", 2) + Y,
+        "unable to load model 'm', configuration expects 2 inputs, model provides 1",
+    ),
+    "unknown input": (
+        "max_batch_size: 8 " + io("W", "input", "FP32", 2) + Y,
+        "unexpected inference input 'W', allowed inputs are: X",
+    ),
+    "unknown output": (
+        "max_batch_size: 8 " + X + io("W", "output", "FP32", 2),
+        "unexpected inference output 'W', allowed outputs are: Y, Z",
+    ),
+    "datatype": (
+        "max_batch_size: 8 " + io("X", "input", "INT32", 2) + Y,
+        "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'X', model provides TYPE_FP32",
+    ),
+    "shape with batching": (
+        "max_batch_size: 8 " + io("X", "input", "FP32", 3) + Y,
+        "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,2]) but the model configuration specifies 2 "
+        "dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
+        "making complete shape [-1,3])",
+    ),
+    "shape without batching": (
+        X + Y,
+        "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,2]) but the model configuration specifies 1 "
+        "dimensions (shape [2])",
+    ),
+    "optional input of a batching model": (
+        "max_batch_size: 8 " + X + io("I", "input", "FP32", 2, "optional: true") + Y,
+        "unable to load model 'm', optional input 'I' is not supported for models that support batching",
+    ),
+    "ragged input that is not flat": (
+        "max_batch_size: 8 " + io("X", "input", "FP32", 2, "allow_ragged_batch: true") + Y,
+        "unable to load model 'm', the model expects a ragged input 'X' to have shape [-1], but it has shape [-1,2]",
+    ),
+    "accelerator": (
+        DOUBLING + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "abacus" } } }',
+        "unknown Execution Accelerator 'abacus' is requested",
+    ),
+    "thread count": (
+        DOUBLING + 'parameters { key: "intra_op_thread_count" value { string_value: "many" } }',
+        "unable to load model 'm', 'intra_op_thread_count' is not an integer: 'many'",
+    ),
+    "boolean": (
+        DOUBLING + 'parameters { key: "enable_mem_arena" value { string_value: "perhaps" } }',
+        "unable to load model 'm', 'enable_mem_arena' is not a boolean: 'perhaps'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), REFUSED.values(), ids=REFUSED)
+def test_configuration_that_differs_from_the_graph_is_refused(tmp_path, text, reason):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Add X,I Y", "Identity X Z"],
+        ["X:FLOAT:n,2"],
+        ["Y:FLOAT:n,2", "Z:FLOAT:n,2"],
+        {"I": F([1, 1])},
+    )
+    if "optional" in text:
+        path = write_model(path, ["Add X,I Y"], ["X:FLOAT:n,2", "I:FLOAT:2"], ["Y:FLOAT:n,2"], {"I": F([1, 1])})
+    with pytest.raises(ModelLoadError) as caught:
+        load(path, text)
+    assert caught.value.reason == reason
+
+
+def test_fixed_batch_dimension_cannot_batch(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], ["X:FLOAT:1,2"], ["Y:FLOAT:1,2"])
+    with pytest.raises(
+        ModelLoadError, match=r"the first dimension must be -1; but shape expected by the model is \[1,2\]"
+    ):
+        load(path, DOUBLING)
+
+
+def test_optional_input_of_a_model_without_batching(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx", ["Add X,I Y"], ["X:FLOAT:2", "I:FLOAT:2"], ["Y:FLOAT:2"], {"I": F([10, 10])}
+    )
+    (instance, _) = load(path, X + io("I", "input", "FP32", 2, "optional: true") + Y)
+    assert run(instance, request_of(rows=1, X=F([1, 2])))[0].outputs["Y"].tolist() == [11, 12]
+    assert run(instance, request_of(rows=1, X=F([1, 2]), I=F([0, 0])))[0].outputs["Y"].tolist() == [1, 2]
+
+
+def test_file_that_is_not_there(tmp_path):
+    with pytest.raises(ModelLoadError, match=r"^unable to find '.*nothing.onnx' for model instance 'm_0'$"):
+        load(tmp_path / "nothing.onnx", DOUBLING)
+
+
+def test_file_that_is_not_a_model(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(ModelLoadError, match=r"^onnx runtime error 7: "):
+        load(tmp_path / "model.onnx", DOUBLING)
+
+
+def test_folder_with_a_model_in_it(doubling, tmp_path):
+    (instance, _) = load(tmp_path, DOUBLING)
+    assert run(instance, {"X": F([[1, 2]])})[0].outputs["Y"].tolist() == [[2, 4]]
+
+
+def test_session_is_set_up_as_configured(doubling):
+    text = DOUBLING + (
+        "optimization { graph { level: 2 } } "
+        'parameters { key: "intra_op_thread_count" value { string_value: "1" } } '
+        'parameters { key: "execution_mode" value { string_value: "1" } } '
+        'parameters { key: "enable_mem_pattern" value { string_value: "false" } } '
+        'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } } '
+    )
+    (instance, _) = OnnxRuntimeBackend().load(package_of(doubling, text, {"inter_op_thread_count": "3"}), CPU)
+    options = instance._model._session.get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 3)
+    assert "DISABLE_ALL" in str(options.graph_optimization_level) and "PARALLEL" in str(options.execution_mode)
+    assert not options.enable_mem_pattern and options.enable_cpu_mem_arena
+    assert run(instance, {"X": F([[1, 2]])})[0].outputs["Y"].tolist() == [[2, 4]]
+
+
+def test_kind_model_is_refused(doubling):
+    with pytest.raises(ModelLoadError, match="KIND_MODEL is not supported by onnxruntime"):
+        load(doubling, DOUBLING, [InstanceSpec("m_0", "MODEL", 0)])
+
+
+def test_gpu_that_is_not_there_never_becomes_the_cpu(doubling):
+    try:
+        (instance,) = load(doubling, DOUBLING, [InstanceSpec("m_0", "GPU", 0)])
+    except ModelLoadError as error:
+        assert "CUDAExecutionProvider is not available" in error.reason and "eagleray[cuda]" in error.reason
+    else:
+        assert instance._model._session.get_providers()[0] == "CUDAExecutionProvider"

@@ -1,0 +1,92 @@
+"""Whatever a file holds, reading it ends in a value or in the one error that the reader promises."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from repository_loader.config_text import MAX_CONFIG_BYTES, parse_config_text
+from repository_loader.onnx_graph import OnnxFileError, read_onnx_graph
+from repository_loader.repository import LoaderOptions, load_repositories
+from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, write
+
+WORDS = st.sampled_from(
+    [
+        *"{}[]<>:,;\"'#\n ",
+        "name",
+        "input",
+        "dims",
+        "instance_group",
+        "rate_limit_resources",
+        "model_repository_agents",
+        "agents",
+        "kind",
+        "parameters",
+        "key",
+        "value",
+        "cc_model_filenames",
+        "ensemble_scheduling",
+        "step",
+        "max_batch_size",
+        "count",
+        "reshape",
+        '"a"',
+        "1",
+        "-1",
+        "\\",
+        "é",
+    ]
+)
+
+
+@given(st.lists(WORDS, max_size=40).map(" ".join) | st.text(max_size=60))
+@settings(max_examples=400)
+def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
+    read = parse_config_text(text.encode("utf-8", "surrogatepass"), "c")
+    assert (read.config is None) == any(finding.severity == "error" for finding in read.findings)
+    lines = text.split("\n")
+    for finding in read.findings:
+        assert 1 <= finding.line <= len(lines) + 1
+        assert finding.column >= 1
+
+
+@given(st.lists(WORDS, max_size=30).map(" ".join))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_configuration_makes_a_model_or_a_failure(tmp_path: Path, text: str) -> None:
+    root = write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f"{TENSORS} {text}"})
+    model = load_repositories([root], LoaderOptions(), None).models["m"]
+    assert (model.failure is None) == bool(model.packages)
+    assert not (model.failure or "").startswith("reading model")
+
+
+@given(st.integers(0, len(BATCHING_ONNX) - 1), st.integers(0, 255))
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_damage_to_an_onnx_file_is_one_kind_of_error(tmp_path: Path, index: int, byte: int) -> None:
+    damaged = bytearray(BATCHING_ONNX)
+    damaged[index] = byte
+    (tmp_path / "model.onnx").write_bytes(damaged)
+    try:
+        read_onnx_graph(str(tmp_path))
+    except OnnxFileError:
+        pass
+
+
+LARGE = {
+    "aliases": 'rate_limit_resources { name: "a" }\n',
+    "adjacent strings": '"a"',
+    "map entries": 'parameters { key: "k" value { string_value: "v" } }\n',
+    "open braces": "{",
+    "open messages": "input {",
+    "quotes": '"\\',
+    "comments": "#\n",
+}
+
+
+@pytest.mark.parametrize("unit", LARGE.values(), ids=LARGE)
+def test_the_largest_file_is_read_in_seconds(unit: str) -> None:
+    text = ("name: " + unit * (MAX_CONFIG_BYTES // len(unit)))[:MAX_CONFIG_BYTES]
+    started_s = time.process_time()
+    parse_config_text(text.encode(), "c")
+    assert time.process_time() - started_s < 15
