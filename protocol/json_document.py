@@ -22,7 +22,7 @@ NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
 NON_STRING = "attempt to access JSON non-string as string"
 NON_ARRAY = "attempt to access JSON non-array as array"
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # matches wherever it starts: one pass
 _RAPIDJSON_TEXTS = (
     ("empty", "The document is empty."),
     ("content after document", "The document root must not be followed by other values."),
@@ -64,11 +64,14 @@ def parse(buffer: bytes | memoryview, limits: Limits) -> Any:
 
 
 def _check_elements(text: bytes, most: int) -> None:
-    """Raise `InvalidArgument` if there are more values than allowed, told by the commas between them.
+    """Raise `InvalidArgument` if there are more values than allowed, told by the commas and brackets before them.
 
     A value that takes two bytes in a document takes some sixty as an object: they must be counted before parsing.
     """
-    if text.count(b",") >= most and _STRING.sub(b"", text).count(b",") >= most:
+    if text.count(b",") + text.count(b"[") <= most:
+        return
+    text = _STRING.sub(b"", text)
+    if text.count(b",") + text.count(b"[") > most:
         raise InvalidArgument(f"request JSON has more than {most} elements")
 
 

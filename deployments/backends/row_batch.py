@@ -7,6 +7,7 @@ import numpy as np
 
 from protocol.errors import Internal
 from protocol.infer import Array, InferRequest, InferResponse
+from protocol.normalise import client_shape
 from protocol.signature import Signature, TensorSpec
 
 
@@ -51,7 +52,7 @@ def share_out(
                 f"model '{signature.model_name}' returned output '{name}' with shape {list(array.shape)} for a batch "
                 f"of {row_count}"
             )
-        shaped[name] = array.reshape(client_shape(spec, array.shape, batched)) if spec.reshaped else array
+        shaped[name] = to_client_shape(array, spec, signature) if spec.reshaped else array
     if len(requests) == 1:
         return [InferResponse(_requested(requests[0], shaped))]
     ends = accumulate(request.rows for request in requests)
@@ -61,14 +62,19 @@ def share_out(
     ]
 
 
-def client_shape(spec: TensorSpec, shape: tuple[int, ...], batched: bool) -> tuple[int, ...]:
-    """Return the shape that the client sees for a shape that the model made; sizes of -1 go over in order."""
-    batch, model_shape = (shape[:1], shape[1:]) if batched else ((), shape)
-    variable = [size for dim, size in zip(spec.model_dims, model_shape, strict=False) if dim == -1]
-    if len(variable) != spec.dims.count(-1):
-        return shape
-    sizes = iter(variable)
-    return batch + tuple(next(sizes) if dim == -1 else dim for dim in spec.dims)
+def to_client_shape(array: Array, spec: TensorSpec, signature: Signature) -> Array:
+    """Return an output as the client sees it: the configured `reshape` undone.
+
+    Raises:
+        Internal: the model's shape does not fit the configuration.
+    """
+    try:
+        return array.reshape(client_shape(spec, signature.max_batch_size > 0, array.shape))
+    except (ValueError, LookupError, RuntimeError):
+        raise Internal(
+            f"model '{signature.model_name}' returned output '{spec.name}' with shape {list(array.shape)}, which cannot "
+            f"be reshaped to {list(spec.dims)}"
+        ) from None
 
 
 def _requested(request: InferRequest, outputs: dict[str, Array]) -> dict[str, Array]:

@@ -97,8 +97,9 @@ def test_elements_and_bytes_are_bounded_on_both_sides() -> None:
 
 def test_elements_are_counted_before_they_are_parsed() -> None:
     limits = Limits(json_max_elements=4)
-    assert parse(b'["a,b,c,d,\\"e,f,g", 2, 3, 4]', limits)[1:] == [2, 3, 4]
-    for text in (b"[1,2,3,4,5]", b"[[],[],[],[],[]]", b'["a,b","c","d","e","f"]'):
+    assert parse(b"[1,2,3,4]", limits) == [1, 2, 3, 4]
+    assert parse(b'["a,[b,c,d,\\"e,f,g", 2, 3, 4]', limits)[1:] == [2, 3, 4]
+    for text in (b"[1,2,3,4,5]", b"[[],[],[],[],[]]", b'["a,b","c","d","e","f"]', b"[[[[[]]]]]"):
         with pytest.raises(InvalidArgument, match="request JSON has more than 4 elements"):
             parse(text, limits)
 

@@ -3,7 +3,6 @@
 A process, because the model is code that may print, hang or crash; Triton too imports it once only for this.
 """
 
-import ast
 import json
 import logging
 import os
@@ -15,11 +14,11 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
-from deployments.backends.python import config_json
+from repository_loader.completion import CompletionError, defines_auto_complete, merge_completed
+from repository_loader.config_json import ConfigJsonError, config_from_json, config_to_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,8 +27,6 @@ _EXIT_TIMEOUT_S = 5.0
 _MAX_RESULT_BYTES = 16 << 20
 _MAX_LOGGED_BYTES = 16 << 10
 _READ_BYTES = 1 << 16
-_TAKEN = ("max_batch_size", "input", "output")
-_SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 
 
 def complete(
@@ -46,11 +43,11 @@ def complete(
     if not os.path.isfile(file_path):
         shown = os.path.relpath(file_path, os.path.dirname(model_path))
         raise ModelLoadError(f"Python model file not found in '{shown}'")
-    if not _defines_auto_complete(Path(file_path)):
+    if not defines_auto_complete(file_path):
         return config
     task = {
         "name": config.name,
-        "config": config_json.to_json(config),
+        "config": config_to_json(config),
         "model_path": model_path,
         "version_path": version_path,
         "file_path": file_path,
@@ -58,25 +55,7 @@ def complete(
     result = _run(config.name, json.dumps(task).encode(), timeout_s)
     if "error" in result:
         raise ModelLoadError(str(result["error"]))
-    return _merge(config, result["config"])
-
-
-def _defines_auto_complete(file_path: Path) -> bool:
-    """Return False only if the model's class plainly has no such method: that saves the start of a process."""
-    try:
-        tree = ast.parse(file_path.read_bytes())
-    except (SyntaxError, ValueError):
-        return True  # the process tells what is wrong
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel":
-            own = {item.name for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
-            plain = not node.decorator_list and not node.keywords
-            plain = plain and all(isinstance(base, ast.Name) and base.id == "object" for base in node.bases)
-            assigned = any(
-                not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.Expr) for item in node.body
-            )
-            return "auto_complete_config" in own or not plain or assigned
-    return True
+    return config if result["config"] is None else _merge(config, result["config"])
 
 
 def _run(model_name: str, task: bytes, timeout_s: float) -> dict[str, Any]:
@@ -192,22 +171,15 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _merge(config: ModelConfig, completed: dict[str, Any]) -> ModelConfig:
-    taken: dict[str, Any] = {name: completed[name] for name in _TAKEN if name in completed}
-    if not any(config.HasField(name) for name in _SCHEDULERS):
-        taken |= {name: completed[name] for name in _SCHEDULERS if name in completed}
-    decoupled = completed.get("model_transaction_policy", {}).get("decoupled")
+def _merge(config: ModelConfig, returned: dict[str, Any]) -> ModelConfig:
+    merged = ModelConfig()
+    merged.CopyFrom(config)
     try:
-        parsed = config_json.from_dict(taken)
-    except json_format.ParseError as error:
+        merge_completed(merged, config_from_json(returned))
+    except ConfigJsonError as error:
         raise ModelLoadError(
             f"auto_complete_config function in model '{config.name}' must return a valid pb.ModelConfig object: {error}"
         ) from None
-    merged = ModelConfig()
-    merged.CopyFrom(config)
-    for field in taken:
-        merged.ClearField(field)
-    merged.MergeFrom(parsed)
-    if decoupled is not None:
-        merged.model_transaction_policy.decoupled = bool(decoupled)
+    except CompletionError as error:
+        raise ModelLoadError(str(error)) from None
     return merged

@@ -37,7 +37,7 @@ def _complete(task: dict[str, Any]) -> dict[str, Any]:
     if model_class is None:
         return {"error": f"Python model '{task['name']}' does not define the class 'TritonPythonModel'"}
     if not hasattr(model_class, "auto_complete_config"):
-        return {"config": {}}
+        return {"config": None}
     returned = model_class.auto_complete_config(ModelConfig(task["config"]))
     if not isinstance(returned, ModelConfig):
         function = f"auto_complete_config function in model '{task['name']}'"

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from deployments.backends.backend import ModelInstance, ModelLoadError
-from deployments.backends.python import config_json, pb_utils  # noqa: F401, models import pb_utils by its own name
+from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
 from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.response_sender import ReplyQueue
 from deployments.core.clock import Clock
 from protocol.signature import Signature
+from repository_loader.config_json import config_to_json
 from repository_loader.package import InstanceSpec, ModelPackage
 
 _LOG = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def model_class(module: ModelModule, model_name: str, file_path: str) -> Any:
 
 def _initialize_args(package: ModelPackage, spec: InstanceSpec) -> dict[str, str]:
     return {
-        "model_config": config_json.to_json(package.config),
+        "model_config": config_to_json(package.config),
         "model_instance_kind": spec.kind,
         "model_instance_name": spec.name,
         "model_instance_device_id": str(spec.device),

@@ -10,7 +10,7 @@ from deployments.backends.python.byte_tensor import to_bytes_elements
 from deployments.backends.python.errors import to_serving_error
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.tensor import Tensor
-from deployments.backends.row_batch import client_shape
+from deployments.backends.row_batch import to_client_shape
 from protocol.datatypes import of_array
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -109,7 +109,7 @@ class _Output:
                 )
             array = array.astype(self.dtype)
         if self.spec.reshaped:
-            array = array.reshape(client_shape(self.spec, array.shape, self.signature.max_batch_size > 0))
+            array = to_client_shape(array, self.spec, self.signature)
         return array
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
