@@ -6,6 +6,7 @@
 from typing import Any
 
 from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from app.ingress import Ingress
 from app.settings import Settings, environment
@@ -18,6 +19,7 @@ from repository_loader.repository import LoaderOptions
 APPLICATION = "eagleray"
 INGRESS = "Ingress"
 CONTROLLER = "RepositoryController"
+MAX_NODES = 1000
 
 
 def build(args: dict[str, Any]) -> serve.Application:
@@ -34,7 +36,14 @@ def build(args: dict[str, Any]) -> serve.Application:
     )
     ingress = serve.deployment(Ingress).options(
         name=INGRESS,
-        num_replicas=1,
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=1,
+            initial_replicas=1,
+            max_replicas=MAX_NODES,
+            upscale_delay_s=0.0,
+            downscale_delay_s=10.0,
+            policy=AutoscalingPolicy(policy_function="app.ingress_scaling:one_per_node"),
+        ),
         max_ongoing_requests=10_000,
         max_replicas_per_node=1,
         user_config={},

@@ -1,5 +1,7 @@
 """`eagleray serve`: a Ray cluster (started here, or one that runs), Eagleray on it, until it is told to stop."""
 
+import contextlib
+import io
 import logging
 import os
 import signal
@@ -9,6 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from app.builder import APPLICATION, CONTROLLER, INGRESS, build
 from app.ports import require_free
 from app.progress import Progress
@@ -17,6 +21,9 @@ from deployments.directory import UNAVAILABLE, Directory
 
 _START_TIMEOUT_S = 600.0
 _STEP_S = 0.25
+_EXIT_S = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 class StartFailed(Exception):
@@ -41,6 +48,7 @@ class LocalServer:
         self._options = options
         self._stop = threading.Event()
         self._signals = 0
+        self._directory = Directory()
 
     def run(self) -> int:
         """Start, show what loads, serve until SIGINT or SIGTERM, drain and stop.
@@ -57,7 +65,10 @@ class LocalServer:
             signal.signal(number, self._on_signal)
         with Progress() as progress:
             progress.say("starting Ray" if not self._options.address else f"joining Ray at {self._options.address}")
-            dashboard = self._start_ray()
+            try:
+                dashboard = self._start_ray()
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise StartFailed(f"Ray did not start: {error}") from error
             try:
                 self._deploy()
                 directory = self._wait(progress)
@@ -123,14 +134,14 @@ class LocalServer:
         """Show the directory until every model has been tried and the ingress can reach what loaded."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         controller, ingress = self._handle(CONTROLLER), self._handle(INGRESS)
-        directory = Directory()
+        directory = self._directory
         watch = controller.watch.remote(-1)
         while not self._stop.is_set():
             if time.monotonic() > deadline:
                 raise StartFailed(f"not ready after {_START_TIMEOUT_S:.0f} s")
             self._check_deployments()
             try:
-                directory = Directory.from_dict(watch.result(timeout_s=_STEP_S))
+                self._directory = directory = Directory.from_dict(watch.result(timeout_s=_STEP_S))
             except TimeoutError:
                 pass
             else:
@@ -174,18 +185,28 @@ class LocalServer:
         print("\nCtrl-C drains and stops.", flush=True)
 
     def _shut_down(self) -> None:
+        """Answer what is under way, stop Eagleray, then Ray if it was started here, and see that nothing is left."""
         import ray
         from ray import serve
 
         try:
             self._handle(INGRESS).drain.remote().result(timeout_s=self._settings.exit_timeout_secs + 5.0)
         except Exception as error:
-            logging.getLogger(__name__).debug("drain: %s", error)
-        if self._options.address:
-            for name in list(serve.status().applications):
-                serve.delete(name, _blocking=False)
-        serve.shutdown()
-        ray.shutdown()
+            logger.debug("the ingress could not be drained: %s", error)
+        started = psutil.Process().children(recursive=True)
+        # Ray prints what its own controllers say about each other's end.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            if self._options.address:
+                applications = {app for app, _ in self._directory.deployments} | {APPLICATION}
+                for name in applications & serve.status().applications.keys():
+                    serve.delete(name)
+            else:
+                serve.shutdown()
+            ray.shutdown()
+        _, alive = psutil.wait_procs(started, timeout=_EXIT_S)
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def _failed(entry: Any) -> bool:

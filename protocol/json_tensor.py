@@ -26,6 +26,7 @@ from protocol.json_document import (
 from protocol.limits import Limits
 from protocol.normalise import Shape, request_prefix
 
+_FP32_BOUND = float(2**128 - 2**103)  # from here on a double rounds to infinity
 _BINARY_ONLY = ("FP16", "BF16")
 _UNSAFE = re.compile(rb'["\\\x00-\x1f]')
 
@@ -140,11 +141,11 @@ def _floats(elements: list[float], datatype: DataType, name: str) -> Array:
         raise _out_of_range(datatype, name) from None
     if datatype.byte_size == 8:
         return wide
-    with np.errstate(over="ignore"):
-        narrow = wide.astype(datatype.numpy)
-    if not np.isfinite(narrow).all() and not (np.isfinite(narrow) == np.isfinite(wide)).all():
-        raise _out_of_range(datatype, name)
-    return narrow
+    if wide.size and not -_FP32_BOUND < wide.min() <= wide.max() < _FP32_BOUND:  # not so either if there is a NaN
+        beyond = np.abs(wide) >= _FP32_BOUND
+        if np.isfinite(wide[beyond]).any():
+            raise _out_of_range(datatype, name)
+    return wide.astype(datatype.numpy)
 
 
 def _integers(elements: list[int], datatype: DataType, name: str) -> Array:

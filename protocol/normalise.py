@@ -90,6 +90,8 @@ def effective_priority(signature: Signature, priority: int) -> int:
 
 def _check_names(signature: Signature, names: list[str], prefix: str) -> None:
     configured = signature.inputs
+    if names == list(configured):
+        return
     required = [name for name, spec in configured.items() if not spec.optional]
     sent = set(names)
     missing = [name for name in required if name not in sent]
@@ -142,17 +144,21 @@ def _check_tensor(signature: Signature, name: str, datatype: str, shape: Shape, 
         )
     batched = signature.max_batch_size > 0
     expected = (-1, *spec.dims) if batched else spec.dims
-    if any(dim < 0 for dim in shape):
+    if min(shape, default=0) < 0:
         raise InvalidArgument(
             f"{prefix}All input dimensions should be specified for input '{name}' for model '{model}', "
             f"got {dims_text(shape)}"
         )
-    if len(shape) != len(expected) or any(want not in (-1, dim) for want, dim in zip(expected, shape, strict=True)):
+    if not _fits(shape, expected):
         raise InvalidArgument(
             f"{prefix}unexpected shape for input '{name}' for model '{model}'. Expected {dims_text(expected)}, "
             f"got {dims_text(shape)}. {_BATCHING_NOTE if batched else ''}"
         )
     return model_shape(spec, batched, shape)
+
+
+def _fits(shape: Shape, expected: Shape) -> bool:
+    return len(shape) == len(expected) and all([want in (-1, dim) for want, dim in zip(expected, shape, strict=True)])
 
 
 def _substitute(before: Shape, after: Shape, batched: bool, shape: Shape) -> Shape:

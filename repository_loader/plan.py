@@ -101,7 +101,8 @@ class _Planner:
         for package in model.packages:
             overrides = read_overrides(package.config)
             parts = self._parts(package.config)
-            placement = self._placement(overrides, parts)
+            steps = step_models(package.config) if is_ensemble(package.config) else ()
+            placement = self._placement(overrides, parts, steps)
             base = ModelPlan(
                 package.name,
                 package.version,
@@ -109,7 +110,7 @@ class _Planner:
                 placement,
                 (),
                 files_bytes(package.file_path) if package.file_path else 0,
-                step_models(package.config) if is_ensemble(package.config) else (),
+                steps,
             )
             if placement == "isolated":
                 for part in parts:
@@ -123,7 +124,10 @@ class _Planner:
                 embedded.append(plan)
         return deployments, packed, embedded
 
-    def _placement(self, overrides: Overrides, parts: Sequence[_Part]) -> Placement:
+    def _placement(self, overrides: Overrides, parts: Sequence[_Part], steps: Sequence[str]) -> Placement:
+        # Only the ingress itself can reach what is embedded in it.
+        if any(model.name in steps for model in self._embedded):
+            return "embedded"
         wanted = overrides.placement or self._settings.placement
         on_gpu = any(part.on_gpu for part in parts)
         if on_gpu and (wanted == "packed" or overrides.placement is None):

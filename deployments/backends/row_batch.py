@@ -70,10 +70,10 @@ def to_client_shape(array: Array, spec: TensorSpec, signature: Signature) -> Arr
     """
     try:
         return array.reshape(client_shape(spec, signature.max_batch_size > 0, array.shape))
-    except (ValueError, LookupError, RuntimeError):
+    except (ValueError, StopIteration):
         raise Internal(
-            f"model '{signature.model_name}' returned output '{spec.name}' with shape {list(array.shape)}, which cannot "
-            f"be reshaped to {list(spec.dims)}"
+            f"model '{signature.model_name}' returned output '{spec.name}' with shape {list(array.shape)}, which "
+            f"cannot be reshaped to {list(spec.dims)}"
         ) from None
 
 

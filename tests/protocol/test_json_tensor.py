@@ -54,8 +54,9 @@ def test_single_precision_overflows_only_by_name() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         array = read([float("inf"), float("-inf"), float("nan"), 3.4e38], "FP32")
+        assert read([3.4028235e38, -3.4028235e38], "FP32").tolist() == [3.4028234663852886e38, -3.4028234663852886e38]
         assert np.isinf(array[:2]).all() and np.isnan(array[2]) and np.isfinite(array[3])
-        for data in ([3.5e38], [-3.5e38], [float("nan"), 3.5e38]):
+        for data in ([3.5e38], [-3.4028236e38], [float("nan"), 3.5e38]):
             with pytest.raises(InvalidArgument, match="value out of range of FP32 for input 'I'"):
                 read(data, "FP32")
 

@@ -328,3 +328,12 @@ def test_every_plan_holds_together(
                 assert {spec.kind for spec in planned.specs} <= {"CPU", "MODEL"}
     assert make_plan(whole, settings, resources) == plan
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_an_ensemble_of_an_embedded_model_is_embedded_too() -> None:
+    plan = make_plan(
+        snapshot(model("inner", parameter("placement", "embedded")), model("other"), ensemble("outer", "inner", "other")),
+        PlanSettings(placement="packed"),
+        CPUS,
+    )
+    assert [embedded.name for embedded in plan.embedded] == ["inner", "outer"]

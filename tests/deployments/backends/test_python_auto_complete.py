@@ -1,6 +1,6 @@
 """`auto_complete_config` of models, run in a process of its own."""
 
-from pathlib import Path
+import os
 
 import pytest
 from python_models import write_model
@@ -112,15 +112,14 @@ def test_failure_is_the_reason(tmp_path, before, body, reason):
 
 
 def test_hanging_model_and_what_it_started_are_ended(tmp_path):
-    before = "import os, subprocess, time"
-    note = tmp_path / "pid"
-    body = (
-        f"child = subprocess.Popen(['sleep', '600']); open({str(note)!r}, 'w').write(str(child.pid)); time.sleep(600)"
-    )
-    with pytest.raises(ModelLoadError, match=r"auto_complete_config of model 'auto' did not return within 2 s"):
-        completed(tmp_path, COMPLETE.format(before=before, body=body), timeout_s=2.0)
-    status = Path(f"/proc/{note.read_text()}/stat")
-    assert not status.exists() or status.read_text().split()[2] == "Z"
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as alive:
+        body = f"subprocess.Popen(['sleep', '600'], stdout=open({str(fifo)!r}, 'w')); time.sleep(600)"
+        with pytest.raises(ModelLoadError, match=r"auto_complete_config of model 'auto' did not return within 2 s"):
+            completed(tmp_path, COMPLETE.format(before="import subprocess, time", body=body), timeout_s=2.0)
+        os.set_blocking(alive.fileno(), True)
+        assert alive.read(1) == b""  # comes when the last process that can write is gone
 
 
 def test_process_imports_no_framework(tmp_path):

@@ -292,6 +292,17 @@ def test_undoes_reshape_of_an_output(load):
     assert run(instance, request_of(X=floats(1)))[0].outputs["Y"].shape == (5, 2, 3)
 
 
+def test_output_that_cannot_be_reshaped_fails_only_its_request(load):
+    config = ECHO_CONFIG.replace(
+        'output { name: "Y" data_type: TYPE_FP32 dims: [-1] }',
+        'output { name: "Y" data_type: TYPE_FP32 dims: [4] reshape { shape: [2, 2] } }',
+    )
+    instance = load(ECHO, config)
+    wrong, right = run(instance, request_of(X=floats(1, 2)), request_of(X=np.zeros((1, 2, 2), np.float32)))
+    assert wrong.message == "model 'echo' returned output 'Y' with shape [1, 2], which cannot be reshaped to [4]"
+    assert right.outputs["Y"].shape == (1, 4)
+
+
 @pytest.mark.parametrize("size", [4, 100_000], ids=["small", "large"])
 @pytest.mark.parametrize(
     "expression", ["self.kept", "self.kept[0:1]", "self.kept.reshape(1, -1)"], ids=["array", "slice", "reshaped"]
