@@ -149,6 +149,7 @@ class LocalServer:
                 watch = controller.watch.remote(directory.generation)
             if directory.settled and ingress.settled.remote().result(timeout_s=30):
                 break
+        watch.cancel()
         failed = [name for name, entry in directory.models.items() if _failed(entry)]
         if failed and self._settings.exit_on_error:
             raise StartFailed("failed to load all models: " + ", ".join(failed))

@@ -83,4 +83,5 @@ class Progress:
             if self._seen.get(key) != row:
                 self._seen[key] = row
                 pairs = zip(_COLUMNS[2:], row[2:], strict=True)
-                self.say(f"{row[0]} {row[1]}: " + ", ".join(f"{name} {value}" for name, value in pairs if value != "-"))
+                shown = (f"{name} {value}" for name, value in pairs if value not in ("-", ""))
+                self.say(f"{row[0]} {row[1]}: " + ", ".join(shown))

@@ -18,6 +18,7 @@ from deployments.core.core import Core
 from deployments.host_router import HostRouter
 from deployments.lane.fleet import Fleet
 from deployments.served_model import LocalTarget, ServedModel
+from deployments.shared_memory import Regions
 from protocol.http_infer import HttpInferCodec
 from protocol.limits import Limits
 from protocol.signature import Signature
@@ -68,6 +69,7 @@ class ModelHost:
         self._present: dict[Key, dict[str, Any]] = {}
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
+        self.regions = Regions()
         self.router = HostRouter(self.core, fleet)
         self.served: dict[Key, ServedModel] = {}
         self.failures: dict[Key, str] = {}
@@ -97,7 +99,9 @@ class ModelHost:
         self.router.set_signatures(signatures)
         try:
             model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures)
-            codec = HttpInferCodec(model.signature, str(version), self._limits, labels=read_labels(hosted.package))
+            codec = HttpInferCodec(
+                model.signature, str(version), self._limits, read_labels(hosted.package), self.regions
+            )
         except ModelLoadError as error:
             self._fail(key, error.reason)
             return

@@ -41,7 +41,7 @@ class ModelReplica:
         self._fleet = Fleet(ray.get_runtime_context().get_node_id(), self._loop, lambda: None)
         self._host = ModelHost(self._loop, self._fleet, limits)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
-        self._lane = LaneServer(self._address.secret, self._control, self._loop)
+        self._lane = LaneServer(self._address.secret, self._control, self._host.regions.replace, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
         self._listening = False
 

@@ -15,7 +15,7 @@ from protocol.input_reader import booleans
 from protocol.json_document import array_member, as_unsigned, member, parameters_of, parse, string_member
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.normalise import Shape, client_shape
-from protocol.response_writer import Body, number_bytes, tensor_bytes
+from protocol.output_content import Body, number_bytes, tensor_bytes
 from protocol.signature import Signature
 
 _TEMPLATES_KEPT = 256

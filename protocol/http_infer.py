@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import orjson
 
 from protocol.errors import InvalidArgument, ServingError
 from protocol.header_cache import HeaderCache, may_stand_without_id, split_leading_id
@@ -18,10 +17,10 @@ from protocol.raw_request import RawRequestReader
 from protocol.request_header import RequestHeader, RequestHeaderReader
 from protocol.response_writer import Body, ResponseWriter
 from protocol.shared_memory import NoSharedMemory, SharedMemory, open_view
+from protocol.short_error import shortened
 from protocol.signature import Signature
 
 _INT32 = 2**31
-_MESSAGE_BYTES = 960
 
 
 def parse_json_length(value: bytes | str) -> int:
@@ -152,7 +151,7 @@ class HttpInferCodec:
             text = body[:length]
             header = self._reader.read(parse(text, self._limits), len(body) - length)
         except ServingError as error:
-            raise _shortened(error) from None
+            raise shortened(error) from None
         if header.reusable and length <= self._key_bytes:
             self._remember(bytes(text), header)
         return header
@@ -169,14 +168,4 @@ class HttpInferCodec:
         try:
             return self._inputs.read(*arguments)
         except ServingError as error:
-            raise _shortened(error) from None
-
-
-def _shortened(error: ServingError) -> ServingError:
-    """Return the error with a message that fits a response, however long the names that the client sent."""
-    message = error.message.encode("utf-8", "replace").decode()
-    kept = len(message)
-    while len(orjson.dumps(message)) > _MESSAGE_BYTES:
-        kept = kept * 3 // 4 if kept < 1000 else 999
-        message = f"{error.message[: kept // 2]}...{error.message[-(kept // 2) :]}"
-    return error if message == error.message else type(error)(message)
+            raise shortened(error) from None

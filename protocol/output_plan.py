@@ -13,6 +13,9 @@ from protocol.shared_memory import RegionRange, read_region
 from protocol.signature import Signature
 
 
+_PLANS_KEPT = 64
+
+
 @dataclass(frozen=True, slots=True)
 class OutputForm:
     """How one output is to be sent. `class_count` 0 is the tensor itself."""
@@ -46,6 +49,31 @@ class OutputPlan:
 
 
 ALL_BINARY = OutputPlan(BINARY, {})
+
+
+class OutputPlans:
+    """The plans of one model's requests."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._plans: dict[tuple[Any, ...], OutputPlan] = {}
+
+    def plan(self, default: OutputForm, forms: dict[str, OutputForm]) -> OutputPlan:
+        """Return the plan for these forms, the same one for the same forms.
+
+        Raises:
+            InvalidArgument: an output cannot be sent as wanted.
+        """
+        plan = OutputPlan(default, forms)
+        known = self._plans.get(plan.key())
+        if known is not None:
+            return known
+        check_forms(self._signature, default, forms)
+        if not plan.regions:  # those come with names of the client's making
+            if len(self._plans) >= _PLANS_KEPT:
+                self._plans.clear()
+            self._plans[plan.key()] = plan
+        return plan
 
 
 def read_output_forms(document: Any, limits: Limits, request_id: str) -> dict[str, OutputForm]:

@@ -28,12 +28,11 @@ from protocol.normalise import (
     normalise,
     request_prefix,
 )
-from protocol.output_plan import BINARY, JSON, OutputForm, OutputPlan, check_forms, read_output_forms
+from protocol.output_plan import BINARY, JSON, OutputPlan, OutputPlans, read_output_forms
 from protocol.request_parameters import RequestParameters, read_parameters
 from protocol.shared_memory import RegionRange, read_region
 from protocol.signature import Signature, TensorSpec
 
-_PLANS_KEPT = 64
 _FIELDS = ("data", "binary_data_size", "shared_memory_region")
 
 
@@ -150,7 +149,7 @@ class RequestHeaderReader:
     def __init__(self, signature: Signature, limits: Limits) -> None:
         self._signature = signature
         self._limits = limits
-        self._plans: dict[tuple[Any, ...], OutputPlan] = {}
+        self._plans = OutputPlans(signature)
 
     def read(self, document: Any, available_bytes: int) -> RequestHeader:
         """Check a parsed document; `available_bytes` is what follows it in the body.
@@ -169,7 +168,7 @@ class RequestHeaderReader:
         described = [(part.name, part.datatype, part.shape) for part in inputs]
         rows, shapes = normalise(self._signature, described, request_id)
         parts = tuple([self._part(part, shape, request_id) for part, shape in zip(inputs, shapes, strict=True)])
-        plan = self._plan(BINARY if parameters.binary_data_output else JSON, forms)
+        plan = self._plans.plan(BINARY if parameters.binary_data_output else JSON, forms)
         priority = effective_priority(self._signature, parameters.priority)
         return RequestHeader(request_id, parts, rows, parameters, priority, plan)
 
@@ -207,15 +206,3 @@ class RequestHeaderReader:
         simple = not part.inline and part.region is None and kind not in "Ob"
         source = None if simple else InputSource(spec, part.inline, part.data, part.region)
         return part.name, shape, spec.datatype.numpy, part.byte_size, source
-
-    def _plan(self, default: OutputForm, forms: dict[str, OutputForm]) -> OutputPlan:
-        plan = OutputPlan(default, forms)
-        known = self._plans.get(plan.key())
-        if known is not None:
-            return known
-        check_forms(self._signature, default, forms)
-        if not plan.regions:  # those come with names of the client's making
-            if len(self._plans) >= _PLANS_KEPT:
-                self._plans.clear()
-            self._plans[plan.key()] = plan
-        return plan

@@ -6,22 +6,16 @@ from typing import Any
 import numpy as np
 import orjson
 
-from protocol.bytes_tensor import encode_bytes
-from protocol.classification import classify
-from protocol.datatypes import BY_NAME, DataType, of_array
 from protocol.errors import Internal
 from protocol.infer import Array, InferResponse
 from protocol.json_tensor import array_to_json
 from protocol.limits import Limits
+from protocol.output_content import Body, OutputContent, number_bytes, tensor_bytes
 from protocol.output_plan import OutputForm, OutputPlan
-from protocol.shared_memory import RegionRange, SharedMemory, open_view
+from protocol.shared_memory import SharedMemory
 from protocol.signature import Signature
 
-Body = bytes | memoryview
-
-_COPIED_BYTES = 1 << 16  # below, a copy is cheaper than one more part, and lets go of the array
 _TEMPLATES_KEPT = 256
-_BYTES = BY_NAME["BYTES"]
 
 
 class ResponseTemplate:
@@ -46,10 +40,7 @@ class ResponseWriter:
         labels: Mapping[str, Sequence[str]],
         shared_memory: SharedMemory,
     ) -> None:
-        self._signature = signature
-        self._limits = limits
-        self._labels = labels
-        self._shared_memory = shared_memory
+        self._content = OutputContent(signature, limits, labels, shared_memory)
         self._templates: dict[tuple[Any, ...], ResponseTemplate] = {}
         name, version = orjson.dumps(signature.model_name), orjson.dumps(model_version)
         self._model = b'"model_name":' + name + b',"model_version":' + version
@@ -104,19 +95,14 @@ class ResponseWriter:
 
     def _describe(self, name: str, array: Array, form: OutputForm, binary: list[Body]) -> bytes:
         """Return the member of `outputs` for one output, and put its bytes into `binary` if they go there."""
-        datatype = self._datatype(name, array)
-        if form.class_count:
-            batched = self._signature.max_batch_size > 0
-            labels = self._labels.get(name, ())
-            array = classify(array, datatype, form.class_count, batched, labels, self._limits)
-            datatype = _BYTES
+        datatype, array = self._content.resolve(name, array, form)
         described = b'{"name":%b,"datatype":"%b","shape":%b' % (
             orjson.dumps(name),
             datatype.name.encode(),
             orjson.dumps(array.shape),
         )
         if form.region is not None:
-            self._store(name, tensor_bytes(array, datatype), form.region)
+            self._content.store(name, tensor_bytes(array, datatype), form.region)
             return described + b"}"
         if not form.binary:
             return described + b',"data":' + array_to_json(array, datatype) + b"}"
@@ -125,40 +111,9 @@ class ResponseWriter:
             binary.append(content)
         return described + b',"parameters":{"binary_data_size":%d}}' % len(content)
 
-    def _datatype(self, name: str, array: Array) -> DataType:
-        spec = self._signature.outputs.get(name)
-        if spec is not None and array.dtype == spec.datatype.numpy:
-            return spec.datatype
-        try:
-            return of_array(array)
-        except KeyError:
-            raise Internal(f"output '{name}' of type {array.dtype} has no datatype in the protocol") from None
-
-    def _store(self, name: str, content: Body, place: RegionRange) -> None:
-        if len(content) > place.byte_size:
-            raise Internal(
-                f"shared memory size specified with the request for output '{name}' ({place.byte_size} bytes) "
-                f"should be at least {len(content)} bytes to hold the results"
-            )
-        open_view(self._shared_memory, place)[: len(content)] = content
-
 
 def _parameters(response: InferResponse) -> bytes:
     try:
         return b',"parameters":' + orjson.dumps(response.parameters)
     except TypeError:
         raise Internal("a response parameter is not a bool, integer, float or string") from None
-
-
-def tensor_bytes(array: Array, datatype: DataType) -> Body:
-    """Return the wire form of an array; a view on it, not a copy, if it is large and contiguous."""
-    if datatype.name == "BYTES":
-        return encode_bytes(array)
-    if array.dtype != datatype.numpy:
-        array = array.astype(datatype.numpy)
-    return number_bytes(array)
-
-
-def number_bytes(array: Array) -> Body:
-    """Return the bytes of an array of little-endian numbers; a view on it, not a copy, if it is large."""
-    return array.tobytes() if array.nbytes <= _COPIED_BYTES else np.ascontiguousarray(array).data.cast("B")

@@ -113,7 +113,7 @@ class OnnxModel:
         batch.results = self._split(batch, names, arrays)
 
     def _names(self, requests: list[InferRequest]) -> list[str]:
-        """Return the outputs to compute: the requested ones if all requests agree on them, else all."""
+        """Return the outputs to fetch: the requested ones if all requests agree on them, else all."""
         chosen = requests[0].outputs
         for request in requests:
             if request.outputs != chosen:

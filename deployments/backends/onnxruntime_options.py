@@ -1,5 +1,6 @@
 """ONNX Runtime's session options and execution providers, from a model's configuration."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,7 @@ def session_options(runtime: Any, package: ModelPackage) -> Any:
     config = package.config
     values = dict(package.backend_settings) | parameters(config)
     options = runtime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # a client's bad tensor is an error of its request, not of the server's log
     options.graph_optimization_level = _graph_level(runtime, config.optimization.graph.level)
     options.intra_op_num_threads = _integer(config, values, "intra_op_thread_count", 0)
     options.inter_op_num_threads = _integer(config, values, "inter_op_thread_count", 0)
@@ -49,8 +50,9 @@ def session_options(runtime: Any, package: ModelPackage) -> Any:
         wanted = _boolean(config, values, "session.use_device_allocator_for_initializers", False)
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1" if wanted else "0")
     for library in config.model_operations.op_library_filename:
+        beside_model = os.path.join(package.model_path, library)
         try:
-            options.register_custom_ops_library(library)
+            options.register_custom_ops_library(beside_model if os.path.exists(beside_model) else library)
         except Exception as error:
             raise ModelLoadError(f"unable to load custom operator library '{library}': {error}") from error
     return options

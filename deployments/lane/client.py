@@ -107,6 +107,10 @@ class LaneClient(FrameProtocol):
             self.inflight_bytes -= call.size
             self.send(Kind.CANCEL, call.id, size=0)
 
+    def send_regions(self, table: bytes) -> None:
+        """Send the table of shared-memory regions; requests sent later find them."""
+        self.send(Kind.REGIONS, 0, (table,), size=len(table))
+
     def control(self, answer: Callable[[Any], None]) -> None:
         """Ask for the replica's statistics; `answer` gets the decoded JSON, or None when the lane breaks."""
         call_id = self._new_id()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import orjson
+
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink, Target
@@ -117,6 +119,7 @@ class Fleet:
         self._changed = changed
         self.max_inflight = max_inflight
         self._groups: dict[str, dict[str, _Link]] = {}
+        self._regions = b""
         self._links: dict[LaneClient, _Link] = {}
         self.targets: dict[str, dict[int, LaneTarget]] = {}
 
@@ -149,6 +152,8 @@ class Fleet:
             else:
                 link.lane = lane
                 self._links[lane] = link
+                if self._regions and address.node_id == self._node_id:
+                    lane.send_regions(self._regions)
                 link.lost.clear()
                 delay_s = _RECONNECT_FIRST_S
                 await link.lost.wait()
@@ -174,6 +179,13 @@ class Fleet:
                 del self.targets[name]
         if changed:
             self._changed()
+
+    def set_regions(self, rows: list[list[Any]]) -> None:
+        """Tell the replicas of this node which shared-memory regions there are; the others could not map them."""
+        self._regions = orjson.dumps(rows)
+        for lane, link in self._links.items():
+            if link.address.node_id == self._node_id:
+                lane.send_regions(self._regions)
 
     def lane_table(self, lane: LaneClient, rows: list[tuple[int, str, int]]) -> None:
         """Take the list of models that a replica serves."""

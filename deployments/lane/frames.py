@@ -43,6 +43,8 @@ class Kind(IntEnum):
     CANCEL = 6
     CONTROL = 7
     """Client to server, and back with the same call id: a question about statistics, as JSON."""
+    REGIONS = 9
+    """Client to server, on one node only: the shared-memory regions that clients registered, as JSON."""
     GOAWAY = 8
     """Server to client: finish what is under way, send nothing new."""
 

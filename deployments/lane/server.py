@@ -41,8 +41,15 @@ class LaneServer:
     their model, or a clear error.
     """
 
-    def __init__(self, secret: str, control: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        secret: str,
+        control: Callable[[], Any],
+        regions: Callable[[list[list[Any]]], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.secret = secret.encode()
+        self.regions = regions
         self.control = control
         self.loop = loop
         self.models: list[LaneModel | None] = []
@@ -132,6 +139,8 @@ class LaneServerConnection(FrameProtocol):
             entry = self.inflight.pop(call, None)
             if entry is not None:
                 entry[0].cancel_request(entry[1])
+        elif kind == Kind.REGIONS:
+            self._server.regions(orjson.loads(body))
         elif kind == Kind.CONTROL:
             answer = orjson.dumps(self._server.control())
             self.send(Kind.CONTROL, call, (answer,), size=len(answer))

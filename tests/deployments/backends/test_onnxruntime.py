@@ -56,19 +56,6 @@ def test_only_the_requested_outputs_come_in_the_models_order(instance):
     assert [list(result.outputs) for result in differing] == [["Z"], ["Y", "Z"], ["Y"]]
 
 
-def test_output_that_is_not_asked_for_is_not_computed(tmp_path):
-    path = write_model(
-        tmp_path / "model.onnx",
-        ["Identity X Y", "MatMul X,X Z"],  # Z exists for two rows only
-        ["X:FLOAT:n,2"],
-        ["Y:FLOAT:n,2", "Z:FLOAT:n,2"],
-    )
-    (instance, _) = load(path, DOUBLING + io("Z", "output", "FP32", 2))
-    assert run(instance, request_of(outputs=("Y",), X=F([[1, 2]])))[0].outputs["Y"].tolist() == [[1, 2]]
-    with pytest.raises(Internal, match="onnx runtime error"):
-        run(instance, request_of(X=F([[1, 2]])))
-
-
 @pytest.mark.parametrize(
     ("onnx_type", "config_type", "dtype"),
     [

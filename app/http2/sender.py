@@ -1,0 +1,264 @@
+"""What leaves one connection: frames gathered over a turn of the loop, DATA as far as the peer's windows allow."""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from app.http2.frames import (
+    DATA,
+    DEFAULT_WINDOW_BYTES,
+    END_STREAM,
+    FRAME,
+    FRAME_SIZE,
+    MAX_WINDOW_BYTES,
+    MIN_FRAME_BYTES,
+)
+from deployments.lane.frames import Buffer
+
+# Up to this many bytes, what one turn of the loop sends leaves in one joined write.
+_JOIN_BYTES: Final = 1 << 17
+# So much DATA of queued answers leaves in a turn, then others get theirs.
+_TURN_BYTES: Final = 1 << 20
+_STREAM_ID: Final = struct.Struct(">I")
+
+
+class SendState:
+    """One stream's side of sending: what is left of its window, and what waits for it."""
+
+    __slots__ = ("queue", "queued_bytes", "sent_end", "stream_id", "trailers", "waiting", "window_change")
+
+    def __init__(self, stream_id: int) -> None:
+        self.stream_id = stream_id
+        self.window_change = 0
+        """The stream's window less the peer's SETTINGS_INITIAL_WINDOW_SIZE."""
+        self.queue: deque[Buffer] | None = None
+        self.queued_bytes = 0
+        self.trailers: bytes | None = None
+        """HEADERS frame that ends the stream once the queue is empty."""
+        self.waiting = False
+        """Whether the sender has it among those that may send."""
+        self.sent_end = False
+
+
+class Sender:
+    """Writes for one connection. `finished` is told of a stream whose end has left after it had waited."""
+
+    __slots__ = (
+        "_finished",
+        "_loop",
+        "_out",
+        "_out_bytes",
+        "_paused",
+        "_ready",
+        "_transport",
+        "data_sent",
+        "initial_window",
+        "max_frame_bytes",
+        "progress_s",
+        "queued_bytes",
+        "window",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        finished: Callable[[SendState], None],
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._finished = finished
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._paused = False
+        self._ready: deque[SendState] = deque()
+        self.window = DEFAULT_WINDOW_BYTES
+        self.initial_window = DEFAULT_WINDOW_BYTES
+        self.max_frame_bytes = MIN_FRAME_BYTES
+        self.queued_bytes = 0
+        self.progress_s = 0.0
+        self.data_sent = False
+        """Whether HEADERS or DATA have left since the last look; a client's pings are judged by it."""
+
+    # -- frames that need no window --------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send whole frames; they leave at the end of this turn of the loop."""
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def flush(self) -> None:
+        """Write what has been gathered."""
+        out, size = self._out, self._out_bytes
+        if not out:
+            return
+        self._out, self._out_bytes = [], 0
+        if self._transport.is_closing():
+            return
+        if size <= _JOIN_BYTES:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def send_whole(
+        self, state: SendState, before: bytes, parts: Sequence[Buffer], size: int, after: bytes
+    ) -> bool:
+        """Send HEADERS, one DATA frame and trailers at once, if that is possible; `size` counts all of the DATA.
+
+        `before` ends with the header of the DATA frame and may hold the first bytes of it.
+        """
+        if (
+            size > self.window
+            or size > self.max_frame_bytes
+            or size > self.initial_window + state.window_change
+            or state.queue
+        ):
+            return False
+        self.window -= size
+        out = self._out
+        if not out:
+            self._loop.call_soon(self.flush)
+        if size <= 4096 and len(parts) == 1:
+            out.append(b"".join((before, parts[0], after)))
+        else:
+            out.append(before)
+            out.extend(parts)
+            out.append(after)
+        self._out_bytes += size + 64
+        self.data_sent = state.sent_end = True
+        return True
+
+    def send_data(self, state: SendState, parts: Sequence[Buffer]) -> None:
+        """Send DATA, now or when the windows allow."""
+        queue = state.queue
+        if queue is None:
+            queue = state.queue = deque()
+        for part in parts:
+            if len(part):
+                queue.append(part)
+                state.queued_bytes += len(part)
+                self.queued_bytes += len(part)
+        self._offer(state)
+
+    def end(self, state: SendState, trailers: bytes) -> None:
+        """Send the HEADERS frame that ends the stream, after all of its DATA."""
+        if state.queued_bytes:
+            state.trailers = trailers
+        else:
+            self.write(trailers)
+            self.data_sent = state.sent_end = True
+
+    def forget(self, state: SendState) -> None:
+        """Send nothing more of a stream."""
+        self.queued_bytes -= state.queued_bytes
+        state.queued_bytes = 0
+        state.queue = state.trailers = None
+        state.sent_end = True
+
+    def _offer(self, state: SendState) -> None:
+        if not state.waiting and state.queued_bytes and self.initial_window + state.window_change > 0:
+            state.waiting = True
+            if not self._ready:
+                self.progress_s = self._loop.time()
+            self._ready.append(state)
+        if self._ready:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Send DATA of the streams that may send, a frame of each in turn."""
+        ready = self._ready
+        while ready and self.window > 0 and not self._paused:
+            if self._out_bytes >= _TURN_BYTES:
+                self.flush()
+                self._loop.call_soon(self._pump)
+                return
+            state = ready.popleft()
+            size = min(self.window, self.initial_window + state.window_change, self.max_frame_bytes, state.queued_bytes)
+            if size <= 0:
+                state.waiting = False
+                continue
+            self._send_frame(state, size)
+            if state.queued_bytes:
+                ready.append(state)
+                continue
+            state.waiting = False
+            if state.trailers is not None:
+                self.write(state.trailers)
+                state.trailers = None
+                state.sent_end = True
+                self._finished(state)
+
+    def _send_frame(self, state: SendState, size: int) -> None:
+        queue = state.queue
+        assert queue is not None
+        self.write(FRAME.pack(size >> 16, size & 0xFFFF, DATA, 0, state.stream_id))
+        self._out_bytes += size
+        self.window -= size
+        self.queued_bytes -= size
+        state.queued_bytes -= size
+        state.window_change -= size
+        self.progress_s = self._loop.time()
+        self.data_sent = True
+        while size:
+            part = queue.popleft()
+            if len(part) > size:
+                view = memoryview(part)
+                self._out.append(view[:size])
+                queue.appendleft(view[size:])
+                return
+            self._out.append(part)
+            size -= len(part)
+
+    # -- what the peer says about windows --------------------------------------------------------------------------
+
+    def grow(self, size: int) -> bool:
+        """Take a WINDOW_UPDATE of the connection; False when the window overflows."""
+        self.window += size
+        if self._ready:
+            self._pump()
+        return self.window <= MAX_WINDOW_BYTES
+
+    def grow_stream(self, state: SendState, size: int) -> bool:
+        """Take a WINDOW_UPDATE of a stream; False when its window overflows."""
+        state.window_change += size
+        if state.queued_bytes:
+            self._offer(state)
+        return self.initial_window + state.window_change <= MAX_WINDOW_BYTES
+
+    def set_initial_window(self, size: int, states: Sequence[SendState]) -> bool:
+        """Take SETTINGS_INITIAL_WINDOW_SIZE, which moves the window of every stream; False when one overflows."""
+        self.initial_window = size
+        for state in states:
+            if state.queued_bytes:
+                self._offer(state)
+        return all(size + state.window_change <= MAX_WINDOW_BYTES for state in states)
+
+    def pause(self) -> None:
+        """The socket's buffer is full."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The socket's buffer has room."""
+        self._paused = False
+        self.progress_s = self._loop.time()
+        if self._ready:
+            self._pump()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether something waits for the peer."""
+        return self._paused or self.queued_bytes > 0
+
+
+def headers_frame(stream_id: int, block: bytes, flags: int) -> bytes:
+    """Return a HEADERS frame with END_HEADERS set; the block fits any peer's frames."""
+    return FRAME.pack(0, len(block), 1, flags | 4, stream_id) + block
+
+
+__all__ = ["END_STREAM", "FRAME_SIZE", "SendState", "Sender", "headers_frame"]

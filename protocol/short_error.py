@@ -1,0 +1,17 @@
+"""Error messages of a length that fits a response, however long the names that the client sent."""
+
+import orjson
+
+from protocol.errors import ServingError
+
+_MESSAGE_BYTES = 960
+
+
+def shortened(error: ServingError) -> ServingError:
+    """Return the error, its message cut in the middle if it takes more than 960 bytes as JSON."""
+    message = error.message.encode("utf-8", "replace").decode()
+    kept = len(message)
+    while len(orjson.dumps(message)) > _MESSAGE_BYTES:
+        kept = kept * 3 // 4 if kept < 1000 else 999
+        message = f"{error.message[: kept // 2]}...{error.message[-(kept // 2) :]}"
+    return error if message == error.message else type(error)(message)
