@@ -12,10 +12,11 @@ from protocol.infer import InferRequest, InferResponse, Reply
 from protocol.input_reader import InputReader
 from protocol.json_document import parse
 from protocol.limits import DEFAULT_LIMITS, Limits
+from protocol.output_content import Body
 from protocol.output_plan import ALL_BINARY
 from protocol.raw_request import RawRequestReader
 from protocol.request_header import RequestHeader, RequestHeaderReader
-from protocol.response_writer import Body, ResponseWriter
+from protocol.response_writer import ResponseWriter
 from protocol.shared_memory import NoSharedMemory, SharedMemory, open_view
 from protocol.short_error import shortened
 from protocol.signature import Signature

@@ -55,6 +55,7 @@ class InferRequest:
         "parameters",
         "priority",
         "queued_ns",
+        "ran",
         "received_ns",
         "reply",
         "rows",
@@ -91,5 +92,6 @@ class InferRequest:
         self.context = context  # what the transport needs to answer; the core never looks at it
         self.encoding = encoding  # what the codec that decoded it needs to encode its responses
         self.cancelled = False
+        self.ran = False
         self.received_ns = 0
         self.queued_ns = 0

@@ -12,7 +12,6 @@ from protocol.normalise import request_prefix
 from protocol.shared_memory import RegionRange, read_region
 from protocol.signature import Signature
 
-
 _PLANS_KEPT = 64
 
 

@@ -1,7 +1,6 @@
 """What leaves one connection: frames gathered over a turn of the loop, DATA as far as the peer's windows allow."""
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -9,9 +8,9 @@ from typing import Final
 from app.http2.frames import (
     DATA,
     DEFAULT_WINDOW_BYTES,
-    END_STREAM,
+    END_HEADERS,
     FRAME,
-    FRAME_SIZE,
+    HEADERS,
     MAX_WINDOW_BYTES,
     MIN_FRAME_BYTES,
 )
@@ -21,7 +20,6 @@ from deployments.lane.frames import Buffer
 _JOIN_BYTES: Final = 1 << 17
 # So much DATA of queued answers leaves in a turn, then others get theirs.
 _TURN_BYTES: Final = 1 << 20
-_STREAM_ID: Final = struct.Struct(">I")
 
 
 class SendState:
@@ -258,7 +256,5 @@ class Sender:
 
 def headers_frame(stream_id: int, block: bytes, flags: int) -> bytes:
     """Return a HEADERS frame with END_HEADERS set; the block fits any peer's frames."""
-    return FRAME.pack(0, len(block), 1, flags | 4, stream_id) + block
+    return FRAME.pack(0, len(block), HEADERS, flags | END_HEADERS, stream_id) + block
 
-
-__all__ = ["END_STREAM", "FRAME_SIZE", "SendState", "Sender", "headers_frame"]

@@ -19,17 +19,19 @@ class ModelLoadError(Exception):
 class Batch:
     """Requests that run together, and what came of them.
 
-    The instance sets `results` (one response or error for each request, same order) and the two inner times; the
+    The instance sets `results` (one response or error for each request, same order) and the two inner times; that of
+    a decoupled model sets `answered` instead of results, and its responses reach `request.reply` by themselves. The
     scheduler sets the outer ones. Times are monotonic nanoseconds: from `start_ns` to `infer_start_ns` inputs are
     gathered, until `infer_end_ns` the model runs, until `end_ns` outputs are taken apart.
     """
 
-    __slots__ = ("end_ns", "infer_end_ns", "infer_start_ns", "requests", "results", "rows", "start_ns")
+    __slots__ = ("answered", "end_ns", "infer_end_ns", "infer_start_ns", "requests", "results", "rows", "start_ns")
 
     def __init__(self, requests: list[InferRequest], rows: int) -> None:
         self.requests = requests
         self.rows = rows
         self.results: Sequence[InferResponse | ServingError] = ()
+        self.answered = False
         self.start_ns = 0
         self.infer_start_ns = 0
         self.infer_end_ns = 0
@@ -58,7 +60,7 @@ class ModelInstance(Protocol):
 
 
 class Backend(Protocol):
-    """Loads model versions of one framework."""
+    """Loads model versions of one framework; made with the core's clock, or None."""
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
         """Load the version and return one instance for each spec; blocking, called on a worker thread.

@@ -15,6 +15,7 @@ from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.onnxruntime_checks import check_graph
 from deployments.backends.onnxruntime_options import CPU, CUDA, providers, run_options, session_options
 from deployments.backends.ragged import batch_input, scatter
+from deployments.core.clock import Clock
 from protocol.datatypes import BY_ENUM
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -31,6 +32,9 @@ _CHOICES_KEPT = 64
 
 class OnnxRuntimeBackend:
     """Loads ONNX files; the framework is imported with the first of them."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
         """Open the model once per device and return an instance for each spec; `Backend.load`."""

@@ -14,6 +14,7 @@ import numpy as np
 from deployments.backends import torch_naming
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.row_batch import concatenate, runs, share_out
+from deployments.core.clock import Clock
 from protocol.errors import Internal
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
@@ -30,6 +31,9 @@ _default_thread_count = 0
 
 class PyTorchBackend:
     """Loads PyTorch models; instances on one device share one module, whose `forward` releases the GIL."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
         """Load the module once for each device.

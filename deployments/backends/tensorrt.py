@@ -10,6 +10,7 @@ import numpy as np
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.row_batch import concatenate, runs, share_out
+from deployments.core.clock import Clock
 from protocol.errors import Internal
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
@@ -18,6 +19,9 @@ from repository_loader.package import InstanceSpec, ModelPackage
 
 class TensorRTBackend:
     """Loads engines; instances on one GPU share the engine, each has its execution context, stream and buffers."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
         """Deserialize the engine once for each GPU.

@@ -107,7 +107,7 @@ class InstancePool:
         batch.start_ns = self._now_ns()
         try:
             instance.execute(batch)
-            if len(batch.results) != len(batch.requests):
+            if len(batch.results) != len(batch.requests) and not batch.answered:
                 raise Internal(_failure(instance, f"{len(batch.results)} results for {len(batch.requests)} requests"))
         except ServingError as error:
             batch.results = [error] * len(batch.requests)

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import cast
 
 from deployments.backends.backend import Backend, ModelInstance, ModelLoadError
@@ -61,12 +60,14 @@ async def load(
     Raises:
         ModelLoadError: with the reason that the repository index shows.
     """
-    prepared = await asyncio.to_thread(prepare, package, specs)
+    prepared = await asyncio.to_thread(prepare, package, specs, clock)
     return assemble(prepared, clock, router, step_signatures)
 
 
-def prepare(package: ModelPackage, specs: Sequence[InstanceSpec]) -> PreparedModel:
+def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None = None) -> PreparedModel:
     """Load the instances and warm them up; blocks, and may run on any thread.
+
+    `clock` is needed by decoupled models only, whose responses it brings to the loop.
 
     Raises:
         ModelLoadError: the backend is unknown or not installed, or the model does not load or fails its warm-up.
@@ -74,7 +75,7 @@ def prepare(package: ModelPackage, specs: Sequence[InstanceSpec]) -> PreparedMod
     started_ns = time.monotonic_ns()
     signature = Signature.from_config(package.config)
     statistics = ModelStatistics()
-    instances = [] if _is_ensemble(package) else _load_instances(package, specs)
+    instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock)
     try:
         warm_up(package, signature, instances, statistics)
     except BaseException:
@@ -126,9 +127,9 @@ def _scheduler(
     raise ModelLoadError(f"unable to load model '{package.name}', {choice} is not supported")
 
 
-def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None) -> list[ModelInstance]:
     try:
-        instances = _backend(package.config.backend).load(package, specs)
+        instances = _backend(package.config.backend, clock).load(package, specs)
     except ModelLoadError:
         raise
     except ImportError as error:
@@ -139,16 +140,15 @@ def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec]) -> lis
     return instances
 
 
-@cache
-def _backend(name: str) -> Backend:
-    """Return the one object that loads a backend's models in this process."""
+def _backend(name: str, clock: Clock | None) -> Backend:
+    """Return the one object that loads a backend's models for a core."""
     where = BACKENDS.get(name)
     if where is None:
         raise ModelLoadError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
         )
     module, _, kind = where.partition(":")
-    return cast(Backend, getattr(importlib.import_module(module), kind)())
+    return cast(Backend, getattr(importlib.import_module(module), kind)(clock))
 
 
 def _not_installed(package: ModelPackage, error: ImportError) -> ModelLoadError:

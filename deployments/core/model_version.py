@@ -7,6 +7,7 @@ from typing import Any
 
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool
+from deployments.core.response_streams import ResponseStreams
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.scheduler import Scheduler
 from protocol.infer import InferRequest
@@ -16,6 +17,7 @@ from repository_loader.package import ModelPackage
 log = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT_S = 30.0
+_STREAM_POLL_S = 0.02
 
 
 class ModelVersion:
@@ -25,7 +27,7 @@ class ModelVersion:
     scheduler's own methods. `pool` is None for an ensemble.
     """
 
-    __slots__ = ("_clock", "cancel", "package", "pool", "scheduler", "signature", "statistics", "submit")
+    __slots__ = ("_clock", "cancel", "package", "pool", "scheduler", "signature", "statistics", "streams", "submit")
 
     def __init__(
         self,
@@ -41,7 +43,8 @@ class ModelVersion:
         self.statistics = statistics
         self.scheduler = scheduler
         self.pool = pool
-        self.submit: Callable[[InferRequest], None] = scheduler.submit
+        self.streams = ResponseStreams(statistics, clock) if signature.decoupled else None
+        self.submit: Callable[[InferRequest], None] = scheduler.submit if self.streams is None else self._submit_stream
         self.cancel: Callable[[InferRequest], None] = scheduler.cancel
         self._clock = clock
 
@@ -59,17 +62,26 @@ class ModelVersion:
         """Return the statistics, JSON-safe."""
         return self.statistics.snapshot(self.name, self.version, self._clock.now_ns())
 
+    def _submit_stream(self, request: InferRequest) -> None:
+        assert self.streams is not None
+        self.streams.open(request)
+        self.scheduler.submit(request)
+
     async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Refuse new requests, answer those that were taken, and free the instances.
 
         What is still queued after `timeout_s` is refused; a batch that still runs then gets as long again to finish.
         """
-        drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        drained: asyncio.Future[None] = loop.create_future()
+        deadline_s = loop.time() + timeout_s
         self.scheduler.drain(lambda: None if drained.done() else drained.set_result(None))
         try:
             await asyncio.wait_for(drained, timeout_s)
         except TimeoutError:
             log.warning("model '%s' version %d did not drain in %g s", self.name, self.version, timeout_s)
             self.scheduler.abandon()
+        while self.streams is not None and self.streams.open_count and loop.time() < deadline_s:
+            await asyncio.sleep(_STREAM_POLL_S)
         if self.pool is not None:
             await asyncio.to_thread(self.pool.close, min(timeout_s, CLOSE_TIMEOUT_S))

@@ -85,7 +85,14 @@ class ModelStatistics:
         start_ns = batch.start_ns
         end_ns = batch.end_ns
         count = request_ns = queue_ns = rows = 0
-        for request, result in zip(batch.requests, batch.results, strict=True):
+        if batch.answered:
+            # Whether these succeed is known when their last response has come: `record_stream`.
+            for request in batch.requests:
+                request.ran = True
+                queue_ns += start_ns - request.queued_ns
+            rows = batch.rows
+            count = len(batch.requests)
+        for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
             if isinstance(result, ServingError):
                 self.record_failure(BACKEND, end_ns - request.received_ns)
             else:
@@ -98,8 +105,9 @@ class ModelStatistics:
         input_ns = batch.infer_start_ns - start_ns
         infer_ns = batch.infer_end_ns - batch.infer_start_ns
         output_ns = end_ns - batch.infer_end_ns
-        self.success_count += count
-        self.success_ns += request_ns
+        if not batch.answered:
+            self.success_count += count
+            self.success_ns += request_ns
         self.queue_ns += queue_ns
         self.compute_count += count
         self.compute_input_ns += input_ns * count
@@ -115,6 +123,11 @@ class ModelStatistics:
         size.input_ns += input_ns
         size.infer_ns += infer_ns
         size.output_ns += output_ns
+
+    def record_stream(self, duration_ns: int) -> None:
+        """Count a decoupled model's request whose last response has come."""
+        self.success_count += 1
+        self.success_ns += duration_ns
 
     def record_failure(self, reason: str, duration_ns: int) -> None:
         """Count a queued request that failed; `reason` is one of `REASONS`."""

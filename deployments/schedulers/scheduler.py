@@ -132,7 +132,7 @@ class PoolScheduler:
 
     def _answer(self, batch: Batch) -> None:
         self._statistics.record_batch(batch)
-        for request, result in zip(batch.requests, batch.results, strict=True):
+        for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
             try:
                 request.reply(request, result)
             except Exception:

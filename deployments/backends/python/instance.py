@@ -199,7 +199,7 @@ class PythonInstance:
 class DecoupledPythonInstance(PythonInstance):
     """Runs batches of a decoupled model.
 
-    It leaves `batch.results` empty: every response reaches `request.reply` by itself, on the loop's thread, the last
+    It marks the batch as answered: every response reaches `request.reply` by itself, on the loop's thread, the last
     one with `final` or as an error, during `execute` or long after it.
     """
 
@@ -233,7 +233,7 @@ class DecoupledPythonInstance(PythonInstance):
         except (Exception, SystemExit) as error:
             self._fail(error, batch, senders)
         batch.infer_end_ns = monotonic_ns()
-        batch.results = ()
+        batch.answered = True
 
     def _finish(self, done: "Future[Any]", batch: Batch, senders: list[Any]) -> None:
         try:

@@ -47,6 +47,9 @@ class DoublerBackend:
     made: list[Doubler]
     error: Exception | None = None
 
+    def __init__(self, clock=None):
+        pass
+
     def load(self, package, specs):
         if self.error is not None:
             raise self.error
@@ -61,7 +64,6 @@ def backend(monkeypatch):
     monkeypatch.setitem(loader.BACKENDS, "doubler", f"{__name__}:DoublerBackend")
     yield
     DoublerBackend.error = None
-    loader._backend.cache_clear()
 
 
 def package_of(text="", path=""):

@@ -1,0 +1,551 @@
+"""One HTTP/2 connection: cuts what arrives into frames and hands it to streams; every frame that is due leaves together.
+
+A request whose header block was seen before and whose DATA comes in one frame costs two dictionary look-ups here.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, cast
+
+from app.http2 import frames
+from app.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME, FRAME_SIZE, HEADERS, PADDED, Http2Error
+from app.http2.header_blocks import HeaderBlocks, HeaderList
+from app.http2.limits import Http2Limits
+from app.http2.peer_settings import apply_settings
+from app.http2.pings import Pings
+from app.http2.reservations import Reservations
+from app.http2.sender import Sender, SendState
+from app.http2.stream import Stream
+from app.http2.token_bucket import TokenBucket
+from deployments.lane.frames import Buffer
+
+# The connection's own receive window is as large as it can be and replenished in bulk: streams bound the memory.
+_REPLENISH_BYTES: Final = 16 << 20
+_WRITE_BUFFER_BYTES: Final = 1 << 19
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class Head(Protocol):
+    """What an application made of a list of headers."""
+
+    def open(self, connection: "Http2Connection", stream_id: int) -> Stream | None:
+        """Return a new stream for a request with these headers; None when they are malformed."""
+        ...
+
+
+class Application(Protocol):
+    """Whose connections these are."""
+
+    loop: asyncio.AbstractEventLoop
+    http2: Http2Limits
+    connections: "set[Http2Connection]"
+
+    def read_head(self, headers: HeaderList, too_large: bool) -> Head:
+        """Make a head of a list of headers; it may be opened any number of times."""
+        ...
+
+
+class Http2Connection(asyncio.Protocol):
+    """The server's side of a connection."""
+
+    def __init__(self, application: Application) -> None:
+        limits = application.http2
+        now_s = application.loop.time()
+        self.application = application
+        self.limits = limits
+        self.loop = application.loop
+        self.streams: dict[int, Stream] = {}
+        self.initial_credit_bytes = limits.initial_window_bytes
+        self.reservations = Reservations(limits.max_buffered_bytes)
+        self.incomplete: dict[Stream, float] = {}
+        """Streams in the middle of a message, and when it must have arrived."""
+        self.table_update = b""
+        """What the next header block must begin with (RFC 7541 §4.2)."""
+        self.sender: Sender = cast(Sender, None)
+        self.closing = False
+        self._transport: asyncio.Transport | None = None
+        self._blocks: HeaderBlocks[Head] = HeaderBlocks(application.read_head, limits)
+        self._heads = self._blocks.known
+        self._pings = Pings(limits, now_s)
+        self._resets = TokenBucket(limits.max_resets_burst, limits.max_resets_per_s, now_s)
+        self._controls = TokenBucket(limits.max_control_frames_burst, limits.max_control_frames_per_s, now_s)
+        self._rest = b""
+        self._greeted = False
+        self._block: tuple[int, int, list[bytes]] | None = None
+        self._data_left = 0
+        self._data_stream_id = 0
+        self._data_flags = 0
+        self._last_id = 0
+        self._unreturned_bytes = 0
+        self._going = False
+        self._opened_s = now_s
+        self._deadline_s = now_s + limits.preface_timeout_s
+
+    # -- the transport's side --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say the settings; refuse a connection too many, and TLS without ALPN's h2 (RFC 9113 §3.2)."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self.sender = Sender(self._transport, self.loop, self._finished)
+        application, limits = self.application, self.limits
+        application.connections.add(self)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self.fail(Http2Error(frames.INADEQUATE_SECURITY, "ALPN did not choose h2"))
+            return
+        self.sender.write(
+            frames.settings(
+                {
+                    frames.SETTINGS_MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+                    frames.SETTINGS_INITIAL_WINDOW_SIZE: limits.initial_window_bytes,
+                    frames.SETTINGS_MAX_FRAME_SIZE: limits.max_frame_bytes,
+                    frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+                }
+            )
+            + frames.window_update(0, frames.MAX_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
+        )
+        if len(application.connections) > limits.max_connections:
+            self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, "too many connections"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up what is under way."""
+        self.closing = True
+        self._transport = None
+        self.application.connections.discard(self)
+        self._abort_streams()
+
+    def pause_writing(self) -> None:
+        """The client reads slowly: neither send more nor take more."""
+        self.sender.pause()
+        if self._transport is not None and not self.closing:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.sender.resume()
+        if self._transport is not None and not self.closing:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        if self.closing:
+            return
+        self._pings.heard = True
+        try:
+            if not self._greeted:
+                data = self._greet(data)
+            elif self._data_left:
+                data = self._continue_data(data)
+            elif self._rest:
+                data = self._rest + data
+            self._feed(data)
+        except Http2Error as error:
+            self.fail(error)
+
+    def _greet(self, data: bytes) -> bytes:
+        data = self._rest + data
+        preface = frames.PREFACE
+        needed = len(preface) + FRAME_SIZE
+        if data[: len(preface)] != preface[: len(data)]:
+            raise Http2Error(frames.PROTOCOL_ERROR, "this port speaks gRPC over HTTP/2")
+        if len(data) < needed:
+            self._rest = data
+            return b""
+        if data[len(preface) + 3] != frames.SETTINGS:
+            raise Http2Error(frames.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+        self._greeted = True
+        return data[len(preface) :]
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _feed(self, data: bytes) -> None:
+        """Work through whole frames; DATA is handed on in pieces as they come."""
+        if not self._greeted:
+            return
+        unpack, streams, heads = FRAME.unpack_from, self.streams, self._heads
+        max_frame_bytes = self.limits.max_frame_bytes
+        offset, end, received = 0, len(data), 0
+        while end - offset >= FRAME_SIZE:
+            high, low, kind, flags, stream_id = unpack(data, offset)
+            length = high << 16 | low
+            start = offset + FRAME_SIZE
+            stop = start + length
+            if length > max_frame_bytes or self._block is not None:
+                self._check(kind, stream_id, length)
+            if kind == DATA and not flags & PADDED:
+                if stop > end:
+                    self._begin_data(stream_id, flags, length, data[start:])
+                    offset = end
+                    break
+                stream = streams.get(stream_id)
+                received += length
+                if stream is None or stream.peer_ended or not length:
+                    self._odd_data(stream, stream_id, flags, length)
+                else:
+                    stream.receive(data[start:stop], flags & END_STREAM != 0)
+            elif stop > end:
+                self._check_size(kind, length)
+                break
+            elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
+                block = data[start:stop]
+                self._open(stream_id, flags, heads.get(block), block)
+            else:
+                received += self._take(kind, flags, stream_id & frames.MAX_STREAM_ID, data[start:stop])
+            if self.closing:
+                return
+            offset = stop
+        self._note_progress(data, offset, received)
+
+    def _note_progress(self, data: bytes, offset: int, received: int) -> None:
+        """Keep what is left, and set the deadline for the rest of it."""
+        self._rest = data[offset:] if offset < len(data) else b""
+        if self._rest or self._data_left or self._block is not None:
+            if offset or not self._deadline_s:
+                self._deadline_s = self.loop.time() + self.limits.body_timeout_s
+        else:
+            self._deadline_s = 0.0
+        self._unreturned_bytes += received
+        if self._unreturned_bytes >= _REPLENISH_BYTES:
+            self.sender.write(frames.window_update(0, self._unreturned_bytes))
+            self._unreturned_bytes = 0
+
+    def _check(self, kind: int, stream_id: int, length: int) -> None:
+        if length > self.limits.max_frame_bytes:
+            raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
+        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block[0]):
+            raise Http2Error(frames.PROTOCOL_ERROR, "header block not continued")
+
+    def _check_size(self, kind: int, length: int) -> None:
+        """Refuse to wait for a frame that could not be taken anyway."""
+        if kind != DATA and length > self.limits.max_header_block_bytes + 6:
+            raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
+
+    def _begin_data(self, stream_id: int, flags: int, length: int, data: bytes) -> None:
+        self._data_stream_id, self._data_flags, self._data_left = stream_id, flags, length
+        if stream_id not in self.streams:
+            self._odd_data(None, stream_id, flags, length)
+        self._continue_data(data)
+
+    def _continue_data(self, data: bytes) -> bytes:
+        """Hand on the next piece of a DATA frame; returns what follows the frame."""
+        size = len(data)
+        piece = data if size <= self._data_left else data[: self._data_left]
+        self._data_left -= len(piece)
+        self._unreturned_bytes += len(piece)
+        stream = self.streams.get(self._data_stream_id)
+        if stream is not None:
+            if stream.peer_ended:
+                self.reset(stream, frames.STREAM_CLOSED)
+            elif piece:
+                stream.receive(piece, not self._data_left and self._data_flags & END_STREAM != 0)
+        return data[len(piece) :]
+
+    def _odd_data(self, stream: Stream | None, stream_id: int, flags: int, length: int) -> None:
+        """Take DATA that is empty, or belongs to no open stream."""
+        if stream is None:
+            if not stream_id & 1 or stream_id > self._last_id:
+                raise Http2Error(frames.PROTOCOL_ERROR, "DATA on an idle stream")
+            # The stream was closed from here; what the client had sent before it knew is dropped.
+            return
+        if stream.peer_ended:
+            self.reset(stream, frames.STREAM_CLOSED)
+        elif flags & END_STREAM:
+            stream.receive(b"", True)
+        else:
+            self._count_control()
+
+    def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> int:
+        """Take any frame but the two common ones; returns the size of DATA."""
+        if kind == DATA:
+            return self._padded_data(stream_id, flags, payload)
+        if kind == HEADERS:
+            self._take_headers(stream_id, flags, payload)
+        elif kind == frames.CONTINUATION:
+            self._take_continuation(flags, payload)
+        elif kind == frames.WINDOW_UPDATE:
+            self._take_window_update(stream_id, payload)
+        elif kind == frames.SETTINGS:
+            self._take_settings(flags, stream_id, payload)
+        elif kind == frames.PING:
+            self._take_ping(flags, stream_id, payload)
+        elif kind == frames.RST_STREAM:
+            self._take_rst_stream(stream_id, payload)
+        elif kind == frames.PUSH_PROMISE:
+            raise Http2Error(frames.PROTOCOL_ERROR, "a client cannot push")
+        elif kind == frames.GOAWAY and stream_id:
+            raise Http2Error(frames.PROTOCOL_ERROR, "GOAWAY on a stream")
+        else:
+            if kind == frames.PRIORITY and len(payload) != 5:
+                raise Http2Error(frames.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
+            self._count_control()
+        return 0
+
+    def _padded_data(self, stream_id: int, flags: int, payload: bytes) -> int:
+        data = frames.unpadded(payload)
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.peer_ended:
+            self._odd_data(stream, stream_id, flags, len(payload))
+        elif stream.spend(len(payload) - len(data)):
+            stream.grant(len(payload) - len(data))
+            if data or flags & END_STREAM:
+                stream.receive(data, flags & END_STREAM != 0)
+            else:
+                self._count_control()
+        return len(payload)
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _take_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if flags & PADDED:
+            payload = frames.unpadded(payload)
+        if flags & frames.PRIORITISED:
+            if len(payload) < 5:
+                raise Http2Error(frames.FRAME_SIZE_ERROR, "HEADERS too short")
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            self._open(stream_id, flags, self._heads.get(payload), payload)
+        else:
+            self._block = (stream_id, flags, [payload])
+
+    def _take_continuation(self, flags: int, payload: bytes) -> None:
+        if self._block is None:
+            raise Http2Error(frames.PROTOCOL_ERROR, "CONTINUATION of nothing")
+        stream_id, first_flags, pieces = self._block
+        pieces.append(payload)
+        limits = self.limits
+        if len(pieces) > limits.max_continuation_count + 1 or sum(map(len, pieces)) > limits.max_header_block_bytes:
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
+        if flags & END_HEADERS:
+            self._block = None
+            block = b"".join(pieces)
+            self._open(stream_id, first_flags, self._heads.get(block), block)
+
+    def _open(self, stream_id: int, flags: int, head: Head | None, block: bytes) -> None:
+        """Open a stream, or take the trailers of one."""
+        if stream_id <= self._last_id or not stream_id & 1:
+            self._take_trailers(stream_id, flags, block)
+            return
+        if head is None:
+            if len(block) > self.limits.max_header_block_bytes:
+                raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
+            head = self._blocks.decode(block)
+        if self._going:
+            return
+        self._last_id = stream_id
+        streams = self.streams
+        if len(streams) >= self.limits.max_concurrent_streams:
+            self._count_control()
+            self.sender.write(frames.rst_stream(stream_id, frames.REFUSED_STREAM))
+            return
+        stream = head.open(self, stream_id)
+        if stream is None:
+            self._count_reset()
+            self.sender.write(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
+            return
+        streams[stream_id] = stream
+        if flags & END_STREAM:
+            stream.receive(b"", True)
+
+    def _take_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            raise Http2Error(frames.PROTOCOL_ERROR, "HEADERS on a stream that is not open")
+        if len(block) > self.limits.max_header_block_bytes:
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
+        self._blocks.fields(block)
+        if stream.peer_ended:
+            self.reset(stream, frames.STREAM_CLOSED)
+        elif not flags & END_STREAM:
+            self.reset(stream, frames.PROTOCOL_ERROR)
+        else:
+            stream.receive(b"", True)
+
+    # -- control ---------------------------------------------------------------------------------------------------
+
+    def _count_control(self) -> None:
+        if not self._controls.take(self.loop.time()):
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many control frames")
+
+    def _count_reset(self) -> None:
+        if not self._resets.take(self.loop.time()):
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many streams reset")
+
+    def _take_window_update(self, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Http2Error(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+        size = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
+        if not stream_id:
+            if not size:
+                raise Http2Error(frames.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+            if not self.sender.grow(size):
+                raise Http2Error(frames.FLOW_CONTROL_ERROR, "window overflow")
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if not stream_id & 1 or stream_id > self._last_id:
+                raise Http2Error(frames.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+        elif not size:
+            self.reset(stream, frames.PROTOCOL_ERROR)
+        elif not self.sender.grow_stream(stream, size):
+            self.reset(stream, frames.FLOW_CONTROL_ERROR)
+
+    def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise Http2Error(frames.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & frames.ACK:
+            if payload:
+                raise Http2Error(frames.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+            self._count_control()
+            return
+        self._count_control()
+        self.table_update = apply_settings(payload, self.sender, tuple(self.streams.values())) or self.table_update
+        self.sender.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+
+    def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise Http2Error(frames.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise Http2Error(frames.FRAME_SIZE_ERROR, "PING of a wrong size")
+        if flags & frames.ACK:
+            self._count_control()
+            return
+        sender = self.sender
+        if self._pings.too_many(self.loop.time(), sender.data_sent, bool(self.streams)):
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "too_many_pings")
+        sender.data_sent = False
+        self._count_control()
+        sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _take_rst_stream(self, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Http2Error(frames.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
+        if not stream_id & 1 or stream_id > self._last_id:
+            raise Http2Error(frames.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        self._count_reset()
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._drop(stream)
+            stream.aborted()
+
+    # -- the streams' side -----------------------------------------------------------------------------------------
+
+    def grant(self, stream_id: int, size: int) -> None:
+        """Let the peer send more on a stream."""
+        self.sender.write(frames.window_update(stream_id, size))
+
+    def send_data(self, stream: Stream, parts: Sequence[Buffer]) -> None:
+        """Send DATA, now or when the windows allow; too much that waits ends the connection."""
+        self.sender.send_data(stream, parts)
+        if self.sender.queued_bytes > self.limits.max_queued_bytes:
+            self.loop.call_soon(self.fail, Http2Error(frames.ENHANCE_YOUR_CALM, "the client does not read"))
+
+    def _finished(self, state: SendState) -> None:
+        self.close_stream(cast(Stream, state))
+
+    def close_stream(self, stream: Stream) -> None:
+        """Forget a stream whose end was sent; a peer that was still sending is told to stop."""
+        if self.streams.get(stream.stream_id) is not stream:
+            return
+        if not stream.peer_ended:
+            self.sender.write(frames.rst_stream(stream.stream_id, frames.NO_ERROR))
+        self._drop(stream)
+
+    def reset(self, stream: Stream, code: int) -> None:
+        """End a stream because of what the peer did (RFC 9113 §5.4.2)."""
+        if self.streams.get(stream.stream_id) is not stream:
+            return
+        self.sender.write(frames.rst_stream(stream.stream_id, code))
+        self._drop(stream)
+        stream.aborted()
+        if not self._resets.take(self.loop.time()):
+            self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, "too many streams reset"))
+
+    def _drop(self, stream: Stream) -> None:
+        self.streams.pop(stream.stream_id, None)
+        if self.incomplete:
+            self.incomplete.pop(stream, None)
+        if stream.credit_bytes != self.initial_credit_bytes:
+            self.reservations.give_back(stream)
+        if stream.queued_bytes:
+            self.sender.forget(stream)
+        if self._going and not self.streams:
+            self._close()
+
+    # -- time and the end ------------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """Look at every deadline; called about once a second."""
+        if self.closing:
+            if self._deadline_s < now_s:
+                self.abort()
+            return
+        limits = self.limits
+        if self._deadline_s and self._deadline_s < now_s:
+            self.fail(Http2Error(frames.NO_ERROR, "nothing whole arrived in time"))
+            return
+        for stream, deadline_s in tuple(self.incomplete.items()):
+            if deadline_s < now_s:
+                del self.incomplete[stream]
+                stream.expired()
+        if self.sender.stalled and now_s - self.sender.progress_s > limits.write_timeout_s:
+            self.abort()
+            return
+        action = self._pings.sweep(now_s, bool(self.streams))
+        if action == "ping":
+            self.sender.write(frames.frame(frames.PING, 0, 0, b"eagleray"))
+        elif action == "dead":
+            self.abort()
+        age_s = now_s - self._opened_s
+        if limits.max_connection_age_s and age_s > limits.max_connection_age_s:
+            self.shut("max_age")
+            grace_s = limits.max_connection_age_grace_s
+            if grace_s and age_s > limits.max_connection_age_s + grace_s:
+                self.abort()
+
+    def shut(self, reason: str = "server is shutting down") -> None:
+        """Take no new streams, close when those under way have ended."""
+        if self.closing or self._going or self._transport is None:
+            return
+        self._going = True
+        self.sender.write(frames.goaway(self._last_id, frames.NO_ERROR, reason))
+        if not self.streams:
+            self._close()
+
+    def fail(self, error: Http2Error) -> None:
+        """End the connection: say why, give up what is under way."""
+        if self.closing or self._transport is None:
+            return
+        self.sender.write(frames.goaway(self._last_id, error.code, error.message))
+        self._close()
+        self._abort_streams()
+
+    def _close(self) -> None:
+        self.closing = True
+        self._deadline_s = self.loop.time() + _CLOSE_TIMEOUT_S
+        self.sender.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+        self.closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _abort_streams(self) -> None:
+        streams = list(self.streams.values())
+        self.streams.clear()
+        self.incomplete.clear()
+        for stream in streams:
+            stream.aborted()
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls are under way."""
+        return bool(self.streams)
+
+    @property
+    def peer(self) -> Any:
+        """The client's address."""
+        return self._transport.get_extra_info("peername") if self._transport is not None else None

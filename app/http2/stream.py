@@ -1,0 +1,57 @@
+"""One stream of a connection, as the connection sees it; an application's calls derive from it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.http2.frames import FLOW_CONTROL_ERROR
+from app.http2.sender import SendState
+from deployments.lane.frames import Buffer
+
+if TYPE_CHECKING:
+    from app.http2.connection import Http2Connection
+
+
+class Stream(SendState):
+    """What a peer sends on a stream arrives through the methods below; all run on the loop's thread."""
+
+    __slots__ = ("connection", "credit_bytes", "peer_ended")
+
+    def __init__(self, connection: "Http2Connection", stream_id: int) -> None:
+        super().__init__(stream_id)
+        self.connection = connection
+        self.credit_bytes = connection.initial_credit_bytes
+        """What the peer may still send."""
+        self.peer_ended = False
+
+    def receive(self, data: Buffer, end: bool) -> None:
+        """Take DATA, or a piece of it; `end`: the peer sends nothing more. Neither credit nor end are noted yet."""
+        raise NotImplementedError
+
+    def aborted(self) -> None:
+        """The stream is over: the peer reset it, broke the protocol on it, or is gone. Send nothing."""
+        raise NotImplementedError
+
+    def expired(self) -> None:
+        """What `connection.incomplete` holds a deadline for has not arrived in time."""
+        raise NotImplementedError
+
+    def granted(self) -> None:
+        """What was asked of `connection.reservations` is there."""
+        raise NotImplementedError
+
+    def spend(self, size: int) -> bool:
+        """Take received bytes off the credit; a peer that sent more than it may has its stream reset."""
+        self.credit_bytes -= size
+        if self.credit_bytes >= 0:
+            return True
+        self.connection.reset(self, FLOW_CONTROL_ERROR)
+        return False
+
+    def grant(self, size: int) -> None:
+        """Let the peer send more."""
+        self.credit_bytes += size
+        self.connection.grant(self.stream_id, size)
+
+    def send_data(self, parts: Sequence[Buffer]) -> None:
+        """Send DATA, now or when the windows allow."""
+        self.connection.send_data(self, parts)

@@ -1,0 +1,70 @@
+"""Typed contents of an input: the same bytes that it would have had in raw_input_contents."""
+
+from typing import Any
+
+import numpy as np
+
+from protocol.bytes_tensor import encode_bytes, object_array
+from protocol.datatypes import BY_NAME
+from protocol.errors import InvalidArgument
+from protocol.infer import Array
+from protocol.limits import Limits
+
+_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (  # field, datatypes it may hold, the last is what it is called
+    ("bool_contents", ("BOOL",)),
+    ("int_contents", ("INT8", "INT16", "INT32")),
+    ("int64_contents", ("INT64",)),
+    ("uint_contents", ("UINT8", "UINT16", "UINT32")),
+    ("uint64_contents", ("UINT64",)),
+    ("fp32_contents", ("FP32",)),
+    ("fp64_contents", ("FP64",)),
+    ("bytes_contents", ("BYTES",)),
+)
+
+
+def typed_bytes(tensor: Any, model_name: str, limits: Limits) -> bytes:
+    """Return the bytes of an InferInputTensor's `contents`; unlike Triton, numbers that do not fit are refused.
+
+    Raises:
+        InvalidArgument: with Triton's text; the contents are of another kind than the datatype, or of two kinds.
+    """
+    found = None
+    for field, datatypes in _KINDS:
+        if not getattr(tensor.contents, field):
+            continue
+        _check_kind(tensor, model_name, datatypes, found is not None)
+        found = field
+    if found is None:
+        return b""
+    elements = getattr(tensor.contents, found)
+    if len(elements) > limits.json_max_elements:
+        raise InvalidArgument(
+            f"contents of input '{tensor.name}' have {len(elements)} elements, more than {limits.json_max_elements}"
+        )
+    if found == "bytes_contents":
+        return encode_bytes(object_array(list(elements), (len(elements),)))
+    datatype = BY_NAME[tensor.datatype]
+    if datatype.name in ("BOOL", "FP32", "FP64"):  # packed on the wire as they are in memory
+        tensor.contents.DiscardUnknownFields()
+        packed: bytes = tensor.contents.SerializeToString()
+        return packed[len(packed) - len(elements) * datatype.byte_size :]
+    return _integers(elements, datatype.name, tensor.name).tobytes()
+
+
+def _check_kind(tensor: Any, model_name: str, datatypes: tuple[str, ...], second: bool) -> None:
+    problem = f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model_name}'"
+    if second:
+        raise InvalidArgument(f"{problem}, binary data was already supplied.")
+    if tensor.datatype not in datatypes:
+        raise InvalidArgument(f"{problem} of type '{datatypes[-1]}', expected datatype '{tensor.datatype}'")
+
+
+def _integers(elements: Any, datatype: str, name: str) -> Array:
+    target = BY_NAME[datatype].numpy
+    if target.itemsize >= 4:
+        return np.fromiter(elements, target, len(elements))
+    wide = np.fromiter(elements, np.int64, len(elements))
+    narrow = wide.astype(target)
+    if not np.array_equal(wide, narrow):
+        raise InvalidArgument(f"Unable to parse 'contents': value out of range of {datatype} for input '{name}'")
+    return narrow

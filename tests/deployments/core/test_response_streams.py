@@ -1,0 +1,79 @@
+import asyncio
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.core import loader
+from deployments.core.clock import LoopClock
+from deployments.core.core import Core
+from protocol.infer import InferRequest, InferResponse
+from repository_loader.package import InstanceSpec, ModelPackage
+
+CONFIG = """
+name: "count" backend: "python" max_batch_size: 4
+input { name: "N" data_type: TYPE_INT32 dims: 1 }
+output { name: "I" data_type: TYPE_INT32 dims: 1 }
+model_transaction_policy { decoupled: true }
+"""
+MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            count = int(pb_utils.get_input_tensor_by_name(request, "N").as_numpy()[0, 0])
+            if count < 0:
+                raise ValueError("cannot count to a negative number")
+            for number in range(count):
+                tensor = pb_utils.Tensor("I", np.array([[number]], np.int32))
+                sender.send(pb_utils.InferenceResponse([tensor]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def count_to(folder: Path, *counts: int):
+    """Return what each request got, and the statistics afterwards."""
+    (folder / "model.py").write_text(MODEL)
+    package = ModelPackage(
+        "count", 1, text_format.Parse(CONFIG, ModelConfig()), str(folder), str(folder), str(folder / "model.py")
+    )
+
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        model = await loader.load(package, [InstanceSpec("count_0", "CPU", 0)], clock, Core(clock))
+        answers: list[list] = [[] for _ in counts]
+        done = asyncio.Event()
+
+        def reply(request, result):
+            answers[request.context].append(result)
+            if all(got and (not isinstance(got[-1], InferResponse) or got[-1].final) for got in answers):
+                done.set()
+
+        for index, count in enumerate(counts):
+            model.submit(InferRequest({"N": np.array([[count]], np.int32)}, 1, reply, context=index))
+        await asyncio.wait_for(done.wait(), 10)
+        await model.close()
+        return answers, model.snapshot()
+
+    return asyncio.run(run())
+
+
+def test_responses_come_one_by_one_and_end_with_a_final_one(tmp_path: Path) -> None:
+    answers, statistics = count_to(tmp_path, 3, 0)
+    assert [int(response.outputs["I"][0, 0]) for response in answers[0][:-1]] == [0, 1, 2]
+    assert [response.final for response in answers[0]] == [False, False, False, True]
+    assert [response.final for response in answers[1]] == [True]
+    assert statistics["inference_stats"]["success"]["count"] == 2
+    assert statistics["inference_count"] == 2
+
+
+def test_a_request_that_fails_is_counted_as_failed(tmp_path: Path) -> None:
+    answers, statistics = count_to(tmp_path, -1)
+    assert "cannot count to a negative number" in answers[0][-1].message
+    assert statistics["inference_stats"]["fail"]["count"] == 1
+    assert statistics["metrics"]["failures"]["BACKEND"] == 1
+    assert statistics["inference_stats"]["success"]["count"] == 0

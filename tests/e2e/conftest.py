@@ -1,0 +1,48 @@
+"""One server per placement, shared by all tests; pytest runs the tests of one placement together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repositories import write_everything, write_examples
+from tests.serving import Server
+
+PLACEMENTS = ("isolated", "packed", "embedded")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.ray)
+            # A test may be the one that starts a server.
+            item.add_marker(pytest.mark.timeout(400))
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples, the small models and the broken ones."""
+    return write_everything(tmp_path_factory.mktemp("everything"))
+
+
+@pytest.fixture(scope="session")
+def example_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the examples."""
+    return write_examples(tmp_path_factory.mktemp("examples"))
+
+
+@pytest.fixture(scope="session", params=PLACEMENTS)
+def server(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on everything; it must stop without leaving a process behind."""
+    log = tmp_path_factory.mktemp(request.param) / "log"
+    started = Server(repository, log, "--placement", request.param, "--num-cpus", "4", "--no-dashboard")
+    try:
+        yield started.wait_ready()
+        started.stop()
+    finally:
+        started.kill()
+
+
+isolated = pytest.mark.parametrize("server", ["isolated"], indirect=True)
+"""For what only shows where each model has a process of its own, or shows the same everywhere."""

@@ -1,0 +1,242 @@
+"""Model repositories for tests of a whole server: the examples, small models of every kind, and broken ones."""
+
+import shutil
+import textwrap
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from tests.serving import ROOT
+
+EXAMPLES = ROOT / "examples" / "model_repository"
+
+EXAMPLE_VERSIONS = {
+    ("digits", "1"),
+    ("digits", "2"),
+    ("digits_pipeline", "1"),
+    ("digits_postprocess", "1"),
+    ("digits_preprocess", "1"),
+    ("digits_torch", "1"),
+}
+SMALL = ("async_model", "failing", "flags", "floats", "halves", "lone", "simple", "slow", "strings", "two_replicas")
+
+BROKEN = {
+    "broken_backend": "nonesuch",
+    "broken_config": "config.pbtxt:3:",
+    "broken_datatype": "X",
+    "broken_dependent": "ensemble 'broken_dependent' depends on 'broken_initialize'",
+    "broken_ensemble": "nobody",
+    "broken_import": "no_such_module_anywhere",
+    "broken_initialize": "the weights are not where they were",
+    "broken_no_version": "at least one version must be available",
+    "broken_onnx": "model.onnx",
+    "broken_truncated_onnx": "model.onnx",
+}
+"""Every model that cannot be loaded, with a part of its reason."""
+
+
+def write_examples(root: Path) -> Path:
+    """Copy the example models."""
+    for model in sorted(EXAMPLES.iterdir()):
+        shutil.copytree(model, root / model.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def write_small_models(root: Path) -> Path:
+    """Write the models of the table of cases, and one for each behaviour of the server."""
+    _onnx(root, "simple", _sum_and_difference(), _signature(8, "INT32", "16", ("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1")))
+    _onnx(root, "floats", _identity("X", "Y", TensorProto.FLOAT, ["n"]), _signature(0, "FP32", "-1", ("X",), ("Y",)))
+    _onnx(root, "halves", _identity("H", "HO", TensorProto.FLOAT16, ["b", 4]), _signature(4, "FP16", "4", ("H",), ("HO",)))
+    _onnx(root, "flags", _identity("B", "BO", TensorProto.BOOL, ["b", 4]), _signature(4, "BOOL", "4", ("B",), ("BO",)))
+    _python(root, "strings", _ECHO, _signature(8, "STRING", "-1", ("TEXT",), ("TEXT_OUT",)))
+    _python(root, "slow", _SLOW, _signature(0, "FP32", "1", ("SECONDS",), ("SLEPT",)))
+    _python(root, "failing", _FAILING, _tensors(8, ("MODE", "STRING", "1"), ("DONE", "STRING", "1")) + _DELAY)
+    _python(root, "async_model", _ASYNC, _tensors(0, ("X", "INT32", "1"), ("INFO", "STRING", "1")))
+    _python(root, "lone", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")))
+    two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
+    _python(root, "two_replicas", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")) + two)
+    return root
+
+
+def write_broken_models(root: Path) -> Path:
+    """Write one model for each way to be broken; `BROKEN` says what is said of them."""
+    good = _identity("X", "Y", TensorProto.FLOAT, ["b", 4]).SerializeToString()
+    tensors = _signature(0, "FP32", "4", ("X",), ("Y",))
+    _write(root / "broken_onnx/1/model.onnx", b"\xff\xfe" + b"this is no ONNX graph" * 50)
+    _write(root / "broken_truncated_onnx/1/model.onnx", good[: len(good) // 2])
+    _write(root / "broken_config/config.pbtxt", 'name: "broken_config"\nbackend: "onnxruntime"\nmax_batch_size: eight\n')
+    _write(root / "broken_config/1/model.onnx", good)
+    _write(root / "broken_no_version/config.pbtxt", 'backend: "onnxruntime"' + tensors)
+    _python(root, "broken_import", "import no_such_module_anywhere\n" + _ECHO, tensors)
+    _python(root, "broken_initialize", _NO_WEIGHTS, tensors)
+    _onnx(root, "broken_datatype", onnx.load_from_string(good), _signature(0, "INT32", "4", ("X",), ("Y",)))
+    _write(root / "broken_backend/config.pbtxt", 'backend: "nonesuch"' + tensors)
+    _write(root / "broken_backend/1/model.nonesuch", b"")
+    _write(root / "broken_ensemble/config.pbtxt", _ensemble("nobody", tensors))
+    _write(root / "broken_dependent/config.pbtxt", _ensemble("broken_initialize", tensors))
+    for name in ("broken_ensemble", "broken_dependent"):
+        (root / name / "1").mkdir()
+    return root
+
+
+def write_everything(root: Path) -> Path:
+    """Write the examples, the small models and the broken ones."""
+    return write_broken_models(write_small_models(write_examples(root)))
+
+
+def _write(path: Path, content: bytes | str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _onnx(root: Path, name: str, model: onnx.ModelProto, config: str) -> None:
+    _write(root / name / "1/model.onnx", model.SerializeToString())
+    _write(root / name / "config.pbtxt", 'backend: "onnxruntime"' + config)
+
+
+def _python(root: Path, name: str, code: str, config: str) -> None:
+    _write(root / name / "1/model.py", textwrap.dedent(code))
+    _write(root / name / "config.pbtxt", 'backend: "python"' + config)
+
+
+def _tensors(max_batch_size: int, taken: tuple[str, str, str], given: tuple[str, str, str]) -> str:
+    lines = [f"\nmax_batch_size: {max_batch_size}"]
+    for field, (name, datatype, dims) in (("input", taken), ("output", given)):
+        lines.append(f'{field} [ {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] }} ]')
+    return "\n".join(lines) + "\n"
+
+
+def _signature(
+    max_batch_size: int, datatype: str, dims: str, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> str:
+    lines = [f"\nmax_batch_size: {max_batch_size}"]
+    lines += [f'input {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] }}' for name in inputs]
+    lines += [f'output {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] }}' for name in outputs]
+    return "\n".join(lines) + ("\ndynamic_batching { }\n" if max_batch_size else "\n")
+
+
+def _ensemble(step: str, tensors: str) -> str:
+    maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+    scheduling = f'ensemble_scheduling {{ step [ {{ model_name: "{step}" model_version: -1 {maps} }} ] }}\n'
+    return 'platform: "ensemble"' + tensors + scheduling
+
+
+def _model(nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str], type: int, dims: list) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, type, dims) for name in inputs],
+        [helper.make_tensor_value_info(name, type, dims) for name in outputs],
+    )
+    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.checker.check_model(model)
+    return model
+
+
+def _identity(taken: str, given: str, type: int, dims: list) -> onnx.ModelProto:
+    return _model([helper.make_node("Identity", [taken], [given])], [taken], [given], type, dims)
+
+
+def _sum_and_difference() -> onnx.ModelProto:
+    inputs, outputs = ["INPUT0", "INPUT1"], ["OUTPUT0", "OUTPUT1"]
+    nodes = [helper.make_node(kind, inputs, [name]) for kind, name in zip(("Add", "Sub"), outputs, strict=True)]
+    return _model(nodes, inputs, outputs, TensorProto.INT32, ["b", 16])
+
+
+_DELAY = "dynamic_batching { max_queue_delay_microseconds: 50000 }\n"
+
+_ECHO = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("TEXT_OUT", request.inputs()[0].as_numpy())])
+            for request in requests
+        ]
+"""
+
+_SLOW = """
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            seconds = pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()
+            time.sleep(float(seconds[0]))
+            responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("SLEPT", seconds)]))
+        return responses
+"""
+
+_FAILING = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(request, "MODE").as_numpy() for request in requests]
+        if any(tensor[0, 0] == b"raise" for tensor in tensors):
+            raise ValueError("the model does not feel like it")
+        return [self.respond(tensor) for tensor in tensors]
+
+    def respond(self, tensor):
+        if tensor[0, 0] == b"error":
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("this request, and no other, is refused"))
+        return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("DONE", tensor)])
+"""
+
+_ASYNC = """
+import asyncio
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        return await asyncio.gather(*(self.respond(request) for request in requests))
+
+    async def respond(self, request):
+        await asyncio.sleep(0)
+        info = {
+            "id": request.request_id(),
+            "parameters": json.loads(request.parameters() or "{}"),
+            "x": int(pb_utils.get_input_tensor_by_name(request, "X").as_numpy()[0]),
+        }
+        text = np.array([json.dumps(info).encode()], dtype=object)
+        return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("INFO", text)])
+"""
+
+_PID = """
+import os
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            time.sleep(float(pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0]))
+            pid = np.array([os.getpid()], np.int64)
+            responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("PID", pid)]))
+        return responses
+"""
+
+_NO_WEIGHTS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise RuntimeError("the weights are not where they were")
+
+    def execute(self, requests):
+        return []
+"""
