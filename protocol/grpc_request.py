@@ -75,7 +75,9 @@ class GrpcHeader(RequestHeader):
         super().__init__(request_id, (), rows, parameters, priority, plan)
         self.fields = fields
         fixed = all([head is not None or _has_region(source) for _, _, _, head, _, source in fields])
-        self.raw_bytes = sum([len(head) + size for _, _, _, head, size, _ in fields if head is not None]) if fixed else -1
+        self.raw_bytes = (
+            sum([len(head) + size for _, _, _, head, size, _ in fields if head is not None]) if fixed else -1
+        )
         self.encoding = GrpcEncoding(plan, version if parameters.empty_final else None)
         self.reusable = reusable and not parameters.empty_final
 
@@ -123,7 +125,8 @@ class SplitMessage:
         for number, name in ((_PARAMETERS, "parameters"), (_INPUTS, "inputs"), (_OUTPUTS, "outputs")):
             if counts[number] > most[number]:
                 raise InvalidArgument(f"request has {counts[number]} {name}, more than {most[number]}")
-        self.key = bytes(body[key_start:key_end]) if ordered else None
+        short = key_end - key_start <= limits.header_cache_key_bytes
+        self.key = bytes(body[key_start:key_end]) if ordered and short else None
         self.message = _parsed(b"".join(described))
 
 
@@ -173,7 +176,9 @@ class GrpcRequestReader:
         self._find_data(message, inputs, split.raw)
         forms = {name: _form(tensor) for name, tensor in zip(names, message.outputs, strict=True)}
         check_outputs(self._signature, forms)
-        rows, shapes = normalise(self._signature, [(each.name, each.datatype, each.shape) for each in inputs], request_id)
+        rows, shapes = normalise(
+            self._signature, [(each.name, each.datatype, each.shape) for each in inputs], request_id
+        )
         parts = tuple([self._field(each, shape, request_id) for each, shape in zip(inputs, shapes, strict=True)])
         plan = self._plans.plan(BINARY, forms)
         priority = effective_priority(self._signature, parameters.priority)

@@ -41,7 +41,7 @@ class InferRequest:
     an optional input that was not sent is absent. `rows` is the batch size, 1 for a model that does not batch.
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
-    Times are monotonic nanoseconds.
+    `ran` is set by a decoupled model's instance once it has the request. Times are monotonic nanoseconds.
     """
 
     __slots__ = (

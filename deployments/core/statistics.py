@@ -88,7 +88,6 @@ class ModelStatistics:
         if batch.answered:
             # Whether these succeed is known when their last response has come: `record_stream`.
             for request in batch.requests:
-                request.ran = True
                 queue_ns += start_ns - request.queued_ns
             rows = batch.rows
             count = len(batch.requests)

@@ -1,0 +1,216 @@
+"""The gRPC codec of one loaded model version: a serialised ModelInferRequest becomes arrays, and arrays a response."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from protocol.errors import ServingError, Unsupported
+from protocol.grpc_request import RAW_FIELD, Content, GrpcEncoding, GrpcHeader, GrpcRequestReader, SplitMessage
+from protocol.grpc_response_writer import GrpcResponseWriter
+from protocol.header_cache import HeaderCache
+from protocol.infer import Array, InferRequest, InferResponse, Reply
+from protocol.input_reader import InputReader
+from protocol.limits import DEFAULT_LIMITS, Limits
+from protocol.output_content import Body, OutputContent
+from protocol.output_plan import ALL_BINARY
+from protocol.protobuf_wire import LENGTH_DELIMITED, field_head, read_varint
+from protocol.shared_memory import NoSharedMemory, SharedMemory, open_view
+from protocol.short_error import shortened
+from protocol.signature import Signature
+
+_ID = 3 << 3 | LENGTH_DELIMITED
+_RAW = RAW_FIELD << 3 | LENGTH_DELIMITED
+_DEFAULT = GrpcEncoding(ALL_BINARY)
+
+Recognised = tuple[GrpcHeader, dict[str, Array], str]
+
+
+class GrpcInferCodec:
+    """Decodes requests to, and encodes responses of, one model version; made once, when it is loaded.
+
+    Not safe for use by several threads at once. Messages are parsed once and then recognised by their bytes, apart from
+    the id in front and the raw contents behind; so are responses by plan and shapes.
+
+    Args:
+        signature: of the model.
+        model_version: as the response shall name it.
+        limits: on requests.
+        labels: class labels by output name, for the classification extension.
+        shared_memory: the regions of clients; None offers none.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        model_version: str,
+        limits: Limits = DEFAULT_LIMITS,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        self.signature = signature
+        self._limits = limits
+        self._shared_memory = shared_memory or NoSharedMemory()
+        self._reader = GrpcRequestReader(signature, limits)
+        self._inputs = InputReader(signature, limits, self._shared_memory)
+        content = OutputContent(signature, limits, labels or {}, self._shared_memory)
+        self._writer = GrpcResponseWriter(signature, model_version, content)
+        self._cache: HeaderCache[GrpcHeader] = HeaderCache(limits.header_cache_entries, limits.header_cache_key_bytes)
+        self._known = self._cache.entries
+        name, version = signature.model_name.encode(), model_version.encode()
+        self._model = field_head(1, len(name)) + name
+        self._version = field_head(2, len(version)) + version
+        self._head_bytes = len(self._model) + len(self._version) + 130 + limits.header_cache_key_bytes
+        self._key_guess = 0
+
+    def decode(
+        self, body: bytes | memoryview, json_length: int | None, reply: Reply, context: Any = None
+    ) -> InferRequest:
+        """Return the request of a ModelInfer call; its arrays of numbers are read-only views on the body.
+
+        Args:
+            body: a serialised ModelInferRequest, with raw or typed contents.
+            json_length: no meaning here.
+            reply: for the request.
+            context: for the request.
+
+        Raises:
+            ServingError: with Triton's text. A decoupled model answers streams only.
+        """
+        if self.signature.decoupled:
+            raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        return self.decode_any(body, reply, context)
+
+    def decode_any(self, body: bytes | memoryview, reply: Reply, context: Any = None) -> InferRequest:
+        """Return the request of a call of either kind; like `decode`, but decoupled models do not matter."""
+        if type(body) is not bytes:
+            body = memoryview(body).toreadonly()
+        try:
+            header, inputs, request_id = self._recognise(body) or self._read(body)
+            for place in header.plan.regions:
+                open_view(self._shared_memory, place)
+        except ServingError as error:
+            raise shortened(error) from None
+        parameters = header.parameters
+        return InferRequest(
+            inputs,
+            header.rows,
+            reply,
+            id=request_id,
+            outputs=header.outputs,
+            parameters=None if parameters is None else parameters.copy(),
+            priority=header.priority,
+            timeout_us=header.timeout_us,
+            sequence_id=header.sequence_id,
+            flags=header.flags,
+            context=context,
+            encoding=header.encoding,
+        )
+
+    def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
+        """Return None and the parts of a serialised ModelInferResponse.
+
+        Large outputs are not copied: the model must not write to their arrays again.
+
+        Raises:
+            ServingError: an output cannot be sent as the client wants it.
+        """
+        return None, self._writer.write(request.id, (request.encoding or _DEFAULT).plan, response)
+
+    def _recognise(self, body: bytes | memoryview) -> Recognised | None:
+        """Return what is known of a message like earlier ones, with the inputs of this one; None if there is none."""
+        head = body if type(body) is bytes else bytes(body[: self._head_bytes])
+        if not head.startswith(self._model):
+            return None
+        request_id = ""
+        start = len(self._model)
+        try:
+            if head.startswith(self._version, start):
+                start += len(self._version)
+            if head[start] == _ID and (size := head[start + 1]) < 128:
+                stop = start + 2 + size
+                request_id = head[start + 2 : stop].decode()
+                start = stop
+            header, offset = self._find(head, start)
+        except (IndexError, UnicodeDecodeError):
+            return None
+        if header is None:
+            return None
+        if header.raw_bytes < 0:
+            inputs = self._varying(body, offset, header, request_id)
+        elif len(body) - offset == header.raw_bytes:
+            inputs = self._fixed(body, offset, header, request_id)
+        else:
+            return None
+        if inputs is None:
+            return None
+        header.used = True
+        return header, inputs, request_id
+
+    def _find(self, head: bytes, start: int) -> tuple[GrpcHeader | None, int]:
+        """Return the header that starts there, with where it ends; raises IndexError if the message does so before."""
+        at = start + self._key_guess
+        header = self._known.get(head[start:at])
+        if header is not None and (at == len(head) or head[at] == _RAW):
+            return header, at
+        at, end = start, len(head)
+        while at < end and head[at] != _RAW:
+            size = head[at + 1]
+            if size > 127:
+                size += (head[at + 2] << 7) - 127  # one more byte of length; a longer one leads to no known header
+            at += 2 + size
+        self._key_guess = at - start
+        return self._known.get(head[start:at]), at
+
+    def _fixed(
+        self, body: bytes | memoryview, offset: int, header: GrpcHeader, request_id: str
+    ) -> dict[str, Array] | None:
+        inputs = {}
+        for name, shape, dtype, head, byte_size, source in header.fields:
+            if head is not None:
+                start = offset + len(head)
+                if body[offset:start] != head:
+                    return None
+                offset = start
+            if source is None:
+                inputs[name] = np.ndarray(shape, dtype, body, offset)
+            else:
+                inputs[name] = self._inputs.read(body, offset, byte_size, shape, source, request_id)
+            offset += byte_size
+        return inputs
+
+    def _varying(
+        self, body: bytes | memoryview, offset: int, header: GrpcHeader, request_id: str
+    ) -> dict[str, Array] | None:
+        contents: list[Content] = []
+        for _, _, _, head, byte_size, source in header.fields:
+            if head is None and source is not None and source.region is not None:
+                contents.append((body, 0, 0))
+                continue
+            if offset >= len(body) or body[offset] != _RAW:
+                return None
+            size, offset = read_varint(body, offset + 1)
+            if head is not None and size != byte_size:
+                return None
+            contents.append((body, offset, size))
+            offset += size
+        return self._arrays(header, contents, request_id) if offset == len(body) else None
+
+    def _arrays(self, header: GrpcHeader, contents: Sequence[Content], request_id: str) -> dict[str, Array]:
+        inputs = {}
+        for (name, shape, dtype, _, _, source), (buffer, offset, byte_size) in zip(
+            header.fields, contents, strict=True
+        ):
+            if source is None:
+                inputs[name] = np.ndarray(shape, dtype, buffer, offset)
+            else:
+                inputs[name] = self._inputs.read(buffer, offset, byte_size, shape, source, request_id)
+        return inputs
+
+    def _read(self, body: bytes | memoryview) -> Recognised:
+        split = SplitMessage(body, self._limits)
+        header, contents = self._reader.read(body, split)
+        if header.reusable and split.key is not None:
+            self._cache.put(split.key, header)
+        header.used = True
+        return header, self._arrays(header, contents, header.id), header.id

@@ -1,0 +1,45 @@
+"""Triton's protobuf messages about servers and models, made from the documents that HTTP answers with."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from protocol.model_metadata import model_metadata, server_metadata
+
+_OURS = "metrics"  # stands in a statistics document for our own metrics; the message has no place for it
+
+
+def server_metadata_response(name: str, version: str) -> service_pb2.ServerMetadataResponse:
+    """Return the answer to ServerMetadata; `name` is the server's id."""
+    return service_pb2.ServerMetadataResponse(**server_metadata(name, version))
+
+
+def model_metadata_response(config: ModelConfig, versions: Iterable[int]) -> service_pb2.ModelMetadataResponse:
+    """Return the answer to ModelMetadata for the versions that are ready, or the one that was asked for."""
+    return service_pb2.ModelMetadataResponse(**model_metadata(config, versions))
+
+
+def model_config_response(config: ModelConfig) -> service_pb2.ModelConfigResponse:
+    """Return the answer to ModelConfig for a completed configuration."""
+    return service_pb2.ModelConfigResponse(config=config)
+
+
+def model_statistics_response(snapshots: Iterable[Mapping[str, Any]]) -> service_pb2.ModelStatisticsResponse:
+    """Return the answer to ModelStatistics from the statistics object of every version.
+
+    Raises:
+        ValueError: an object has a member that the message has not.
+    """
+    objects = [{key: value for key, value in snapshot.items() if key != _OURS} for snapshot in snapshots]
+    return service_pb2.ModelStatisticsResponse(model_stats=objects)
+
+
+def repository_index_response(rows: Iterable[Mapping[str, str]]) -> service_pb2.RepositoryIndexResponse:
+    """Return the answer to RepositoryIndex from rows of name and, where known, version, state and reason.
+
+    Raises:
+        ValueError: a row has a member that the message has not.
+    """
+    return service_pb2.RepositoryIndexResponse(models=[dict(row) for row in rows])
