@@ -64,6 +64,8 @@ class RepositoryController:
 
     async def _publish(self) -> None:
         directory = self._directory
+        while self._plan is not None and self._fail_dependents():
+            pass  # an ensemble that fails may be a step of another
         directory.settled = self._plan is not None and all(
             entry.state != LOADING for model in directory.models.values() for entry in model.versions.values()
         )

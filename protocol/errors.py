@@ -6,6 +6,7 @@
     ├── AlreadyExists     400   6
     ├── Cancelled         400   1
     ├── Unavailable       503  14
+    │   └── Restricted    403  14
     ├── Unsupported       501  12
     ├── Internal          500  13
     └── Unknown           400   2
@@ -67,6 +68,12 @@ class Unsupported(ServingError):
 
     http_status = 501
     grpc_code = 12
+
+
+class Restricted(Unavailable):
+    """The operator allows this API only to requests with a certain header."""
+
+    http_status = 403
 
 
 class Internal(ServingError):

@@ -34,6 +34,8 @@ def read_route(body: bytes | memoryview) -> Route:
             at = start + size
             request_id = str(body[start:at], "utf-8")
     except (IndexError, UnicodeDecodeError):
+        if not body:
+            return "", "", ""
         raise malformed() from None
     if at == end or (at < end and body[at] in _LATER):
         return name, version, request_id

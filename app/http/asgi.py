@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
-from urllib.parse import unquote
+from typing import Any
 
+from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.responses import error_response, response_head
 
@@ -17,23 +17,24 @@ AsgiApp = Callable[
 ]
 
 
-class AsgiConnection(Protocol):
-    """The connection's side of an exchange."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        ...
-
-    def finish(self, keep_alive: bool) -> None:
-        """The answer is complete."""
-        ...
-
-
 class AsgiExchange:
-    """Runs the application once; the body was read before."""
+    """Runs the application once; the body was read before.
 
-    def __init__(self, app: AsgiApp, connection: AsgiConnection, head: Head, body: bytes, client: Any) -> None:
+    The scope's `path` is the raw path: a segment is decoded by whoever uses it, after the route was found.
+    """
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        connection: ExchangeConnection,
+        head: Head,
+        body: bytes,
+        client: Any,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._app = app
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
         self._connection = connection
         self._head = head
         self._body = body
@@ -45,6 +46,10 @@ class AsgiExchange:
         self._complete = False
         self._gone = asyncio.Event()
         self._body_read = False
+
+    def start(self) -> None:
+        """Run the application in a task."""
+        self._task = self._loop.create_task(self.run())
 
     def disconnect(self) -> None:
         """The client has gone."""
@@ -59,7 +64,7 @@ class AsgiExchange:
             "http_version": head.http_version,
             "method": head.method.decode("ascii"),
             "scheme": "http",
-            "path": unquote(raw_path.decode("latin-1"), errors="replace"),
+            "path": raw_path.decode("latin-1"),
             "raw_path": raw_path,
             "query_string": query,
             "root_path": "",

@@ -11,12 +11,15 @@ from typing import Any, Final, cast
 
 from app.http.asgi import AsgiExchange
 from app.http.chunked import ChunkedBody, body_too_large
+from app.http.exchange import Exchange
 from app.http.front import HttpFront
-from app.http.head import BadRequest, Head, parse_head
+from app.http.generate_exchange import GenerateExchange
+from app.http.head import INFER, BadRequest, Head, parse_head
+from app.http.infer_exchange import InferExchange
 from app.http.responses import error_response
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
-from protocol.errors import InvalidArgument, ServingError, Unsupported
+from protocol.errors import ServingError
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +37,13 @@ class HttpConnection(asyncio.Protocol):
     """A client's connection; also the sink of its inference request."""
 
     __slots__ = (
-        "_asgi",
-        "_asgi_task",
         "_body",
         "_body_filled",
         "_buffer",
         "_busy",
         "_chunked",
         "_closing",
+        "_exchange",
         "_front",
         "_head",
         "_keep_alive",
@@ -66,8 +68,7 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         self._target: Target | None = None
         self._token: Any = None
-        self._asgi: AsgiExchange | None = None
-        self._asgi_task: asyncio.Task[None] | None = None
+        self._exchange: Exchange | None = None
         self.deadline = 0.0
 
     # -- the transport's side -------------------------------------------------------------------------------------
@@ -90,8 +91,8 @@ class HttpConnection(asyncio.Protocol):
         if self._target is not None and self._token is not None:
             self._target.cancel(self._token)
         self._target = self._token = None
-        if self._asgi is not None:
-            self._asgi.disconnect()
+        if self._exchange is not None:
+            self._exchange.disconnect()
 
     def pause_writing(self) -> None:
         """The client reads slowly; take no further request of it."""
@@ -163,6 +164,8 @@ class HttpConnection(asyncio.Protocol):
             if end > front.limits.max_header_bytes:
                 raise BadRequest(431, "request header fields too large")
             head = parse_head(raw, front.limits)
+            if head.action is not None:
+                front.policy.apply(head)
             if head.cacheable:
                 front.remember(raw, head)
         length = head.content_length
@@ -211,33 +214,41 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = 0.0
         self._busy = True
         self._keep_alive = head.keep_alive
-        if head.model is None:
-            self._run_asgi(head, body)
+        if not head.direct:
+            self._detour(head, body)
             return
         front = self._front
-        try:
-            if head.json_length_error:
-                raise InvalidArgument(head.json_length_error)
-            if head.content_encoding not in (b"", b"identity"):
-                raise Unsupported("Unsupported compression type")
-            if head.generation != front.generation:
-                head.target = front.resolve(head.model, head.version)
-                head.generation = front.generation
-        except ServingError as error:
-            self.on_error(error)
-            return
+        if head.generation != front.generation:
+            try:
+                front.target(head)
+            except ServingError as error:
+                self.on_error(error)
+                return
         target: Target = head.target  # type: ignore[assignment]
         self._target = target
         token = target.submit((body,), head.json_length, self)
         if self._busy:
             self._token = token
 
-    def _run_asgi(self, head: Head, body: Buffer) -> None:
-        assert self._transport is not None
-        client = self._transport.get_extra_info("peername")
-        exchange = AsgiExchange(self._front.app, self, head, bytes(body), client if isinstance(client, tuple) else None)
-        self._asgi = exchange
-        self._asgi_task = self._front.loop.create_task(exchange.run())
+    def _detour(self, head: Head, body: Buffer) -> None:
+        """Handle what is not simply passed on."""
+        front = self._front
+        if head.refusal:
+            self.write(head.refusal)
+            self.finish(head.keep_alive)
+            return
+        exchange: Exchange
+        if head.action is None:
+            assert self._transport is not None
+            peer = self._transport.get_extra_info("peername")
+            client = peer if isinstance(peer, tuple) else None
+            exchange = AsgiExchange(front.app, self, head, bytes(body), client, front.loop)
+        elif head.action is INFER:
+            exchange = InferExchange(head, body, self, front)
+        else:
+            exchange = GenerateExchange(head, body, self, front)
+        self._exchange = exchange
+        exchange.start()
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -269,10 +280,21 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of what was written the client has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Close at once, whatever was not sent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
     def finish(self, keep_alive: bool) -> None:
         """The answer is complete: take the next request, or close."""
         self._busy = False
-        self._target = self._token = self._asgi = self._asgi_task = None
+        self._target = self._token = self._exchange = None
         transport = self._transport
         if transport is None:
             return

@@ -8,9 +8,16 @@ import httptools
 from app.http.limits import HttpLimits
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])?(?::\d{1,5})?")
-_INFER: Final = re.compile(rb"/v2/models/([^/?]+)(?:/versions/(\d{1,19}))?/infer(?:\?.*)?", re.DOTALL)
+_INFERENCE: Final = re.compile(
+    rb"/v2/models/([^/?]+)(?:/versions/(\d{1,19}))?/(infer|generate|generate_stream)(?:\?.*)?", re.DOTALL
+)
 _INTEGER: Final = re.compile(rb"[+-]?\d{1,20}")
 _INT32_MAX: Final = 2**31 - 1
+
+INFER: Final = "infer"
+GENERATE: Final = "generate"
+GENERATE_STREAM: Final = "generate_stream"
+_ACTIONS: Final = {b"infer": INFER, b"generate": GENERATE, b"generate_stream": GENERATE_STREAM}
 
 
 class BadRequest(Exception):
@@ -25,24 +32,37 @@ class BadRequest(Exception):
 class Head:
     """One request head.
 
-    `model` is None unless the request is an inference request. `content_length` is None for a chunked body.
-    `json_length` is the value of Inference-Header-Content-Length, None when absent; `json_length_error` is the text
-    to answer when that value is bad. `cacheable` says that equal bytes always mean this head.
+    `content_length` is None for a chunked body. `cacheable` says that equal bytes always mean this head.
+
+    An inference request has the `action` that its URL names, one of `INFER`, `GENERATE` and `GENERATE_STREAM`, and a
+    `model` as it stands there; all others have None and "". What else such a request needs is decided once, by a
+    `HeadPolicy`: `refusal` is the whole answer when it will not be served, and `direct` says that its body goes to the
+    target, and the answer to the client, as they are. `json_length` is the value of Inference-Header-Content-Length,
+    None when absent; `json_length_error` is what is wrong with it. `target`, and `mapping` for the generate extension,
+    are those of the front's `generation`.
     """
 
     __slots__ = (
+        "accept_encoding",
+        "action",
         "cacheable",
         "content_encoding",
         "content_length",
+        "direct",
         "expect_continue",
+        "forwarded",
         "generation",
         "headers",
         "http_version",
         "json_length",
         "json_length_error",
         "keep_alive",
+        "mapping",
         "method",
         "model",
+        "raw_headers",
+        "refusal",
+        "response_coding",
         "size",
         "target",
         "url",
@@ -53,19 +73,27 @@ class Head:
         self.method = b""
         self.url = b""
         self.http_version = "1.1"
+        self.raw_headers: list[tuple[bytes, bytes]] = []
         self.headers: list[tuple[bytes, bytes]] = []
         self.keep_alive = True
         self.content_length: int | None = 0
         self.content_encoding = b""
+        self.accept_encoding = b""
         self.expect_continue = False
         self.json_length: int | None = None
         self.json_length_error = ""
-        self.model: bytes | None = None
+        self.action: str | None = None
+        self.model = b""
         self.version = -1
         self.cacheable = False
         self.size = 0
+        self.refusal = b""
+        self.direct = False
+        self.forwarded: dict[str, str] = {}
+        self.response_coding = b""
         self.generation = -1
         self.target: object = None
+        self.mapping: object = None
 
 
 class _Collector:
@@ -80,7 +108,7 @@ class _Collector:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self.complete = True
@@ -110,7 +138,8 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     head = Head()
     head.method = parser.get_method()
     head.url = collector.url
-    head.headers = collector.headers
+    head.raw_headers = collector.headers
+    head.headers = [(name.lower(), value) for name, value in collector.headers]
     head.http_version = version
     head.keep_alive = parser.should_keep_alive()
     head.size = len(data)
@@ -149,30 +178,30 @@ def _read_framing(head: Head) -> None:
         if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
             raise BadRequest(400, "malformed Content-Length")
         head.content_length = int(lengths[0])
+    codings = [value.strip().lower() for name, value in head.headers if name == b"content-encoding"]
+    head.content_encoding = b", ".join(codings)
+    head.accept_encoding = b",".join([value for name, value in head.headers if name == b"accept-encoding"])
     for name, value in head.headers:
         if name == b"expect":
             if value.lower() != b"100-continue":
                 raise BadRequest(417, "expectation failed")
             head.expect_continue = head.http_version == "1.1"
-        elif name == b"content-encoding":
-            head.content_encoding = value.strip().lower()
 
 
 def _read_route(head: Head) -> None:
-    if head.method != b"POST":
-        return
-    match = _INFER.fullmatch(head.url)
+    match = _INFERENCE.fullmatch(head.url) if head.method == b"POST" else None
     if match is None:
         return
     head.model = match[1]
     if match[2] is not None:
         head.version = int(match[2])
+    head.action = _ACTIONS[match[3]]
     lengths = [value for name, value in head.headers if name == b"inference-header-content-length"]
     if len(lengths) > 1:
         raise BadRequest(400, "more than one Inference-Header-Content-Length header")
     if lengths:
         _read_json_length(head, lengths[0])
-    head.cacheable = head.content_length is not None and not head.expect_continue and not head.content_encoding
+    head.cacheable = head.content_length is not None and not head.expect_continue
 
 
 def _read_json_length(head: Head, value: bytes) -> None:

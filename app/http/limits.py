@@ -13,5 +13,7 @@ class HttpLimits:
     max_url_bytes: int = 16 << 10
     max_chunk_count: int = 65_536
     max_connections: int = 4096
+    max_decompression_ratio: int = 100
+    max_stream_buffer_bytes: int = 16 << 20
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0

@@ -31,10 +31,12 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
-def error_response(status: int, message: str, keep_alive: bool) -> bytes:
-    """Return a whole error response."""
+def error_response(
+    status: int, message: str, keep_alive: bool, extra: Iterable[tuple[bytes, bytes]] = ()
+) -> bytes:
+    """Return a whole error response; `extra` headers come last."""
     body = error_body(message)
-    headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body))]
+    headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)), *extra]
     if status == 503:
         headers.append((b"Retry-After", b"1"))
     return response_head(status, headers, keep_alive) + body

@@ -1,0 +1,284 @@
+"""One gRPC call: puts length-prefixed messages together under limits, keeps the deadline, ends with a status."""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from app.grpc.compression import decompress
+from app.grpc.head import GrpcHead
+from app.grpc.status import (
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    RESPONSE,
+    CallError,
+    literal,
+    trailers,
+)
+from app.http2.connection import Http2Connection
+from app.http2.frames import END_STREAM, PROTOCOL_ERROR
+from app.http2.sender import headers_frame
+from app.http2.stream import Stream
+from deployments.lane.frames import Buffer
+from protocol.errors import ServingError
+
+if TYPE_CHECKING:
+    from app.grpc.front import GrpcFront
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = struct.Struct(">BI")
+# Above this size a message stays where it was put together; below it becomes bytes.
+_LARGE_BYTES: Final = 1 << 16
+# Compressed messages up to this size are decompressed in the loop, larger ones in a thread.
+_INLINE_BYTES: Final = 1 << 14
+
+
+class Call(Stream):
+    """A call whose request messages come to `message`, and their end to `half_closed`."""
+
+    __slots__ = (
+        "_body",
+        "_filled",
+        "_inflating",
+        "_later",
+        "_prefix",
+        "_received",
+        "_timer",
+        "done",
+        "front",
+        "head",
+        "headers_sent",
+    )
+
+    def __init__(self, connection: Http2Connection, stream_id: int, head: GrpcHead) -> None:
+        super().__init__(connection, stream_id)
+        self.front: GrpcFront = head.front
+        self.head = head
+        self.done = False
+        """Whether the status was sent, or nobody would hear it."""
+        self.headers_sent = False
+        self._body: bytearray | None = None
+        self._filled = 0
+        self._prefix = b""
+        self._received = 0
+        self._inflating = False
+        self._later: list[tuple[int, Buffer] | None] = []
+        self._timer: asyncio.TimerHandle | None = None
+        if head.timeout_s is not None:
+            self._timer = self.front.loop.call_later(head.timeout_s, self._deadline_exceeded)
+
+    # -- what calls implement --------------------------------------------------------------------------------------
+
+    def message(self, message: Buffer) -> None:
+        """Take a request message."""
+        raise NotImplementedError
+
+    def half_closed(self) -> None:
+        """No more messages will come."""
+        raise NotImplementedError
+
+    def cancelled(self) -> None:
+        """The call is over before its answer: give up what is under way for it."""
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def receive(self, data: Buffer, end: bool) -> None:
+        """Put messages together from DATA."""
+        if not self.spend(len(data)):
+            return
+        self._received += len(data)
+        if end:
+            self.peer_ended = True
+            if self.head.content_length >= 0 and self._received != self.head.content_length:
+                self.connection.reset(self, PROTOCOL_ERROR)
+                return
+        if self.done:
+            if end:
+                self.connection.close_stream(self)
+            return
+        try:
+            self._assemble(memoryview(data))
+            if end and not self.done:
+                if self._prefix:
+                    raise CallError(INTERNAL, "the request ended in the middle of a message")
+                self._take(None)
+        except CallError as error:
+            self.finish(error.code, error.message)
+
+    def _assemble(self, view: memoryview) -> None:
+        while view and not self.done:
+            if self._body is None:
+                needed = PREFIX.size - len(self._prefix)
+                self._prefix += view[:needed]
+                view = view[needed:]
+                if len(self._prefix) < PREFIX.size:
+                    break
+                self._begin(len(view))
+            view = self._fill(view)
+        if self._prefix and not self.done and self not in self.connection.incomplete:
+            length = PREFIX.unpack(self._prefix)[1] if self._body is not None else 0
+            timeout_s = self.connection.limits.body_timeout_s + length / self.front.options.min_message_bytes_per_s
+            self.connection.incomplete[self] = self.front.loop.time() + timeout_s
+
+    def _begin(self, available: int) -> None:
+        """Start a message of which `available` bytes are there."""
+        flag, length = PREFIX.unpack(self._prefix)
+        if flag > 1:
+            raise CallError(INTERNAL, "malformed message")
+        if length > self.front.options.max_message_bytes:
+            raise CallError(
+                RESOURCE_EXHAUSTED,
+                f"SERVER: Received message larger than max ({length} vs. {self.front.options.max_message_bytes})",
+            )
+        self._filled = 0
+        if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
+            self._body = bytearray(length)
+            if length > available + self.credit_bytes:
+                self.grant(length - available - self.credit_bytes)
+        else:
+            self._body = bytearray()
+            self.connection.reservations.take(self, length)
+
+    def granted(self) -> None:
+        """Go on with a large message whose memory is reserved."""
+        assert self._body is not None
+        length = PREFIX.unpack(self._prefix)[1]
+        whole = bytearray(length)
+        whole[: self._filled] = self._body
+        self._body = whole
+        missing = length - self._filled - self.credit_bytes
+        if missing > 0:
+            self.grant(missing)
+
+    def _fill(self, view: memoryview) -> memoryview:
+        """Add to the message; returns what follows it."""
+        body = self._body
+        assert body is not None
+        length: int = PREFIX.unpack(self._prefix)[1]
+        taken = min(length - self._filled, len(view))
+        if len(body) < length:  # not granted yet
+            body += view[:taken]
+        else:
+            body[self._filled : self._filled + taken] = view[:taken]
+        self._filled += taken
+        if self._filled == length:
+            compressed = self._prefix[0]
+            self._body, self._prefix = None, b""
+            self.connection.incomplete.pop(self, None)
+            if length > self.connection.initial_credit_bytes - PREFIX.size:
+                self.connection.reservations.give_back(self)
+            self._take((compressed, memoryview(body) if length > _LARGE_BYTES else bytes(body)))
+        return view[taken:]
+
+    def _take(self, item: tuple[int, Buffer] | None) -> None:
+        """Hand on a message, or (None) the end of messages, after those that are being decompressed."""
+        if self._inflating:
+            self._later.append(item)
+        elif item is None:
+            self.half_closed()
+        elif not item[0]:
+            self.message(item[1])
+        elif len(item[1]) <= _INLINE_BYTES:
+            self.message(decompress(self.head.encoding, item[1], self.front.options.max_message_bytes))
+        else:
+            self._inflating = True
+            self.front.start(self._inflate(item[1]))
+
+    async def _inflate(self, data: Buffer) -> None:
+        try:
+            message = await self.front.loop.run_in_executor(
+                None, decompress, self.head.encoding, data, self.front.options.max_message_bytes
+            )
+            self._inflating = False
+            later, self._later = self._later, []
+            if not self.done:
+                self.message(message)
+            for item in later:
+                if not self.done:
+                    self._take(item)
+        except CallError as error:
+            self.finish(error.code, error.message)
+
+    # -- the answer ------------------------------------------------------------------------------------------------
+
+    def send_headers(self) -> None:
+        """Begin the answer, once."""
+        if not self.headers_sent:
+            self.headers_sent = True
+            block = self._table_update() + RESPONSE
+            if self.head.response_encoding:
+                block += literal(b"grpc-encoding", self.head.response_encoding)
+            self.connection.sender.write(headers_frame(self.stream_id, block, 0))
+
+    def send_message(self, parts: Sequence[Buffer], size: int, compressed: bool = False) -> None:
+        """Send one message."""
+        self.send_headers()
+        self.send_data((PREFIX.pack(compressed, size), *parts))
+
+    def finish(self, code: int, message: str) -> None:
+        """End the call with a status, after everything that was sent."""
+        if self.done:
+            return
+        self._end()
+        if code:
+            self.cancelled()
+        block = trailers(code, message, self.front.options.max_status_message_bytes)
+        if not self.headers_sent:
+            block = RESPONSE + block
+        self._send_end(block)
+
+    def fail(self, error: ServingError) -> None:
+        """End the call with an error."""
+        self.finish(error.grpc_code, error.message)
+
+    def _send_end(self, block: bytes) -> None:
+        self.connection.sender.end(self, headers_frame(self.stream_id, self._table_update() + block, END_STREAM))
+        if self.sent_end:
+            self.connection.close_stream(self)
+
+    def _table_update(self) -> bytes:
+        update, self.connection.table_update = self.connection.table_update, b""
+        return update
+
+    def _end(self) -> None:
+        self.done = True
+        self._body = None
+        self._later.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.connection.incomplete:
+            self.connection.incomplete.pop(self, None)
+
+    def aborted(self) -> None:
+        """Nobody waits for the answer any more."""
+        if not self.done:
+            self._end()
+            self.cancelled()
+
+    def expired(self) -> None:
+        """A message did not arrive in time."""
+        self.finish(DEADLINE_EXCEEDED, "the message did not arrive in time")
+
+    def _deadline_exceeded(self) -> None:
+        self._timer = None
+        self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+
+class RefusedCall(Call):
+    """A call that is answered by its head alone."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: Http2Connection, stream_id: int, head: GrpcHead) -> None:
+        super().__init__(connection, stream_id, head)
+        self._end()
+        self.front.loop.call_soon(self._refuse)
+
+    def _refuse(self) -> None:
+        if self.connection.streams.get(self.stream_id) is self:
+            assert self.head.refusal is not None
+            self._send_end(self.head.refusal)

@@ -1,0 +1,134 @@
+"""The headers of a gRPC request: which method, how long it may take, how its messages are compressed."""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from app.grpc.compression import ENCODINGS, response_encoding
+from app.grpc.deadline import parse_timeout
+from app.grpc.status import (
+    ACCEPT_ENCODING,
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    RESPONSE,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+    http_refusal,
+    trailers,
+)
+from app.http2.connection import Http2Connection
+from app.http2.header_blocks import HeaderList
+from app.http2.stream import Stream
+
+if TYPE_CHECKING:
+    from app.grpc.front import GrpcFront
+    from app.grpc.methods import Method
+
+_CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:\+proto)?(?:;.*)?", re.IGNORECASE)
+_PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
+_CONNECTION_HEADERS: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+)
+_BAD_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
+_BAD_VALUE: Final = re.compile(rb"[\x00\r\n]")
+_RESTRICTED: Final = "This protocol is restricted, expecting header 'triton-grpc-protocol-%s'"
+
+
+class GrpcHead:
+    """One header list, understood once; opened for every request that comes with it."""
+
+    __slots__ = (
+        "content_length",
+        "encoding",
+        "front",
+        "malformed",
+        "metadata",
+        "method",
+        "refusal",
+        "response_encoding",
+        "timeout_s",
+    )
+
+    def __init__(self, front: "GrpcFront", headers: HeaderList, too_large: bool) -> None:
+        self.front = front
+        self.method: Method | None = None
+        self.metadata: dict[bytes, bytes] = {}
+        self.content_length = -1
+        self.encoding = b"identity"
+        self.response_encoding = b""
+        self.timeout_s: float | None = None
+        self.refusal: bytes | None = None
+        """The header block that answers the request at once."""
+        pseudo = self._split(headers)
+        self.malformed = pseudo is None
+        if pseudo is not None:
+            self.refusal = self._refuse(RESOURCE_EXHAUSTED, "metadata is too large") if too_large else self._read(pseudo)
+
+    def open(self, connection: Http2Connection, stream_id: int) -> Stream | None:
+        """Return a call of the method, None when the headers are malformed."""
+        if self.method is not None and self.refusal is None:
+            return self.method.call(connection, stream_id, self)
+        if self.malformed:
+            return None
+        from app.grpc.call import RefusedCall
+
+        return RefusedCall(connection, stream_id, self)
+
+    def _split(self, headers: HeaderList) -> dict[bytes, bytes] | None:
+        """Return the pseudo-headers and keep the others; None when malformed (RFC 9113 §8.2, §8.3)."""
+        pseudo: dict[bytes, bytes] = {}
+        for name, value in headers:
+            if _BAD_VALUE.search(value):
+                return None
+            if name[:1] == b":":
+                if name not in _PSEUDO or name in pseudo or self.metadata:
+                    return None
+                pseudo[name] = value
+            elif not name or _BAD_NAME.search(name) or name in _CONNECTION_HEADERS:
+                return None
+            elif name == b"te" and value != b"trailers":
+                return None
+            elif name == b"content-length":
+                if not value.isdigit() or len(value) > 18 or self.content_length not in (-1, int(value)):
+                    return None
+                self.content_length = int(value)
+            else:
+                self.metadata[name] = value
+        if not all(pseudo.get(name) for name in (b":method", b":scheme", b":path")):
+            return None
+        return pseudo
+
+    def _read(self, pseudo: dict[bytes, bytes]) -> bytes | None:
+        """Fill in what calls need; returns the refusal of what cannot be called."""
+        metadata, front = self.metadata, self.front
+        if pseudo[b":method"] != b"POST":
+            return http_refusal(405)
+        if not _CONTENT_TYPE.fullmatch(metadata.get(b"content-type", b"")):
+            return http_refusal(415)
+        self.method = front.methods.get(pseudo[b":path"])
+        if self.method is None:
+            return self._refuse(UNIMPLEMENTED, "")
+        restriction = front.options.restricted.get(self.method.category)
+        if restriction is not None:
+            key, wanted = restriction
+            if metadata.get(b"triton-grpc-protocol-" + key.encode()) != wanted.encode():
+                return self._refuse(UNAVAILABLE, _RESTRICTED % key)
+        if front.stopping:
+            return self._refuse(
+                UNAVAILABLE, "GRPC server is shutting down and has stopped accepting new requests."
+            )
+        self.encoding = metadata.get(b"grpc-encoding", b"identity")
+        if self.encoding not in ENCODINGS:
+            message = f"Compression algorithm '{self.encoding[:64].decode('latin-1')}' is not supported."
+            return self._refuse(UNIMPLEMENTED, message) + ACCEPT_ENCODING
+        if self.method.compressed_responses:
+            level = front.options.infer_response_compression_level
+            self.response_encoding = response_encoding(level, metadata.get(b"grpc-accept-encoding", b""))
+        timeout = metadata.get(b"grpc-timeout")
+        if timeout is not None:
+            self.timeout_s = parse_timeout(timeout)
+            if self.timeout_s is None:
+                return self._refuse(INTERNAL, "malformed grpc-timeout")
+        return None
+
+    def _refuse(self, code: int, message: str) -> bytes:
+        return RESPONSE + trailers(code, message, self.front.options.max_status_message_bytes)

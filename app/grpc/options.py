@@ -1,0 +1,32 @@
+"""What an operator can set of gRPC; each limit has a test on both sides."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from app.http2.limits import Http2Limits
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """Limits and choices of one port."""
+
+    http2: Http2Limits = Http2Limits()
+    max_message_bytes: int = 64 << 20
+    """Largest request message, before and after decompression; up to `MAX_MESSAGE_BYTES`, which is Triton's."""
+    min_message_bytes_per_s: int = 1 << 20
+    """A message gets its length by this rate on top of `http2.body_timeout_s` to arrive."""
+    max_stream_inflight_count: int = 1024
+    """Requests of one ModelStreamInfer that are under way; a client is read no further above it."""
+    max_stream_inflight_bytes: int = 64 << 20
+    """The same, in bytes."""
+    max_stream_queued_bytes: int = 64 << 20
+    """Responses of one stream that wait for its client; above it the stream ends with RESOURCE_EXHAUSTED."""
+    max_status_message_bytes: int = 900
+    infer_response_compression_level: Literal["none", "low", "medium", "high"] = "none"
+    restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Category of methods (see `app.grpc.methods`) → key and value of the metadata that they require; the key stands
+    here without its prefix `triton-grpc-protocol-`."""
+    reflection: bool = True

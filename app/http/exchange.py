@@ -1,0 +1,48 @@
+"""What stands between a connection and whoever answers a request that cannot take the direct way."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from deployments.lane.frames import Buffer
+from protocol.errors import ServingError
+
+
+class Exchange(Protocol):
+    """One request and its answer."""
+
+    def start(self) -> None:
+        """Begin; the connection may be told before this returns."""
+        ...
+
+    def disconnect(self) -> None:
+        """The client has gone: give up, and tell the connection nothing more."""
+        ...
+
+
+class ExchangeConnection(Protocol):
+    """The connection's side of an exchange."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of what was written the client has not taken yet."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        ...
+
+    def finish(self, keep_alive: bool) -> None:
+        """The answer is complete."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once, whatever was not sent."""
+        ...
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        """Send an inference response as it is, and finish."""
+        ...
+
+    def on_error(self, error: ServingError) -> None:
+        """Send an error, and finish."""
+        ...

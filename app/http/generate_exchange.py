@@ -1,0 +1,143 @@
+"""`generate` and `generate_stream`: one flat JSON answer, or one server-sent event for each response of the model."""
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from app.http.exchange import ExchangeConnection
+from app.http.front import HttpFront
+from app.http.generate_mapping import GenerateMapping
+from app.http.head import GENERATE_STREAM, Head
+from app.http.responses import error_body, response_head
+from deployments.lane.frames import Buffer
+from deployments.lane.sink import Target
+from protocol.errors import InvalidArgument, ServingError
+
+_STREAM_HEADERS: Final = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
+_CHUNKED: Final = (b"Transfer-Encoding", b"chunked")
+_NOT_ONE: Final = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+    "number of responses"
+)
+
+
+class GenerateExchange:
+    """Maps the body, submits it, maps each response; the sink of its request.
+
+    The first response decides the status of a stream; an error that comes later is an event of its own. A client that
+    does not take what is sent is given up when more than `max_stream_buffer_bytes` wait for it.
+    """
+
+    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, front: HttpFront) -> None:
+        self._head = head
+        self._body = body
+        self._connection = connection
+        self._front = front
+        self._streams = head.action is GENERATE_STREAM
+        # An HTTP/1.0 client knows no chunks: there the end of the connection ends the stream.
+        self._chunked = head.http_version != "1.0"
+        self._mapping: GenerateMapping | None = None
+        self._target: Target | None = None
+        self._token: Any = None
+        self._only: bytes | None = None
+        self._started = False
+        self._ended = False
+
+    def start(self) -> None:
+        """Map and submit."""
+        head, body = self._head, self._body
+        self._body = b""
+        try:
+            target = self._front.generate_target(head)
+            self._mapping = cast(GenerateMapping, head.mapping)
+            request = self._mapping.request(body, head.forwarded)
+        except ServingError as error:
+            self.on_error(error)
+            return
+        self._target = target
+        token = target.submit((request,), None, self)
+        if not self._ended:
+            self._token = token
+
+    def disconnect(self) -> None:
+        """Cancel the request."""
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._ended = True
+        if self._target is not None and self._token is not None:
+            self._target.cancel(self._token)
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        """Send a response of the model, or keep it until it is known to be the only one."""
+        if self._ended:
+            return
+        assert self._mapping is not None
+        try:
+            flat = self._mapping.response(b"".join(parts))
+        except ServingError as error:
+            self._fail(error)
+            return
+        if self._streams:
+            self._stream(flat, final)
+            return
+        if flat is not None:
+            if self._only is not None:
+                self._fail(InvalidArgument(_NOT_ONE))
+                return
+            self._only = flat
+        if final:
+            self._send_only()
+
+    def on_error(self, error: ServingError) -> None:
+        """Send an error: as the answer, or as an event when a response was sent before."""
+        if self._ended:
+            return
+        if not self._started:
+            self._ended = True
+            self._connection.on_error(error)
+            return
+        self._event(error_body(error.message))
+        self._end_stream()
+
+    def _fail(self, error: ServingError) -> None:
+        """Send an error that the model does not know of."""
+        if self._target is not None and self._token is not None:
+            self._target.cancel(self._token)
+        self.on_error(error)
+
+    def _send_only(self) -> None:
+        if self._only is None:
+            self.on_error(InvalidArgument(_NOT_ONE))
+            return
+        self._ended = True
+        keep_alive = self._head.keep_alive
+        headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(self._only))]
+        self._connection.write(response_head(200, headers, keep_alive) + self._only)
+        self._connection.finish(keep_alive)
+
+    # -- streams --------------------------------------------------------------------------------------------------
+
+    def _stream(self, flat: bytes | None, final: bool) -> None:
+        if not self._started:
+            self._started = True
+            headers = [*_STREAM_HEADERS, _CHUNKED] if self._chunked else _STREAM_HEADERS
+            self._connection.write(response_head(200, headers, self._chunked and self._head.keep_alive))
+        if flat is not None:
+            self._event(flat)
+        if final:
+            self._end_stream()
+        elif self._connection.unsent_bytes > self._front.limits.max_stream_buffer_bytes:
+            self._cancel()
+            self._connection.abort()
+
+    def _event(self, content: bytes) -> None:
+        size = len(content) + 8
+        self._connection.write(
+            b"%x\r\ndata: %b\n\n\r\n" % (size, content) if self._chunked else b"data: %b\n\n" % content
+        )
+
+    def _end_stream(self) -> None:
+        self._ended = True
+        if self._chunked:
+            self._connection.write(b"0\r\n\r\n")
+        self._connection.finish(self._chunked and self._head.keep_alive)

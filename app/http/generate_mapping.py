@@ -1,0 +1,129 @@
+"""The generate extension: flat JSON becomes a v2 request to a model, and its responses become flat JSON.
+
+Every key that names an input becomes that tensor, a scalar or a flat array; the object `parameters` is flattened in
+the same way; `id` names the request; all other keys become parameters of the request.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from deployments.lane.frames import Buffer
+from protocol.errors import Internal, InvalidArgument
+from protocol.infer import Parameter
+from protocol.json_document import as_string, parse
+from protocol.limits import DEFAULT_LIMITS
+
+_NESTED = "parameters"
+# It would change the form in which the response arrives here.
+_NOT_PASSED = "binary_data_output"
+
+
+class GenerateMapping:
+    """The mapping of one model version.
+
+    Args:
+        inputs: as its metadata lists them: name, datatype and shape, -1 for what may vary.
+    """
+
+    def __init__(self, inputs: Sequence[dict[str, Any]]) -> None:
+        self._inputs = {tensor["name"]: (tensor["datatype"], tuple(tensor["shape"])) for tensor in inputs}
+
+    def request(self, body: Buffer, forwarded: dict[str, str]) -> bytes:
+        """Return the v2 request for a body, with the parameters that come from forwarded headers.
+
+        Raises:
+            InvalidArgument: the body is not such JSON, or a value does not fit the shape of its input.
+        """
+        document = parse(body if isinstance(body, bytes) else bytes(body), DEFAULT_LIMITS)
+        if not isinstance(document, dict):
+            raise InvalidArgument("Expected JSON object for the generate request")
+        inputs: list[dict[str, Any]] = []
+        parameters: dict[str, Parameter] = {}
+        self._read(document, inputs, parameters, nested=False)
+        request: dict[str, Any] = {}
+        if "id" in document:
+            request["id"] = as_string(document["id"], "id")
+        parameters.update(forwarded)
+        if parameters:
+            request["parameters"] = parameters
+        request["inputs"] = inputs
+        return _dump(request, bytes(body))
+
+    def _read(
+        self, document: dict[str, Any], inputs: list[dict[str, Any]], parameters: dict[str, Parameter], nested: bool
+    ) -> None:
+        for key, value in document.items():
+            if key in self._inputs:
+                if key == _NESTED and not nested:
+                    raise InvalidArgument("the model has an input named 'parameters', which generate can not tell apart")
+                inputs.append(self._tensor(key, value))
+            elif key == _NESTED and not nested:
+                if not isinstance(value, dict):
+                    raise InvalidArgument("Expected JSON object for keyword: 'parameters'")
+                self._read(value, inputs, parameters, nested=True)
+            elif key != _NOT_PASSED:
+                parameters[key] = _parameter(key, value)
+
+    def _tensor(self, name: str, value: Any) -> dict[str, Any]:
+        datatype, dims = self._inputs[name]
+        data = value if isinstance(value, list) else [value]
+        return {"name": name, "datatype": datatype, "shape": _shape(name, dims, len(data)), "data": data}
+
+    def response(self, body: bytes) -> bytes | None:
+        """Return one v2 response as flat JSON; None when there is nothing in it but that it is the last.
+
+        Raises:
+            Internal: the response is not JSON.
+        """
+        text = body
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            try:
+                # NaN and infinities, or a BYTES output that is not UTF-8.
+                document = json.loads(body.decode("utf-8", "surrogateescape"))
+            except ValueError:
+                raise Internal("the response of the model can not be converted to JSON") from None
+        outputs = document.pop("outputs", [])
+        parameters = document.pop("parameters", {})
+        if not outputs and not parameters.keys() - {"triton_final_response"}:
+            return None
+        document |= parameters
+        for output in outputs:
+            data = output.get("data", [])
+            document[output["name"]] = data[0] if len(data) == 1 else data
+        return _dump(document, text)
+
+
+def _parameter(key: str, value: Any) -> Parameter:
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise InvalidArgument(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
+
+def _shape(name: str, dims: tuple[int, ...], count: int) -> list[int]:
+    """Return the shape of `count` elements: the innermost -1 takes what the fixed dimensions leave, others are 1."""
+    fixed = math.prod(dim for dim in dims if dim >= 0)
+    rest, left_over = divmod(count, fixed) if fixed else (0, count)
+    shape: list[int] = []
+    for dim in reversed(dims):
+        if dim < 0:
+            dim, rest = rest, 1
+        shape.append(dim)
+    if left_over or math.prod(shape) != count:
+        raise InvalidArgument(f"The schema can not convert input '{name}' to tensor with proper shape")
+    return shape[::-1]
+
+
+def _dump(document: Any, source: bytes) -> bytes:
+    # orjson writes null for what is not finite, and refuses the stand-ins for bytes that are not UTF-8.
+    if b"NaN" not in source and b"Infinity" not in source:
+        try:
+            return orjson.dumps(document)
+        except TypeError:
+            pass
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape")

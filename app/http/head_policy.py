@@ -1,0 +1,47 @@
+"""What an inference request needs apart from being sent to its model, decided once for each head that is seen.
+
+A request whose head asks for nothing of this takes the direct way; the others are handled by an exchange.
+"""
+
+from app.http.content_coding import DEFLATE, GZIP, IDENTITY, SUPPORTED, choose
+from app.http.head import INFER, Head
+from app.http.header_forwarding import HeaderForwarding
+from app.http.responses import error_response
+from app.http.restricted_api import RestrictedApis
+from app.http.routes import INFERENCE
+from protocol.errors import InvalidArgument, ServingError, Unsupported
+
+
+class HeadPolicy:
+    """The operator's settings that concern the heads of inference requests."""
+
+    def __init__(self, restricted: RestrictedApis | None = None, forwarding: HeaderForwarding | None = None) -> None:
+        self._restricted = restricted or RestrictedApis()
+        self._forwarding = forwarding or HeaderForwarding("")
+
+    def apply(self, head: Head) -> None:
+        """Set what the head of an inference request means; a head that is refused gets its whole answer."""
+        try:
+            self._restricted.check(INFERENCE, head.headers)
+            head.forwarded = self._forwarding.choose(head.raw_headers)
+            _check_coding(head)
+            if head.action is INFER and head.json_length_error:
+                raise InvalidArgument(head.json_length_error)
+        except ServingError as error:
+            extra = ((b"Accept-Encoding", SUPPORTED.encode()),) if isinstance(error, Unsupported) else ()
+            head.refusal = error_response(error.http_status, error.message, head.keep_alive, extra)
+            return
+        if head.action is INFER:
+            head.response_coding = choose(head.accept_encoding)
+            head.direct = not (head.content_encoding or head.response_coding or head.forwarded)
+
+
+def _check_coding(head: Head) -> None:
+    if head.content_encoding == IDENTITY:
+        head.content_encoding = b""
+    if not head.content_encoding:
+        return
+    if head.action is not INFER:
+        raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
+    if head.content_encoding not in (GZIP, DEFLATE):
+        raise Unsupported("Unsupported compression type")

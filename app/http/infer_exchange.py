@@ -1,0 +1,124 @@
+"""An inference request that is compressed, wants a compressed response, or has headers that its model gets."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from app.http.content_coding import compress, decompress
+from app.http.exchange import ExchangeConnection
+from app.http.front import HttpFront
+from app.http.head import Head
+from app.http.header_forwarding import add_parameters
+from app.http.responses import response_head
+from deployments.lane.frames import Buffer
+from deployments.lane.sink import Target
+from protocol.errors import Internal, ServingError
+
+# Up to these sizes the work takes less than handing it to a thread and back, or not much more.
+_INLINE_COMPRESSED_BYTES: Final = 4 << 10
+_INLINE_BYTES: Final = 32 << 10
+
+
+class InferExchange:
+    """Unpacks the body, adds parameters, submits, packs the response; the sink of its request."""
+
+    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, front: HttpFront) -> None:
+        self._head = head
+        self._body = body
+        self._connection = connection
+        self._front = front
+        self._target: Target | None = None
+        self._token: Any = None
+        self._gone = False
+
+    def start(self) -> None:
+        """Unpack and submit."""
+        head, body = self._head, self._body
+        self._body = b""
+        if not head.content_encoding:
+            self._submit(body)
+            return
+        limits = self._front.limits
+
+        def unpack() -> bytes:
+            return decompress(body, head.content_encoding, limits.max_body_bytes, limits.max_decompression_ratio)
+
+        self._work(unpack, self._submit, inline=len(body) <= _INLINE_COMPRESSED_BYTES)
+
+    def disconnect(self) -> None:
+        """Cancel the request."""
+        self._gone = True
+        if self._target is not None and self._token is not None:
+            self._target.cancel(self._token)
+
+    def _work(self, work: Callable[[], bytes], then: Callable[[bytes], None], inline: bool) -> None:
+        """Do `work` here or in a thread, then go on with its result; a ServingError is the answer."""
+        if not inline:
+            future = self._front.loop.run_in_executor(None, work)
+            future.add_done_callback(lambda done: self._worked(done, then))
+            return
+        try:
+            result = work()
+        except ServingError as error:
+            self.on_error(error)
+        else:
+            then(result)
+
+    def _worked(self, done: "asyncio.Future[bytes]", then: Callable[[bytes], None]) -> None:
+        if self._gone or done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            then(done.result())
+        else:
+            self.on_error(error if isinstance(error, ServingError) else Internal("internal server error"))
+
+    def _submit(self, body: Buffer) -> None:
+        head = self._head
+        try:
+            target = self._front.target(head)
+        except ServingError as error:
+            self.on_error(error)
+            return
+        parts: Sequence[Buffer] = (body,)
+        json_length = head.json_length
+        if head.forwarded:
+            parts, json_length = add_parameters(body, json_length, head.forwarded)
+        self._target = target
+        token = target.submit(parts, json_length, self)
+        if self._target is not None:
+            self._token = token
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        """Send the response, compressed if the client likes that better."""
+        self._target = self._token = None
+        if self._gone:
+            return
+        coding = self._head.response_coding
+        if not coding:
+            self._connection.on_response(json_length, parts, final)
+            return
+        kept = list(parts)
+        size = sum(map(len, kept))
+        self._work(
+            lambda: compress(kept, coding), lambda packed: self._send(json_length, packed), inline=size <= _INLINE_BYTES
+        )
+
+    def _send(self, json_length: int | None, packed: bytes) -> None:
+        head = self._head
+        binary = json_length is not None
+        headers = [
+            (b"Content-Type", b"application/octet-stream" if binary else b"application/json"),
+            (b"Content-Encoding", head.response_coding),
+        ]
+        if binary:
+            headers.append((b"Inference-Header-Content-Length", b"%d" % json_length))
+        headers.append((b"Content-Length", b"%d" % len(packed)))
+        self._connection.write(response_head(200, headers, head.keep_alive) + packed)
+        self._connection.finish(head.keep_alive)
+
+    def on_error(self, error: ServingError) -> None:
+        """Send the error; it is never compressed."""
+        self._target = self._token = None
+        if not self._gone:
+            self._connection.on_error(error)

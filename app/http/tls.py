@@ -1,0 +1,59 @@
+"""TLS for HTTP: a certificate, and with a root certificate clients that have to show one of theirs."""
+
+import logging
+import os
+import ssl
+
+logger = logging.getLogger(__name__)
+
+
+class ServerTls:
+    """The context of a listener; a certificate that is renewed in place is used for new connections.
+
+    Args:
+        certificate: file with the server's certificate and those between it and the root, PEM.
+        key: file with its key, PEM, not encrypted.
+        client_root: file with the certificates that must have signed a client's, PEM; "" asks clients for none.
+
+    Raises:
+        OSError: a file cannot be read.
+        ssl.SSLError: a file does not hold what it should.
+    """
+
+    def __init__(self, certificate: str, key: str, client_root: str = "") -> None:
+        self._files = (certificate, key)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        self.context.load_cert_chain(certificate, key)
+        if client_root:
+            self.context.load_verify_locations(client_root)
+            self.context.verify_mode = ssl.CERT_REQUIRED
+        self._stamps = self._read_stamps()
+
+    def reload_if_changed(self) -> bool:
+        """Load certificate and key again if a file is a new one; a pair that does not fit is left aside."""
+        stamps = self._read_stamps()
+        if stamps == self._stamps or None in stamps:
+            return False
+        self._stamps = stamps
+        try:
+            # In a context of its own first: a key that does not fit must not spoil the one in use.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)
+            self.context.load_cert_chain(*self._files)
+        except (OSError, ssl.SSLError) as error:
+            logger.error("the new TLS certificate cannot be used, the old one stays: %s", error)
+            return False
+        logger.info("loaded a new TLS certificate")
+        return True
+
+    def _read_stamps(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple([_stamp(path) for path in self._files])
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino

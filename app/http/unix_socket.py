@@ -1,0 +1,48 @@
+"""A listening Unix socket in the file system, which only its owner can connect to."""
+
+import contextlib
+import os
+import socket
+import stat
+
+
+class UnixSocket:
+    """One path.
+
+    The socket is bound beside the path and then renamed onto it: a server that takes over from another on the same
+    path never leaves clients without one, and a file left by a server that died is no obstacle.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._inode = 0
+
+    def bind(self) -> socket.socket:
+        """Return the bound socket.
+
+        Raises:
+            OSError: the folder is not there, the path is too long, or it is there already and no socket.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.stat(self._path, follow_symlinks=False).st_mode):
+                raise FileExistsError(f"{self._path} is not a socket")
+        beside = f"{self._path}.{os.getpid()}"
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(beside)
+            sock.bind(beside)
+            # Nobody can connect before `listen`, which comes later.
+            os.chmod(beside, 0o600)
+            self._inode = os.stat(beside).st_ino
+            os.rename(beside, self._path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def remove(self) -> None:
+        """Remove the file, unless another server has put its own there."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(self._path, follow_symlinks=False).st_ino == self._inode:
+                os.unlink(self._path)

@@ -1,0 +1,155 @@
+"""Lanes between a client fleet and replicas in one loop, over real Unix sockets, with an echo model behind them."""
+
+import asyncio
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deployments.lane.fleet import Fleet, ReplicaAddress
+from deployments.lane.server import LaneServer
+from protocol.errors import InvalidArgument, ServingError
+from protocol.infer import InferRequest, InferResponse
+
+NODE = "node-1"
+
+
+class EchoCodec:
+    """A request is its body; so is the response."""
+
+    def decode(self, body: Any, json_length: int | None, reply: Any, context: Any = None) -> InferRequest:
+        if bytes(body[:3]) == b"bad":
+            raise InvalidArgument("a bad request")
+        request = InferRequest({}, 1, reply, context=context)
+        request.parameters = {"body": body, "json_length": json_length}  # type: ignore[dict-item]
+        return request
+
+    def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, list[Any]]:
+        assert request.parameters is not None
+        return request.parameters["json_length"], [request.parameters["body"]]  # type: ignore[return-value]
+
+
+class EchoModel:
+    """Answers at once, or holds requests until told."""
+
+    def __init__(self) -> None:
+        self.codecs = (EchoCodec(),)
+        self.held: list[InferRequest] = []
+        self.cancelled: list[InferRequest] = []
+        self.hold = False
+        self.submit_request: Callable[[InferRequest], None] = self._submit
+        self.cancel_request: Callable[[InferRequest], None] = self.cancelled.append
+
+    def _submit(self, request: InferRequest) -> None:
+        self.held.append(request)
+        if not self.hold:
+            self.release()
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for request in held:
+            request.reply(request, InferResponse({}))
+
+    def stream(self, count: int) -> None:
+        held, self.held = self.held, []
+        for request in held:
+            for number in range(count):
+                request.reply(request, InferResponse({}, final=number == count - 1))
+
+
+class Sink:
+    """Collects what one request gets."""
+
+    def __init__(self) -> None:
+        self.responses: list[bytes] = []
+        self.json_length: int | None = -1
+        self.error: ServingError | None = None
+        self.done = asyncio.Event()
+
+    def on_response(self, json_length: int | None, parts: Any, final: bool) -> None:
+        self.json_length = json_length
+        self.responses.append(b"".join(parts))
+        if final:
+            self.done.set()
+
+    def on_error(self, error: ServingError) -> None:
+        self.error = error
+        self.done.set()
+
+
+class Replica:
+    """A lane server with one echo model, `echo` version 1."""
+
+    def __init__(self, folder: str, name: str, loop: asyncio.AbstractEventLoop, node: str = NODE) -> None:
+        self.model = EchoModel()
+        self.regions: list[Any] = []
+        self.server = LaneServer("secret", lambda: {"who": name}, self.regions.append, loop)
+        self.server.set_model("echo", 1, self.model)
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path = str(Path(folder) / name)
+        self.sock.bind(path)
+        self.sock.listen(16)
+        self.sock.setblocking(False)
+        self.address = ReplicaAddress(name, node, path, "", 0, "secret")
+
+    def die(self) -> None:
+        """Go away as a killed process does: every connection breaks."""
+        for listener in self.server._listeners:
+            listener.close()
+        for connection in tuple(self.server.connections):
+            connection.abort()
+
+
+class Lanes:
+    """A fleet and some replicas; use as an async context manager."""
+
+    def __init__(self, count: int = 1, max_inflight: int = 100) -> None:
+        self._count = count
+        self._max_inflight = max_inflight
+        self.replicas: list[Replica] = []
+        self._folder = tempfile.TemporaryDirectory()
+
+    async def __aenter__(self) -> "Lanes":
+        loop = asyncio.get_running_loop()
+        self.fleet = Fleet(NODE, loop, lambda: None, self._max_inflight)
+        for number in range(self._count):
+            replica = Replica(self._folder.name, f"r{number}", loop)
+            await replica.server.listen([replica.sock])
+            self.replicas.append(replica)
+        self.publish()
+        await self.until(lambda: self.lanes_open == self._count)
+        return self
+
+    async def __aexit__(self, *args: Any) -> None:
+        await self.fleet.close()
+        for replica in self.replicas:
+            await replica.server.drain(0.0)
+        await asyncio.sleep(0)
+        self._folder.cleanup()
+
+    @property
+    def lanes_open(self) -> int:
+        target: Any = self.fleet.target("echo")
+        return len(target.lanes) if target else 0
+
+    def publish(self, *replicas: Replica) -> None:
+        chosen = replicas or self.replicas
+        self.fleet.set_replicas("echo#v1", {replica.address.replica_id: replica.address for replica in chosen})
+
+    def send(self, body: bytes = b"hello", json_length: int | None = None) -> tuple[Sink, Any]:
+        target = self.fleet.target("echo")
+        assert target is not None
+        sink = Sink()
+        return sink, target.submit((body,), json_length, sink)
+
+    async def ask(self, body: bytes = b"hello", json_length: int | None = None) -> Sink:
+        sink, _ = self.send(body, json_length)
+        await asyncio.wait_for(sink.done.wait(), 5)
+        return sink
+
+    @staticmethod
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.001)

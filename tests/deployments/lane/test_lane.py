@@ -1,0 +1,330 @@
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
+from protocol.errors import InvalidArgument, Unavailable
+from tests.deployments.lane.harness import Lanes, Sink
+
+
+def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@on_loop
+async def test_a_request_goes_and_its_answer_comes_back() -> None:
+    async with Lanes() as lanes:
+        sink = await lanes.ask(b"{}data", json_length=2)
+        assert sink.responses == [b"{}data"]
+        assert sink.json_length == 2
+        assert (await lanes.ask(b"{}")).json_length is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_519, 65_520, 65_521, 300_000, 5_000_000])
+@on_loop
+async def test_bodies_of_every_size_arrive_whole(size: int) -> None:
+    async with Lanes() as lanes:
+        body = bytes(range(256)) * (size // 256 + 1)
+        sinks = [lanes.send(body[:size])[0] for _ in range(3)]
+        for sink in sinks:
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [body[:size]]
+
+
+@on_loop
+async def test_many_requests_are_in_flight_on_one_lane() -> None:
+    async with Lanes() as lanes:
+        lanes.replicas[0].model.hold = True
+        sinks = [lanes.send(b"%d" % number)[0] for number in range(50)]
+        await lanes.until(lambda: len(lanes.replicas[0].model.held) == 50)
+        lanes.replicas[0].model.release()
+        for number, sink in enumerate(sinks):
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [b"%d" % number]
+
+
+@on_loop
+async def test_an_error_keeps_its_kind_and_text() -> None:
+    async with Lanes() as lanes:
+        sink = await lanes.ask(b"bad")
+        assert type(sink.error) is InvalidArgument
+        assert sink.error.message == "a bad request"
+
+
+@on_loop
+async def test_several_responses_come_before_the_final_one() -> None:
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        model.hold = True
+        sink, _ = lanes.send(b"x")
+        await lanes.until(lambda: bool(model.held))
+        model.stream(3)
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert sink.responses == [b"x"] * 3
+
+
+@on_loop
+async def test_the_replica_with_fewer_requests_gets_the_next() -> None:
+    async with Lanes(2) as lanes:
+        for replica in lanes.replicas:
+            replica.model.hold = True
+        for _ in range(10):
+            lanes.send()
+        await lanes.until(lambda: all(len(replica.model.held) == 5 for replica in lanes.replicas))
+
+
+@on_loop
+async def test_requests_in_a_replica_that_dies_go_to_another() -> None:
+    async with Lanes(2) as lanes:
+        for replica in lanes.replicas:
+            replica.model.hold = True
+        sinks = [lanes.send(b"%d" % number)[0] for number in range(20)]
+        await lanes.until(lambda: all(len(replica.model.held) == 10 for replica in lanes.replicas))
+        first, second = lanes.replicas
+        first.die()
+        second.model.hold = False
+        await lanes.until(lambda: len(second.model.held) == 20 or lanes.lanes_open == 1)
+        second.model.release()
+        for number, sink in enumerate(sinks):
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert (sink.error, sink.responses) == (None, [b"%d" % number])
+
+
+@on_loop
+async def test_a_request_of_the_only_replica_fails_when_it_dies() -> None:
+    async with Lanes() as lanes:
+        lanes.replicas[0].model.hold = True
+        sink, _ = lanes.send()
+        await lanes.until(lambda: bool(lanes.replicas[0].model.held))
+        lanes.replicas[0].die()
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert type(sink.error) is Unavailable
+        assert lanes.fleet.target("echo") is None
+
+
+@on_loop
+async def test_a_request_is_not_sent_again_once_a_response_was_delivered() -> None:
+    async with Lanes(2) as lanes:
+        for replica in lanes.replicas:
+            replica.model.hold = True
+        sink, _ = lanes.send()
+        await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
+        (busy,) = [replica for replica in lanes.replicas if replica.model.held]
+        request = busy.model.held[0]
+        from protocol.infer import InferResponse
+
+        request.reply(request, InferResponse({}, final=False))
+        await lanes.until(lambda: bool(sink.responses))
+        busy.die()
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert type(sink.error) is Unavailable
+
+
+@on_loop
+async def test_a_cancelled_request_is_cancelled_in_the_replica() -> None:
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        model.hold = True
+        sink, token = lanes.send()
+        await lanes.until(lambda: bool(model.held))
+        target = lanes.fleet.target("echo")
+        assert target is not None
+        target.cancel(token)
+        await lanes.until(lambda: bool(model.cancelled))
+        model.hold = False
+        model.release()
+        assert (await lanes.ask()).responses == [b"hello"]
+        assert not sink.done.is_set()
+
+
+@on_loop
+async def test_a_client_that_goes_cancels_what_it_had_under_way() -> None:
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        model.hold = True
+        lanes.send()
+        lanes.send()
+        await lanes.until(lambda: len(model.held) == 2)
+        await lanes.fleet.close()
+        await lanes.until(lambda: len(model.cancelled) == 2)
+
+
+@on_loop
+async def test_requests_under_way_are_bounded() -> None:
+    async with Lanes(max_inflight=2) as lanes:
+        lanes.replicas[0].model.hold = True
+        lanes.send()
+        lanes.send()
+        refused = await lanes.ask()
+        assert type(refused.error) is Unavailable
+        assert refused.error.message == "Exceeds maximum queue size"
+
+
+@on_loop
+async def test_a_replica_that_left_the_list_gets_nothing_new_and_finishes_what_it_has() -> None:
+    async with Lanes(2) as lanes:
+        first, second = lanes.replicas
+        first.model.hold = second.model.hold = True
+        sinks = [lanes.send()[0] for _ in range(4)]
+        await lanes.until(lambda: len(first.model.held) == len(second.model.held) == 2)
+        lanes.publish(second)
+        lanes.send()
+        await lanes.until(lambda: len(second.model.held) == 3)
+        first.model.release()
+        second.model.release()
+        for sink in sinks:
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.error is None
+
+
+@on_loop
+async def test_a_draining_replica_answers_what_it_has_and_gets_nothing_new() -> None:
+    async with Lanes(2) as lanes:
+        first, second = lanes.replicas
+        first.model.hold = second.model.hold = True
+        sinks = [lanes.send()[0] for _ in range(2)]
+        await lanes.until(lambda: len(first.model.held) == len(second.model.held) == 1)
+        draining = asyncio.create_task(first.server.drain(5))
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        lanes.send()
+        await lanes.until(lambda: len(second.model.held) == 2)
+        first.model.release()
+        second.model.release()
+        await draining
+        for sink in sinks:
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.error is None
+
+
+@on_loop
+async def test_a_lane_that_breaks_is_opened_again() -> None:
+    async with Lanes() as lanes:
+        for connection in tuple(lanes.replicas[0].server.connections):
+            connection.abort()
+        await lanes.until(lambda: lanes.lanes_open == 0)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        assert (await lanes.ask()).error is None
+
+
+@on_loop
+async def test_a_model_withdrawn_or_added_is_known_at_once() -> None:
+    async with Lanes() as lanes:
+        server = lanes.replicas[0].server
+        server.set_model("echo", 2, lanes.replicas[0].model)
+        await lanes.until(lambda: lanes.fleet.target("echo", 2) is not None)
+        assert lanes.fleet.target("echo").version == 2  # type: ignore[union-attr]
+        server.set_model("echo", 2, None)
+        await lanes.until(lambda: lanes.fleet.target("echo", 2) is None)
+        assert lanes.fleet.target("echo").version == 1  # type: ignore[union-attr]
+
+
+@on_loop
+async def test_statistics_are_asked_of_every_replica() -> None:
+    async with Lanes(2) as lanes:
+        answers = await lanes.fleet.snapshots()
+        assert sorted(answer["who"] for answer in answers) == ["r0", "r1"]
+
+
+@on_loop
+async def test_only_replicas_of_this_node_hear_of_shared_memory() -> None:
+    async with Lanes(2) as lanes:
+        first, second = lanes.replicas
+        (link,) = [link for link in lanes.fleet._links.values() if link.address.replica_id == "r1"]
+        link.address = replace(link.address, node_id="another")
+        lanes.fleet.set_regions([["name", "/key", 0, 64]])
+        await lanes.until(lambda: bool(first.regions))
+        assert first.regions == [[["name", "/key", 0, 64]]]
+        await lanes.fleet.snapshots()
+        assert second.regions == []
+
+
+BAD = {
+    "wrong secret": HEADER.pack(22, 0, Kind.HELLO, 0, 0, 0) + b"wrong!",
+    "no hello": HEADER.pack(18, 1, Kind.REQUEST, 0, 0, 0) + b"{}",
+    "short frame": HEADER.pack(3, 0, Kind.HELLO, 0, 0, 0),
+    "huge frame": HEADER.pack(MAX_FRAME_BYTES + 1, 0, Kind.HELLO, 0, 0, 0),
+    "unknown kind": HEADER.pack(22, 0, Kind.HELLO, 0, 0, 0) + b"secret" + HEADER.pack(16, 0, 99, 0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
+@on_loop
+async def test_a_peer_that_is_not_a_lane_is_cut_off(data: bytes) -> None:
+    async with Lanes() as lanes:
+        reader, writer = await asyncio.open_unix_connection(lanes.replicas[0].address.unix_path)
+        writer.write(data)
+        async with asyncio.timeout(5):
+            try:
+                answer = await reader.read()
+            except ConnectionResetError:
+                answer = b""
+        writer.close()
+        assert b"{}" not in answer
+        assert (await lanes.ask()).error is None
+
+
+@on_loop
+async def test_an_index_that_no_model_has_is_an_error_of_that_request_only() -> None:
+    async with Lanes() as lanes:
+        target: Any = lanes.fleet.target("echo")
+        (lane,) = target.lanes
+        target.lanes[lane] = 7
+        assert type((await lanes.ask()).error) is Unavailable
+        target.lanes[lane] = 0
+        assert (await lanes.ask()).error is None
+
+
+class Collector(FrameProtocol):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.frames: list[tuple[int, bytes]] = []
+
+    def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Any) -> None:
+        self.frames.append((call, bytes(body)))
+
+
+@pytest.mark.parametrize("step", [1, 7, 16, 17, 1000, 65_536])
+@on_loop
+async def test_frames_are_cut_right_wherever_reads_end(step: int) -> None:
+    bodies = [b"", b"a", b"b" * 15, b"c" * 70_000, b"d" * 3]
+    data = b"".join(HEADER.pack(16 + len(body), call, Kind.REQUEST, 0, 0, 0) + body for call, body in enumerate(bodies))
+    collector = Collector(asyncio.get_running_loop())
+    for start in range(0, len(data), step):
+        collector.data_received(data[start : start + step])
+    assert collector.frames == list(enumerate(bodies))
+
+
+@on_loop
+async def test_what_is_sent_in_one_turn_leaves_in_one_write() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.create_unix_connection(lambda: Collector(loop), sock=ours)
+        writes: list[bytes] = []
+        transport.write = writes.append  # type: ignore[method-assign]
+        for call in range(5):
+            protocol.send(Kind.REQUEST, call, (b"x",), size=1)
+        await asyncio.sleep(0)
+        assert len(writes) == 1
+        assert len(writes[0]) == 5 * 17
+        transport.close()
+    await asyncio.sleep(0)
+
+
+def test_sinks_are_told_once() -> None:
+    sink = asyncio.run(_one_answer())
+    assert sink.responses == [b"hello"]
+
+
+async def _one_answer() -> Sink:
+    async with Lanes() as lanes:
+        return await lanes.ask()

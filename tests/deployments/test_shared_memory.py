@@ -1,0 +1,103 @@
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployments.shared_memory import RESERVED_PREFIX, Regions
+from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
+
+SIZE = 10_000
+
+
+@pytest.fixture
+def key() -> Iterator[str]:
+    name = f"eagleray-test-{secrets.token_hex(8)}"
+    path = Path("/dev/shm") / name
+    path.write_bytes(bytes(SIZE))
+    yield f"/{name}"
+    path.unlink(missing_ok=True)
+
+
+def test_a_region_is_a_window_into_the_object(key: str) -> None:
+    regions = Regions()
+    regions.register("r", key, 5000, 1000)
+    regions.view("r", 10, 4)[:] = b"abcd"
+    assert Path("/dev/shm", key[1:]).read_bytes()[5010:5014] == b"abcd"
+    assert regions.status("r") == [{"name": "r", "key": key, "offset": 5000, "byte_size": 1000}]
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(0, SIZE + 1), (SIZE, 1), (1, SIZE), (2**63, 1), (0, 2**63), (2**62, 2**62), (0, 0), (-1, 5)]
+)
+def test_a_region_outside_the_object_is_refused(key: str, offset: int, size: int) -> None:
+    with pytest.raises(InvalidArgument, match="failed to register shared memory region 'r': invalid args"):
+        Regions().register("r", key, offset, size)
+
+
+@pytest.mark.parametrize("offset,size", [(0, SIZE), (SIZE - 1, 1)])
+def test_a_region_up_to_the_end_is_taken(key: str, offset: int, size: int) -> None:
+    Regions().register("r", key, offset, size)
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "/", "///", "/..", ".", "/a/b", "/a\0b", f"/{RESERVED_PREFIX}1", "/../etc/passwd", "x" * 300]
+)
+def test_keys_that_are_reserved_or_no_names_are_refused(bad: str) -> None:
+    with pytest.raises(InvalidArgument, match="cannot register shared memory region 'r' with key"):
+        Regions().register("r", bad, 0, 1)
+
+
+def test_a_missing_object_and_a_link_are_not_opened(key: str) -> None:
+    with pytest.raises(Internal, match="Unable to open shared memory region: '/no-such-eagleray-object'"):
+        Regions().register("r", "/no-such-eagleray-object", 0, 1)
+    link = Path("/dev/shm") / f"{key[1:]}-link"
+    os.symlink("/etc/hostname", link)
+    try:
+        with pytest.raises(Internal):
+            Regions().register("r", f"/{link.name}", 0, 1)
+    finally:
+        link.unlink()
+
+
+def test_a_name_is_taken_once(key: str) -> None:
+    regions = Regions()
+    regions.register("r", key, 0, 10)
+    with pytest.raises(AlreadyExists, match="shared memory region 'r' already in manager"):
+        regions.register("r", key, 0, 10)
+
+
+def test_ranges_of_a_region_are_checked(key: str) -> None:
+    regions = Regions()
+    regions.register("r", key, 0, 100)
+    assert regions.view("r", 100, 0).nbytes == 0
+    with pytest.raises(InvalidArgument, match="Invalid offset for shared memory region: 'r'"):
+        regions.view("r", 101, 0)
+    with pytest.raises(InvalidArgument, match="Invalid offset [+] byte size for shared memory region: 'r'"):
+        regions.view("r", 1, 100)
+    with pytest.raises(NotFound, match="Unable to find shared memory region: 'other'"):
+        regions.view("other", 0, 1)
+
+
+def test_a_view_outlives_the_registration(key: str) -> None:
+    regions = Regions()
+    regions.register("r", key, 0, 100)
+    view = regions.view("r", 0, 4)
+    regions.unregister("r")
+    view[:] = b"late"
+    with pytest.raises(NotFound):
+        regions.status("r")
+    regions.unregister("r")  # no error, as in Triton
+
+
+def test_another_process_gets_the_same_table(key: str) -> None:
+    ours, theirs = Regions(), Regions()
+    ours.register("a", key, 0, 10)
+    ours.register("b", key, 10, 10)
+    theirs.replace(ours.table())
+    ours.view("b", 0, 2)[:] = b"ok"
+    assert bytes(theirs.view("b", 0, 2)) == b"ok"
+    ours.unregister("a")
+    theirs.replace(ours.table())
+    assert [row["name"] for row in theirs.status()] == ["b"]

@@ -1,0 +1,193 @@
+"""The statistics count what was asked, and the metrics say the same."""
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.conftest import isolated
+from tests.serving import Server, tensor
+
+PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+COUNTERS = {
+    "nv_inference_count",
+    "nv_inference_exec_count",
+    "nv_inference_request_success",
+    "nv_inference_request_failure",
+    "nv_inference_request_duration_us",
+    "nv_inference_queue_duration_us",
+    "nv_inference_compute_input_duration_us",
+    "nv_inference_compute_infer_duration_us",
+    "nv_inference_compute_output_duration_us",
+}
+GAUGES = {
+    "nv_inference_pending_request_count",
+    "nv_model_load_duration_secs",
+    "nv_cpu_utilization",
+    "nv_cpu_memory_total_bytes",
+    "nv_cpu_memory_used_bytes",
+}
+
+Samples = dict[tuple[str, str, str], float]
+
+
+def row(rows: int) -> list[dict[str, Any]]:
+    return [tensor(name, "INT32", [rows, 16], [1] * 16 * rows) for name in ("INPUT0", "INPUT1")]
+
+
+def mode(word: str) -> dict[str, Any]:
+    return tensor("MODE", "BYTES", [1, 1], [word])
+
+
+def scrape(server: Server, model: str) -> Samples:
+    """Return the samples of one model by name, version and reason."""
+    return {
+        (sample.name, sample.labels["version"], sample.labels.get("reason", "")): sample.value
+        for family in text_string_to_metric_families(server.metrics_text())
+        for sample in family.samples
+        if sample.labels.get("model") == model
+    }
+
+
+def added(before: dict[str, Any], after: dict[str, Any], phase: str) -> tuple[int, int]:
+    old, new = before["inference_stats"][phase], after["inference_stats"][phase]
+    return new["count"] - old["count"], new["ns"] - old["ns"]
+
+
+def test_statistics_count_every_request_exactly(server: Server) -> None:
+    before = server.statistics("simple")
+    sizes = [1, 1, 1, 2, 2, 8] * 5
+    with server.client() as client:
+        for rows in sizes:
+            assert client.infer("simple", *row(rows)).status == 200
+    after = server.statistics("simple")
+    assert after["inference_count"] - before["inference_count"] == sum(sizes)
+    assert after["execution_count"] - before["execution_count"] == len(sizes)
+    for phase in PHASES:
+        count, ns = added(before, after, phase)
+        assert count == (0 if phase in ("fail", "cache_hit", "cache_miss") else len(sizes)), phase
+        assert ns > 0 if phase in ("success", "compute_infer") else ns >= 0
+    assert after["last_inference"] > before["last_inference"]
+    counts = {entry["batch_size"]: entry["compute_infer"]["count"] for entry in after["batch_stats"]}
+    past = {entry["batch_size"]: entry["compute_infer"]["count"] for entry in before["batch_stats"]}
+    assert {size: count - past.get(size, 0) for size, count in counts.items() if size in sizes} == {1: 15, 2: 10, 8: 5}
+
+
+def test_batch_statistics_sum_to_the_executions(server: Server) -> None:
+    with server.client() as client:
+        assert client.infer("simple", *row(3)).status == 200
+    statistics = server.statistics("simple")
+    batches = statistics["batch_stats"]
+    assert [entry["batch_size"] for entry in batches] == sorted(entry["batch_size"] for entry in batches)
+    for phase in ("compute_input", "compute_infer", "compute_output"):
+        assert sum(entry[phase]["count"] for entry in batches) == statistics["execution_count"]
+        assert all(entry[phase]["ns"] >= 0 for entry in batches)
+    rows = sum(entry["batch_size"] * entry["compute_infer"]["count"] for entry in batches)
+    assert rows == statistics["inference_count"]
+
+
+def test_statistics_have_all_fields_and_no_others(server: Server) -> None:
+    statistics = server.statistics("simple")
+    assert set(statistics) == {
+        "name",
+        "version",
+        "last_inference",
+        "inference_count",
+        "execution_count",
+        "inference_stats",
+        "response_stats",
+        "batch_stats",
+        "memory_usage",
+    }
+    assert tuple(statistics["inference_stats"]) == PHASES
+
+
+def test_statistics_of_all_models_list_the_ready_versions(server: Server) -> None:
+    listed = {(each["name"], each["version"]) for each in server.get("/v2/models/stats").json["model_stats"]}
+    index = server.post("/v2/repository/index", {"ready": True}).json
+    assert listed == {(each["name"], each["version"]) for each in index}
+
+
+def test_versions_are_counted_apart(server: Server) -> None:
+    before = [server.statistics("digits", version)["inference_count"] for version in (1, 2)]
+    image = tensor("IMAGE", "FP32", [1, 64], [0] * 64)
+    for version in ("1", "1", "1", "2", ""):
+        assert server.infer("digits", image, version=version).status == 200
+    after = [server.statistics("digits", version)["inference_count"] for version in (1, 2)]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [3, 2]
+
+
+def test_failures_are_counted_and_refused_requests_are_not(server: Server) -> None:
+    before, metrics = server.statistics("failing"), scrape(server, "failing")
+    for word in ("fine", "error", "raise", "error"):
+        server.infer("failing", mode(word))
+    assert server.infer("failing", mode("fine") | {"shape": [1, 2]}).status == 400
+    after, metrics_after = server.statistics("failing"), scrape(server, "failing")
+    assert added(before, after, "success")[0] == 1
+    assert added(before, after, "fail")[0] == 3
+    for reason, count in (("BACKEND", 3), ("REJECTED", 0), ("CANCELED", 0), ("OTHER", 0)):
+        key = ("nv_inference_request_failure", "1", reason)
+        assert metrics_after[key] - metrics[key] == count
+
+
+def test_pipeline_counts_for_itself_and_for_each_step(server: Server) -> None:
+    names = ("digits_pipeline", "digits_preprocess", "digits_postprocess")
+    before = [server.statistics(name)["inference_stats"]["success"]["count"] for name in names]
+    image = tensor("IMAGE_BYTES", "BYTES", [1, 1], ["no image"])
+    assert server.infer("digits_pipeline", image).status == 400
+    after = [server.statistics(name)["inference_stats"]["success"]["count"] for name in names]
+    assert after == before
+    failures = [server.statistics(name)["inference_stats"]["fail"]["count"] for name in names[:2]]
+    assert all(count >= 1 for count in failures)
+
+
+@pytest.mark.parametrize("model", ["simple", "failing", "digits_pipeline"])
+def test_metrics_agree_with_the_statistics(server: Server, model: str) -> None:
+    body = {
+        "simple": row(2),
+        "failing": [mode("fine")],
+        "digits_pipeline": [tensor("IMAGE_BYTES", "BYTES", [1, 1], ["no image"])],
+    }
+    for _ in range(3):
+        server.infer(model, *body[model])
+    statistics, samples = server.statistics(model), scrape(server, model)
+    phases = statistics["inference_stats"]
+    assert samples["nv_inference_count", "1", ""] == statistics["inference_count"]
+    assert samples["nv_inference_exec_count", "1", ""] == statistics["execution_count"]
+    assert samples["nv_inference_request_success", "1", ""] == phases["success"]["count"]
+    failures = [value for (name, _, _), value in samples.items() if name == "nv_inference_request_failure"]
+    assert len(failures) == 4
+    assert sum(failures) == phases["fail"]["count"]
+    assert samples["nv_inference_pending_request_count", "1", ""] == 0
+    assert samples["nv_inference_queue_duration_us", "1", ""] == phases["queue"]["ns"] // 1000
+    for phase in ("compute_input", "compute_infer", "compute_output"):
+        assert samples[f"nv_inference_{phase}_duration_us", "1", ""] == phases[phase]["ns"] // 1000
+    duration_us = samples["nv_inference_request_duration_us", "1", ""]
+    assert duration_us == (phases["success"]["ns"] + phases["fail"]["ns"]) // 1000
+
+
+def test_metrics_are_of_tritons_names_and_kinds(server: Server) -> None:
+    text = server.metrics_text()
+    families = {family.name: family.type for family in text_string_to_metric_families(text)}
+    assert {name: families.get(name) for name in COUNTERS} == dict.fromkeys(COUNTERS, "counter")
+    assert {name: families.get(name) for name in GAUGES} == dict.fromkeys(GAUGES, "gauge")
+    assert not [line for line in text.splitlines() if line.startswith("nv_") and "_total{" in line]
+
+
+def test_cpu_metrics_are_true(server: Server) -> None:
+    values = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(server.metrics_text())
+        for sample in family.samples
+        if sample.name.startswith("nv_cpu")
+    }
+    assert 0 <= values["nv_cpu_utilization"] <= 1
+    assert 0 < values["nv_cpu_memory_used_bytes"] < values["nv_cpu_memory_total_bytes"]
+
+
+@isolated
+def test_replicas_of_one_model_are_counted_together(server: Server) -> None:
+    before = server.statistics("two_replicas")["inference_count"]
+    for _ in range(10):
+        assert server.infer("two_replicas", tensor("SECONDS", "FP32", [1], [0])).status == 200
+    assert server.statistics("two_replicas")["inference_count"] - before == 10
