@@ -79,6 +79,7 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         health_check_period_s=settings.health_check_period_s,
         drain_timeout_s=min(10.0, settings.exit_timeout_secs),
         gpu_memory_bytes=settings.gpu_memory_bytes,
+        log_verbosity=settings.log_verbose,
     )
 
 

@@ -23,3 +23,4 @@ class ControllerOptions:
     health_check_period_s: float = 2.0
     drain_timeout_s: float = 10.0
     gpu_memory_bytes: int = 16 << 30
+    log_verbosity: int = 0

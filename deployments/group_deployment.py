@@ -44,7 +44,8 @@ def group_application(
         )
         # Replicas restart only for other resources; what they load follows from user_config, in place.
         deployment = pin_version(deployment, "1")
-        arguments = (plan.placement != "packed", options.lane_tcp, options.limits, options.drain_timeout_s)
+        strict = plan.placement != "packed"
+        arguments = (strict, options.lane_tcp, options.limits, options.drain_timeout_s, options.log_verbosity)
         bound.append(deployment.bind(*arguments, *bound))
     application: serve.Application = bound[-1]
     return application

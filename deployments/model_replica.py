@@ -15,6 +15,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.lane_address import LaneAddress, address_of
 from deployments.model_host import ModelHost
+from deployments.replica_logging import set_up_logging
 from deployments.serve_internals import watch_replicas
 from protocol.array_request import request_from_arrays
 from protocol.errors import InvalidArgument, NotFound, ServingError
@@ -32,8 +33,15 @@ class ModelReplica:
     """
 
     def __init__(
-        self, strict: bool, lane_tcp: bool, limits: Limits, drain_timeout_s: float, *bound: DeploymentHandle
+        self,
+        strict: bool,
+        lane_tcp: bool,
+        limits: Limits,
+        drain_timeout_s: float,
+        log_verbosity: int,
+        *bound: DeploymentHandle,
     ) -> None:
+        set_up_logging(log_verbosity)
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = strict
         self._drain_timeout_s = drain_timeout_s

@@ -14,6 +14,7 @@ from deployments.controller_options import ControllerOptions
 from deployments.directory import LOADING, READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
 from deployments.group_deployment import group_application
 from deployments.model_host import HostedModel
+from deployments.replica_logging import set_up_logging
 from repository_loader.config_json import config_to_json
 from repository_loader.plan import ClusterResources, DeploymentPlan, ModelPlan, Plan, make_plan
 from repository_loader.repository import Snapshot, load_repositories
@@ -30,6 +31,7 @@ class RepositoryController:
     """One replica; all it knows can be read again from the repository and from Serve's own list of applications."""
 
     def __init__(self, options: ControllerOptions) -> None:
+        set_up_logging(options.log_verbosity)
         self._options = options
         self._directory = Directory()
         self._plan: Plan | None = None

@@ -74,7 +74,7 @@ def test_ranges_of_a_region_are_checked(key: str) -> None:
     assert regions.view("r", 100, 0).nbytes == 0
     with pytest.raises(InvalidArgument, match="Invalid offset for shared memory region: 'r'"):
         regions.view("r", 101, 0)
-    with pytest.raises(InvalidArgument, match="Invalid offset [+] byte size for shared memory region: 'r'"):
+    with pytest.raises(InvalidArgument, match=r"Invalid offset [+] byte size for shared memory region: 'r'"):
         regions.view("r", 1, 100)
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'other'"):
         regions.view("other", 0, 1)
