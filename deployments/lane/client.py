@@ -19,7 +19,19 @@ MAX_INFLIGHT_BYTES: Final = 1 << 30
 class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead."""
 
-    __slots__ = ("attempts", "delivered", "id", "json_length", "lane", "parts", "sink", "size", "target", "wire")
+    __slots__ = (
+        "attempts",
+        "delivered",
+        "id",
+        "json_length",
+        "lane",
+        "near",
+        "parts",
+        "sink",
+        "size",
+        "target",
+        "wire",
+    )
 
     def __init__(
         self, target: Any, parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int, wire: int
@@ -34,6 +46,7 @@ class LaneCall:
         self.id = 0
         self.attempts = 0
         self.delivered = False
+        self.near = False
 
 
 class LaneOwner(Protocol):

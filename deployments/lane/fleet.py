@@ -12,9 +12,11 @@ import orjson
 
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
 from deployments.lane.frames import Buffer
+from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.sink import Sink, Target
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError, Unavailable
+from protocol.shared_memory import SharedMemory
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +51,22 @@ class LaneTarget:
         """Whether a live lane leads to the model."""
         return bool(self.lanes)
 
-    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> LaneCall:
+    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> LaneCall | None:
         """Send a request to the replica with the fewest under way."""
+        near = False
+        if self._fleet.regions is not None and names_region(parts, json_length, wire):
+            near = bool(self._fleet.near(self.lanes))
+            if not near:
+                try:
+                    parts, json_length, sink = inline(parts, json_length, wire, self._fleet.regions, sink)
+                except ServingError as refused:
+                    sink.on_error(refused)
+                    return None
         size = 0
         for part in parts:
             size += len(part)
         call = LaneCall(self, parts, json_length, sink, size, wire)
+        call.near = near
         error = self.send(call)
         if error is not None:
             sink.on_error(error)
@@ -62,7 +74,7 @@ class LaneTarget:
 
     def send(self, call: LaneCall) -> ServingError | None:
         """Put a call on the best lane; returns why that is not possible."""
-        lanes = self.lanes
+        lanes = self._fleet.near(self.lanes) if call.near else self.lanes
         if len(lanes) == 1:
             (lane,) = lanes
         elif lanes:
@@ -76,9 +88,9 @@ class LaneTarget:
         lane.call(lanes[lane], call)
         return None
 
-    def cancel(self, token: LaneCall) -> None:
+    def cancel(self, token: LaneCall | None) -> None:
         """Give a request up."""
-        if token.lane is not None:
+        if token is not None and token.lane is not None:
             token.lane.cancel(token)
 
 
@@ -119,7 +131,8 @@ class Fleet:
         self._changed = changed
         self.max_inflight = max_inflight
         self._groups: dict[str, dict[str, _Link]] = {}
-        self._regions = b""
+        self._regions_table = b""
+        self.regions: SharedMemory | None = None
         self._links: dict[LaneClient, _Link] = {}
         self.targets: dict[str, dict[int, LaneTarget]] = {}
 
@@ -152,8 +165,8 @@ class Fleet:
             else:
                 link.lane = lane
                 self._links[lane] = link
-                if self._regions and address.node_id == self._node_id:
-                    lane.send_regions(self._regions)
+                if self._regions_table and address.node_id == self._node_id:
+                    lane.send_regions(self._regions_table)
                 link.lost.clear()
                 delay_s = _RECONNECT_FIRST_S
                 await link.lost.wait()
@@ -180,12 +193,17 @@ class Fleet:
         if changed:
             self._changed()
 
-    def set_regions(self, rows: list[list[Any]]) -> None:
-        """Tell the replicas of this node which shared-memory regions there are; the others could not map them."""
-        self._regions = orjson.dumps(rows)
+    def near(self, lanes: dict[LaneClient, int]) -> dict[LaneClient, int]:
+        """Return those lanes that lead to replicas on this node."""
+        return {lane: index for lane, index in lanes.items() if self._links[lane].address.node_id == self._node_id}
+
+    def set_regions(self, regions: SharedMemory, rows: list[list[Any]]) -> None:
+        """Take the shared-memory regions of this node, and tell its replicas; those of other nodes cannot map them."""
+        self.regions = regions if rows else None
+        self._regions_table = orjson.dumps(rows)
         for lane, link in self._links.items():
             if link.address.node_id == self._node_id:
-                lane.send_regions(self._regions)
+                lane.send_regions(self._regions_table)
 
     def lane_table(self, lane: LaneClient, rows: list[tuple[int, str, int]]) -> None:
         """Take the list of models that a replica serves."""

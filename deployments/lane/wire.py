@@ -11,6 +11,9 @@ HTTP: Final = 0
 GRPC: Final = 1
 """A serialised ModelInferRequest, answered by serialised ModelInferResponses; `json_length` is None."""
 
+GRPC_STREAM: Final = 2
+"""A serialised ModelInferRequest, answered by serialised ModelStreamInferResponses; `json_length` is None."""
+
 
 class WireCodec(Protocol):
     """Decodes requests to one model version and encodes its responses, in one form; errors are ServingErrors."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
+from deployments.shared_memory import Regions
 from protocol.errors import InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
 
@@ -240,7 +241,7 @@ async def test_only_replicas_of_this_node_hear_of_shared_memory() -> None:
         first, second = lanes.replicas
         (link,) = [link for link in lanes.fleet._links.values() if link.address.replica_id == "r1"]
         link.address = replace(link.address, node_id="another")
-        lanes.fleet.set_regions([["name", "/key", 0, 64]])
+        lanes.fleet.set_regions(Regions(), [["name", "/key", 0, 64]])
         await lanes.until(lambda: bool(first.regions))
         assert first.regions == [[["name", "/key", 0, 64]]]
         await lanes.fleet.snapshots()

@@ -1,0 +1,203 @@
+"""Requests that name shared-memory regions, for a replica on another node: it cannot map them, so this node does.
+
+Inputs are copied out of their regions into the request, outputs out of the response into theirs. Only requests that
+name a region, and find no replica on their own node, come here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from google.protobuf.message import DecodeError
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+
+from deployments.lane.frames import Buffer
+from deployments.lane.sink import Sink
+from deployments.lane.wire import GRPC_STREAM, HTTP
+from protocol.errors import Internal, ServingError
+from protocol.shared_memory import RegionRange, SharedMemory, open_view, read_region
+
+_NAME = b"shared_memory_region"
+_PARAMETERS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+
+
+def names_region(parts: Sequence[Buffer], json_length: int | None, wire: int) -> bool:
+    """Whether a request may name a region."""
+    head = bytes(parts[0]) if wire != HTTP or json_length is None else bytes(parts[0][:json_length])
+    return _NAME in head
+
+
+def inline(
+    parts: Sequence[Buffer], json_length: int | None, wire: int, regions: SharedMemory, sink: Sink
+) -> tuple[list[Buffer], int | None, Sink]:
+    """Return the request with its inputs copied in, and the sink that copies its outputs out again.
+
+    Raises:
+        ServingError: a region is unknown or a range is not inside it; the request is otherwise left for the replica to
+            judge.
+    """
+    body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+    if wire == HTTP:
+        return _inline_http(body, json_length, regions, sink)
+    return _inline_grpc(body, wire, regions, sink)
+
+
+def _inline_http(
+    body: bytes, json_length: int | None, regions: SharedMemory, sink: Sink
+) -> tuple[list[Buffer], int | None, Sink]:
+    length = len(body) if json_length is None else json_length
+    try:
+        header = orjson.loads(body[:length])
+    except orjson.JSONDecodeError:
+        return [body], json_length, sink
+    contents: list[Buffer] = []
+    offset = length
+    for tensor in _tensors(header, "inputs"):
+        parameters = tensor["parameters"]
+        place = read_region(parameters)
+        size = parameters.get("binary_data_size")
+        if place is not None:
+            _forget(parameters)
+            parameters["binary_data_size"] = place.byte_size
+            contents.append(bytes(open_view(regions, place)))
+        elif isinstance(size, int):
+            contents.append(body[offset : offset + size])
+            offset += size
+    contents.append(body[offset:])
+    places: dict[str, RegionRange] = {}
+    for tensor in _tensors(header, "outputs"):
+        place = read_region(tensor["parameters"])
+        if place is not None:
+            open_view(regions, place)
+            _forget(tensor["parameters"])
+            tensor["parameters"]["binary_data"] = True
+            places[str(tensor.get("name"))] = place
+    head = orjson.dumps(header)
+    return [head, *contents], len(head), _HttpSink(sink, regions, places) if places else sink
+
+
+def _inline_grpc(body: bytes, wire: int, regions: SharedMemory, sink: Sink) -> tuple[list[Buffer], None, Sink]:
+    try:
+        request = ModelInferRequest.FromString(body)
+    except DecodeError:
+        return [body], None, sink
+    raw = list(request.raw_input_contents)
+    contents: list[bytes] = []
+    for tensor in request.inputs:
+        place = _grpc_region(tensor.parameters)
+        if place is not None:
+            _forget(tensor.parameters)
+            contents.append(bytes(open_view(regions, place)))
+        elif not tensor.HasField("contents") and raw:
+            contents.append(raw.pop(0))
+    del request.raw_input_contents[:]
+    request.raw_input_contents.extend(contents + raw)
+    places: dict[str, RegionRange] = {}
+    for wanted in request.outputs:
+        place = _grpc_region(wanted.parameters)
+        if place is not None:
+            open_view(regions, place)
+            _forget(wanted.parameters)
+            places[wanted.name] = place
+    message = request.SerializeToString()
+    if not places:
+        return [message], None, sink
+    copying = _GrpcStreamSink if wire == GRPC_STREAM else _GrpcSink
+    return [message], None, copying(sink, regions, places)
+
+
+def _tensors(header: Any, member: str) -> list[dict[str, Any]]:
+    """Return the well-formed tensors that have parameters."""
+    tensors = header.get(member) if isinstance(header, dict) else None
+    if not isinstance(tensors, list):
+        return []
+    return [tensor for tensor in tensors if isinstance(tensor, dict) and isinstance(tensor.get("parameters"), dict)]
+
+
+def _grpc_region(parameters: Any) -> RegionRange | None:
+    if "shared_memory_region" not in parameters:
+        return None
+    offset, size = parameters.get("shared_memory_offset"), parameters.get("shared_memory_byte_size")
+    return RegionRange(
+        parameters["shared_memory_region"].string_param,
+        offset.int64_param if offset is not None else 0,
+        size.int64_param if size is not None else 0,
+    )
+
+
+def _forget(parameters: Any) -> None:
+    for name in _PARAMETERS:
+        parameters.pop(name, None)
+
+
+class _CopyingSink:
+    """Copies outputs into their regions and passes the rest on."""
+
+    def __init__(self, sink: Sink, regions: SharedMemory, places: dict[str, RegionRange]) -> None:
+        self._sink = sink
+        self._regions = regions
+        self._places = places
+
+    def on_error(self, error: ServingError) -> None:
+        self._sink.on_error(error)
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        try:
+            length, kept = self._copy(json_length, body)
+        except ServingError as error:
+            self._sink.on_error(error)
+            return
+        self._sink.on_response(length, kept, final)
+
+    def _copy(self, json_length: int | None, body: bytes) -> tuple[int | None, list[Buffer]]:
+        raise NotImplementedError
+
+    def _store(self, name: str, content: bytes) -> None:
+        place = self._places[name]
+        if len(content) > place.byte_size:
+            raise Internal(
+                f"shared memory size specified with the request for output '{name}' ({place.byte_size} bytes) should "
+                f"be at least {len(content)} bytes to hold the results"
+            )
+        open_view(self._regions, place)[: len(content)] = content
+
+
+class _HttpSink(_CopyingSink):
+    def _copy(self, json_length: int | None, body: bytes) -> tuple[int | None, list[Buffer]]:
+        if json_length is None:
+            return None, [body]
+        header = orjson.loads(body[:json_length])
+        kept: list[Buffer] = []
+        offset = json_length
+        for tensor in header["outputs"]:
+            size = tensor.get("parameters", {}).get("binary_data_size", 0)
+            content = body[offset : offset + size]
+            offset += size
+            if tensor["name"] in self._places:
+                self._store(tensor["name"], content)
+                tensor.pop("parameters", None)
+            elif size:
+                kept.append(content)
+        head = orjson.dumps(header)
+        return len(head) if kept else None, [head, *kept]
+
+
+class _GrpcSink(_CopyingSink):
+    def _copy(self, json_length: int | None, body: bytes) -> tuple[int | None, list[Buffer]]:
+        response = ModelInferResponse.FromString(body)
+        self._store_all(response)
+        return None, [response.SerializeToString()]
+
+    def _store_all(self, response: ModelInferResponse) -> None:
+        for index, tensor in enumerate(response.outputs):
+            if tensor.name in self._places and index < len(response.raw_output_contents):
+                self._store(tensor.name, response.raw_output_contents[index])
+                response.raw_output_contents[index] = b""
+
+
+class _GrpcStreamSink(_GrpcSink):
+    def _copy(self, json_length: int | None, body: bytes) -> tuple[int | None, list[Buffer]]:
+        message = ModelStreamInferResponse.FromString(body)
+        self._store_all(message.infer_response)
+        return None, [message.SerializeToString()]

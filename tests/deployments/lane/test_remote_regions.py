@@ -1,0 +1,138 @@
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
+
+from deployments.lane.remote_regions import inline, names_region
+from deployments.lane.wire import GRPC, HTTP, WireCodec
+from deployments.shared_memory import Regions
+from protocol.errors import Internal, NotFound, ServingError
+from protocol.grpc_infer import GrpcInferCodec
+from protocol.http_infer import HttpInferCodec
+from protocol.infer import InferRequest, InferResponse
+from protocol.signature import Signature
+
+CONFIG = """
+name: "echo" max_batch_size: 8
+input [ { name: "A" data_type: TYPE_INT32 dims: 4 }, { name: "B" data_type: TYPE_INT32 dims: 4 } ]
+output [ { name: "X" data_type: TYPE_INT32 dims: 4 }, { name: "Y" data_type: TYPE_INT32 dims: 4 } ]
+"""
+SIGNATURE = Signature.from_config(text_format.Parse(CONFIG, ModelConfig()))
+A = np.arange(4, dtype=np.int32).reshape(1, 4)
+B = A * 10
+
+
+@pytest.fixture
+def regions() -> Iterator[Regions]:
+    name = f"eagleray-test-{secrets.token_hex(8)}"
+    path = Path("/dev/shm") / name
+    path.write_bytes(bytes(256))
+    regions = Regions()
+    regions.register("in", f"/{name}", 0, 64)
+    regions.register("out", f"/{name}", 64, 64)
+    yield regions
+    path.unlink()
+
+
+class Client:
+    def __init__(self) -> None:
+        self.answer: tuple[int | None, bytes] | None = None
+        self.error: ServingError | None = None
+
+    def on_response(self, json_length: int | None, parts: Any, final: bool) -> None:
+        self.answer = json_length, b"".join(parts)
+
+    def on_error(self, error: ServingError) -> None:
+        self.error = error
+
+
+def serve_far_away(codec: WireCodec, wire: int, body: bytes, json_length: int | None, regions: Regions) -> Client:
+    """Answer with X = A and Y = B from a codec that knows no regions, as a replica of another node."""
+    client = Client()
+    assert names_region([body], json_length, wire)
+    parts, length, sink = inline([body], json_length, wire, regions, client)
+
+    def reply(request: InferRequest, result: Any) -> None:
+        response = InferResponse({"X": request.inputs["A"], "Y": request.inputs["B"]})
+        answer_length, answer = codec.encode(request, response)
+        sink.on_response(answer_length, answer, True)
+
+    request = codec.decode(b"".join(parts), length, reply)
+    reply(request, None)
+    return client
+
+
+PLACE = {"shared_memory_region": "in", "shared_memory_byte_size": 16}
+OUT = {"shared_memory_region": "out", "shared_memory_offset": 16, "shared_memory_byte_size": 16}
+
+
+def test_http_inputs_and_outputs_pass_through_this_node(regions: Regions) -> None:
+    regions.view("in", 0, 16)[:] = A.tobytes()
+    header = {
+        "inputs": [
+            {"name": "A", "shape": [1, 4], "datatype": "INT32", "parameters": dict(PLACE)},
+            {"name": "B", "shape": [1, 4], "datatype": "INT32", "parameters": {"binary_data_size": 16}},
+        ],
+        "outputs": [{"name": "X", "parameters": dict(OUT)}, {"name": "Y", "parameters": {"binary_data": True}}],
+    }
+    head = orjson.dumps(header)
+    client = serve_far_away(HttpInferCodec(SIGNATURE, "1"), HTTP, head + B.tobytes(), len(head), regions)
+    assert client.answer is not None
+    length, body = client.answer
+    assert length is not None
+    described = orjson.loads(body[:length])["outputs"]
+    assert described[0] == {"name": "X", "datatype": "INT32", "shape": [1, 4]}
+    assert body[length:] == B.tobytes()
+    assert bytes(regions.view("out", 16, 16)) == A.tobytes()
+
+
+def test_grpc_inputs_and_outputs_pass_through_this_node(regions: Regions) -> None:
+    regions.view("in", 0, 16)[:] = B.tobytes()
+    request = ModelInferRequest(model_name="echo")
+    for name in ("A", "B"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 4])
+    request.inputs[1].parameters["shared_memory_region"].string_param = "in"
+    request.inputs[1].parameters["shared_memory_byte_size"].int64_param = 16
+    request.raw_input_contents.append(A.tobytes())
+    request.outputs.add(name="X")
+    request.outputs.add(name="Y")
+    request.outputs[1].parameters["shared_memory_region"].string_param = "out"
+    request.outputs[1].parameters["shared_memory_byte_size"].int64_param = 16
+    client = serve_far_away(GrpcInferCodec(SIGNATURE, "1"), GRPC, request.SerializeToString(), None, regions)
+    assert client.answer is not None
+    response = ModelInferResponse.FromString(client.answer[1])
+    assert list(response.raw_output_contents) == [A.tobytes(), b""]
+    assert bytes(regions.view("out", 0, 16)) == B.tobytes()
+
+
+def test_an_output_that_does_not_fit_its_region_is_an_error(regions: Regions) -> None:
+    header = {
+        "inputs": [{"name": name, "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]} for name in ("A", "B")],
+        "outputs": [{"name": "X", "parameters": {"shared_memory_region": "out", "shared_memory_byte_size": 8}}],
+    }
+    client = serve_far_away(HttpInferCodec(SIGNATURE, "1"), HTTP, orjson.dumps(header), None, regions)
+    assert type(client.error) is Internal
+    assert "(8 bytes) should be at least 16 bytes to hold the results" in client.error.message
+
+
+def test_an_unknown_region_is_not_found(regions: Regions) -> None:
+    place = {"shared_memory_region": "nowhere", "shared_memory_byte_size": 16}
+    body = orjson.dumps({"inputs": [{"name": "A", "shape": [1, 4], "datatype": "INT32", "parameters": place}]})
+    with pytest.raises(NotFound, match="Unable to find shared memory region: 'nowhere'"):
+        inline([body], None, HTTP, regions, Client())
+
+
+@pytest.mark.parametrize(
+    "body", [b"shared_memory_region", b"[1]", b'{"inputs": 3}', b'{"inputs": [3, {"parameters": []}], "outputs": {}}']
+)
+def test_what_is_malformed_is_left_for_the_replica_to_judge(body: bytes, regions: Regions) -> None:
+    parts, _, _ = inline([body], None, HTTP, regions, Client())
+    assert b"".join(parts)
+    inline([b"\xff\xff\xff"], None, GRPC, regions, Client())
