@@ -4,12 +4,12 @@ from typing import Any
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.controller_options import ControllerOptions
-from deployments.model_host import HostedModel
+from deployments.hosted_model import HostedModel
 from deployments.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.serve_internals import LANE_ROUTER, pin_version
+from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan
 
 MAX_ONGOING_REQUESTS = 100_000
@@ -19,7 +19,7 @@ _START_TIMEOUT_S = 300.0
 def group_application(
     app: str,
     deployments: list[DeploymentPlan],
-    models: dict[str, ModelConfig],
+    packages: dict[str, ModelPackage],
     options: ControllerOptions,
     places: dict[str, list[tuple[str, str]]],
 ) -> serve.Application:
@@ -34,7 +34,7 @@ def group_application(
             name=plan.name,
             num_replicas=plan.replica_count,
             max_ongoing_requests=MAX_ONGOING_REQUESTS,
-            user_config=_user_config(plan, models, places),
+            user_config=_user_config(plan, packages, places),
             health_check_period_s=options.health_check_period_s,
             graceful_shutdown_timeout_s=options.drain_timeout_s + 5.0,
             graceful_shutdown_wait_loop_s=0.1,
@@ -52,14 +52,13 @@ def group_application(
 
 
 def _user_config(
-    plan: DeploymentPlan, models: dict[str, ModelConfig], places: dict[str, list[tuple[str, str]]]
+    plan: DeploymentPlan, packages: dict[str, ModelPackage], places: dict[str, list[tuple[str, str]]]
 ) -> dict[str, Any]:
     hosted = []
     watch: set[tuple[str, str]] = set()
     here = {model.name for model in plan.models}
     for model in plan.models:
-        steps = {name: models[name] for name in model.dependencies if name in models}
-        hosted.append(HostedModel(model.package, model.specs, steps).to_dict())
+        hosted.append(HostedModel.of(model, packages).to_dict())
         for name in model.dependencies:
             if name not in here:
                 watch.update(places.get(name, ()))

@@ -4,59 +4,27 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from google.protobuf import json_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.host_router import HostRouter
+from deployments.hosted_model import HostedModel
 from deployments.lane.fleet import Fleet
+from deployments.lane.wire import WireCodec
 from deployments.served_model import LocalTarget, ServedModel
 from deployments.shared_memory import Regions
+from protocol.grpc_infer import GrpcInferCodec
+from protocol.grpc_stream import GrpcStreamCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.limits import Limits
 from protocol.signature import Signature
-from repository_loader.package import InstanceSpec, ModelPackage
-from repository_loader.serialisation import package_from_dict, package_to_dict, spec_from_dict, spec_to_dict
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class HostedModel:
-    """A model version to host, and for an ensemble the configurations of the models in its steps."""
-
-    package: ModelPackage
-    specs: tuple[InstanceSpec, ...]
-    steps: dict[str, ModelConfig] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, as it travels in Serve's user_config."""
-        return {
-            "package": package_to_dict(self.package),
-            "specs": [spec_to_dict(spec) for spec in self.specs],
-            "steps": {
-                name: json_format.MessageToDict(config, preserving_proto_field_name=True)
-                for name, config in self.steps.items()
-            },
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "HostedModel":
-        """Rebuild from `to_dict`."""
-        return cls(
-            package_from_dict(data["package"]),
-            tuple(map(spec_from_dict, data["specs"])),
-            {name: json_format.ParseDict(config, ModelConfig()) for name, config in data["steps"].items()},
-        )
 
 
 class ModelHost:
@@ -99,9 +67,7 @@ class ModelHost:
         self.router.set_signatures(signatures)
         try:
             model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures)
-            codec = HttpInferCodec(
-                model.signature, str(version), self._limits, read_labels(hosted.package), self.regions
-            )
+            codecs = self._codecs(model.signature, str(version), hosted.read_labels())
         except ModelLoadError as error:
             self._fail(key, error.reason)
             return
@@ -112,13 +78,19 @@ class ModelHost:
         self.failures.pop(key, None)
         self.seconds[key] = time.monotonic() - started
         old = self.served.get(key)
-        self.served[key] = ServedModel(model, (codec,))
+        self.served[key] = ServedModel(model, codecs)
         replaced = self.core.add(model)
         logger.info("successfully loaded '%s' version %d", name, version)
         if old is not None:
             old.ready = False
         if replaced is not None:
             await replaced.close()
+
+    def _codecs(self, signature: Signature, version: str, labels: dict[str, list[str]]) -> tuple[WireCodec, ...]:
+        """Return a model version's codecs, in the order of the wire forms."""
+        http = HttpInferCodec(signature, version, self._limits, labels, self.regions)
+        grpc = GrpcInferCodec(signature, version, self._limits, labels, self.regions)
+        return http, grpc, GrpcStreamCodec(grpc)
 
     def _fail(self, key: Key, reason: str) -> None:
         name, version = key
@@ -155,24 +127,3 @@ class ModelHost:
         async with self._lock:
             for key in tuple(self.served):
                 await self._unload(key)
-
-
-def read_labels(package: ModelPackage) -> dict[str, list[str]]:
-    """Return the labels of each output that has a label file; line N names index N.
-
-    Raises:
-        ModelLoadError: the file cannot be read or lies outside the model's folder.
-    """
-    labels: dict[str, list[str]] = {}
-    root = Path(package.model_path).resolve()
-    for output in package.config.output:
-        if not output.label_filename:
-            continue
-        path = (root / output.label_filename).resolve()
-        if not path.is_relative_to(root):
-            raise ModelLoadError(f"label file of output '{output.name}' escapes the model's folder")
-        try:
-            labels[output.name] = path.read_text("utf-8", "replace").splitlines()
-        except OSError as error:
-            raise ModelLoadError(f"unable to read label file '{output.label_filename}': {error.strerror}") from error
-    return labels

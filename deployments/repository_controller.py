@@ -7,13 +7,12 @@ from typing import Any
 
 import ray
 from ray import serve
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.python.auto_complete import complete
 from deployments.controller_options import ControllerOptions
 from deployments.directory import LOADING, READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
 from deployments.group_deployment import group_application
-from deployments.model_host import HostedModel
+from deployments.hosted_model import HostedModel, packages_by_name
 from deployments.replica_logging import set_up_logging
 from repository_loader.config_json import config_to_json
 from repository_loader.plan import ClusterResources, DeploymentPlan, ModelPlan, Plan, make_plan
@@ -101,9 +100,9 @@ class RepositoryController:
         self._describe(snapshot, plan)
         self._plan = plan
         await self._publish()
-        models, places = _all_models(plan), _places(plan)
+        packages, places = packages_by_name(plan), _places(plan)
         targets = [
-            serve.RunTarget(group_application(app, group, models, options, places), name=app, route_prefix=None)
+            serve.RunTarget(group_application(app, group, packages, options, places), name=app, route_prefix=None)
             for app, group in _by_application(plan).items()
         ]
         if targets:
@@ -141,7 +140,8 @@ class RepositoryController:
                     )
         for model in plan.embedded:
             directory.models[model.name].versions[model.version] = VersionEntry(LOADING, "", "embedded", "CPU", 1)
-        directory.embedded = [hosted_model(model, _all_models(plan)).to_dict() for model in plan.embedded]
+        packages = packages_by_name(plan)
+        directory.embedded = [HostedModel.of(model, packages).to_dict() for model in plan.embedded]
 
     async def _take_status(self) -> bool:
         """Read from Serve how each deployment is; returns whether anything changed."""
@@ -212,17 +212,6 @@ def cluster_resources(gpu_memory_bytes: int) -> ClusterResources:
     total = ray.cluster_resources()
     gpus = int(total.get("GPU", 0))
     return ClusterResources(num_cpus=float(total.get("CPU", 0)), num_gpus=gpus, gpu_memory_bytes=gpu_memory_bytes)
-
-
-def hosted_model(model: ModelPlan, models: dict[str, ModelConfig]) -> HostedModel:
-    """Return a planned model as a host takes it, with the configurations that its steps need."""
-    steps = {name: models[name] for name in model.dependencies if name in models}
-    return HostedModel(model.package, model.specs, steps)
-
-
-def _all_models(plan: Plan) -> dict[str, ModelConfig]:
-    models = [model for deployment in plan.deployments for model in deployment.models]
-    return {model.name: model.package.config for model in (*models, *plan.embedded)}
 
 
 def _places(plan: Plan) -> dict[str, list[tuple[str, str]]]:

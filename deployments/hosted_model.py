@@ -1,0 +1,98 @@
+"""A model version as a process is told to host it: it travels in Serve's user_config as plain data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.backends.backend import ModelLoadError
+from repository_loader.deployment_plan import ModelPlan, Plan
+from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.serialisation import package_from_dict, package_to_dict, spec_from_dict, spec_to_dict
+
+
+@dataclass(frozen=True, slots=True)
+class HostedModel:
+    """A model version to host.
+
+    `steps` are the configurations of the models in an ensemble's steps, `label_files` the paths of the outputs' label
+    files; an output of an ensemble without one of its own has that of the step which makes it.
+    """
+
+    package: ModelPackage
+    specs: tuple[InstanceSpec, ...]
+    steps: dict[str, ModelConfig] = field(default_factory=dict)
+    label_files: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ModelPlan, packages: Mapping[str, ModelPackage]) -> "HostedModel":
+        """Return a planned model; `packages` are all models of the plan by name."""
+        steps = {name: packages[name].config for name in model.dependencies if name in packages}
+        return cls(model.package, model.specs, steps, _label_files(model.package, packages))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "package": package_to_dict(self.package),
+            "specs": [spec_to_dict(spec) for spec in self.specs],
+            "steps": {
+                name: json_format.MessageToDict(config, preserving_proto_field_name=True)
+                for name, config in self.steps.items()
+            },
+            "label_files": self.label_files,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "HostedModel":
+        """Rebuild what `to_dict` took apart."""
+        return cls(
+            package_from_dict(data["package"]),
+            tuple(map(spec_from_dict, data["specs"])),
+            {name: json_format.ParseDict(config, ModelConfig()) for name, config in data["steps"].items()},
+            dict(data["label_files"]),
+        )
+
+    def read_labels(self) -> dict[str, list[str]]:
+        """Return the labels of each output that has a label file; line N names index N.
+
+        Raises:
+            ModelLoadError: a file cannot be read.
+        """
+        labels: dict[str, list[str]] = {}
+        for output, path in self.label_files.items():
+            try:
+                labels[output] = Path(path).read_text("utf-8", "replace").splitlines()
+            except OSError as error:
+                name = Path(path).name
+                raise ModelLoadError(f"unable to read label file '{name}': {error.strerror}") from error
+        return labels
+
+
+def packages_by_name(plan: Plan) -> dict[str, ModelPackage]:
+    """Return every model of a plan, the highest version of each."""
+    models = [model for deployment in plan.deployments for model in deployment.models]
+    ordered = sorted((*models, *plan.embedded), key=lambda model: model.version)
+    return {model.name: model.package for model in ordered}
+
+
+def _label_files(package: ModelPackage, packages: Mapping[str, ModelPackage], depth: int = 0) -> dict[str, str]:
+    files = {
+        output.name: str(Path(package.model_path, output.label_filename))
+        for output in package.config.output
+        if output.label_filename
+    }
+    if depth > len(packages):
+        return files
+    for step in package.config.ensemble_scheduling.step:
+        maker = packages.get(step.model_name)
+        if maker is None:
+            continue
+        made = _label_files(maker, packages, depth + 1)
+        for output, tensor in step.output_map.items():
+            if output in made:
+                files.setdefault(tensor, made[output])
+    outputs = {output.name for output in package.config.output}
+    return {tensor: path for tensor, path in files.items() if tensor in outputs}

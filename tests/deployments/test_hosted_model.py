@@ -1,0 +1,63 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from deployments.backends.backend import ModelLoadError
+from deployments.hosted_model import HostedModel, packages_by_name
+from repository_loader.plan import ClusterResources, PlanSettings, make_plan
+from repository_loader.repository import LoaderOptions, load_repositories
+
+CLASSIFIER = """
+backend: "python" max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: 4 }
+output { name: "SCORES" data_type: TYPE_FP32 dims: 2 label_filename: "labels.txt" }
+"""
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 4
+input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 2 }
+ensemble_scheduling { step { model_name: "%s" model_version: -1
+  input_map { key: "%s" value: "IN" } output_map { key: "%s" value: "OUT" } } }
+"""
+
+
+@pytest.fixture
+def hosted(tmp_path: Path) -> dict[str, HostedModel]:
+    files = {
+        "classifier/config.pbtxt": CLASSIFIER,
+        "classifier/labels.txt": "cat\ndog\n",
+        "classifier/1/model.py": "",
+        "inner/config.pbtxt": ENSEMBLE % ("classifier", "X", "SCORES"),
+        "inner/1/.keep": "",
+        "outer/config.pbtxt": ENSEMBLE % ("inner", "IN", "OUT"),
+        "outer/1/.keep": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
+    plan = make_plan(snapshot, PlanSettings("packed"), ClusterResources(2))
+    packages = packages_by_name(plan)
+    return {model.name: HostedModel.of(model, packages) for model in plan.deployments[0].models}
+
+
+def test_it_survives_the_way_through_json(hosted: dict[str, HostedModel]) -> None:
+    for model in hosted.values():
+        assert HostedModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
+
+
+def test_an_ensemble_knows_its_steps(hosted: dict[str, HostedModel]) -> None:
+    assert list(hosted["outer"].steps) == ["inner"]
+    assert hosted["classifier"].steps == {}
+
+
+@pytest.mark.parametrize(("model", "output"), [("classifier", "SCORES"), ("inner", "OUT"), ("outer", "OUT")])
+def test_labels_are_inherited_along_the_ensemble(hosted: dict[str, HostedModel], model: str, output: str) -> None:
+    assert hosted[model].read_labels() == {output: ["cat", "dog"]}
+
+
+def test_a_label_file_that_has_gone_is_named_without_its_path(hosted: dict[str, HostedModel], tmp_path: Path) -> None:
+    (tmp_path / "classifier" / "labels.txt").unlink()
+    with pytest.raises(ModelLoadError, match=r"^unable to read label file 'labels.txt': No such file or directory$"):
+        hosted["classifier"].read_labels()
