@@ -85,6 +85,8 @@ def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: boo
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     from app.local_server import LocalServer, RayOptions, StartFailed
     from app.ports import PortTaken
 
