@@ -10,24 +10,18 @@ from typing import Any
 
 import ray
 from ray.serve.handle import DeploymentHandle
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from app.http.api import Api
-from app.http.front import HttpFront
-from app.http.limits import HttpLimits
-from app.metrics import cpu_utilization, render
+from app.listeners import Listeners
+from app.log_settings import LogSettings
+from app.model_control import NoModelControl
 from app.service import Service
 from app.settings import Settings
+from app.trace_settings import TraceSettings
 from deployments.directory import Directory
 from deployments.lane.fleet import Fleet
-from deployments.lane.sink import Target
 from deployments.lane_address import address_of
 from deployments.model_host import ModelHost
 from deployments.serve_internals import watch_replicas
-from protocol.errors import NotFound
 from protocol.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -46,11 +40,8 @@ class Ingress:
         node_id = ray.get_runtime_context().get_node_id()
         self._fleet = Fleet(node_id, self._loop, self._routes_changed, self._settings.max_inflight_per_replica)
         self._host = ModelHost(self._loop, self._fleet, limits)
-        self.service = Service(
-            self._settings.id, version("eagleray"), self._settings.strict_readiness, self._host, self._fleet
-        )
-        self._fronts: list[HttpFront] = []
-        self._ports: dict[str, int] = {}
+        self.service = _service(self._settings, self._host, self._fleet)
+        self._listeners = Listeners(self._settings, self.service, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -58,39 +49,12 @@ class Ingress:
         """Open the ports, once; Serve reports the ingress as running when they are open."""
         if self._task is not None:
             return
-        settings = self._settings
-        limits = HttpLimits(
-            max_body_bytes=settings.http_max_input_size,
-            max_connections=settings.max_connections,
-            header_timeout_s=settings.http_header_timeout_s,
-            body_timeout_s=settings.http_body_timeout_s,
-        )
-        front = HttpFront(Api(self.service).application(), self.service.resolve, limits, self._loop)
-        self._fronts.append(front)
-        self._ports["http"] = await front.listen(settings.http_address, settings.http_port)
-        if settings.allow_metrics:
-            cpu_utilization()
-            metrics = HttpFront(self._metrics_application(), _no_models, limits, self._loop)
-            self._fronts.append(metrics)
-            address = settings.metrics_address or settings.http_address
-            self._ports["metrics"] = await metrics.listen(address, settings.metrics_port)
+        self.service.log.apply()
+        await self._listeners.open()
         self._task = self._loop.create_task(self._follow_controller(), name="directory watch")
 
-    def _metrics_application(self) -> Starlette:
-        async def metrics(request: Request) -> Response:
-            text = render(await self.service.snapshots(), self._settings.allow_cpu_metrics)
-            return Response(text, media_type="text/plain; charset=utf-8")
-
-        async def nothing(request: Request) -> Response:
-            return Response(status_code=200)
-
-        return Starlette(
-            routes=[Route("/metrics", metrics, methods=["GET"]), Route("/{path:path}", nothing, methods=["GET"])]
-        )
-
     def _routes_changed(self) -> None:
-        for front in self._fronts:
-            front.routes_changed()
+        self._listeners.routes_changed()
 
     async def _follow_controller(self) -> None:
         generation = -1
@@ -138,7 +102,7 @@ class Ingress:
 
     async def ports(self) -> dict[str, int]:
         """Return the ports that are open, by name."""
-        return self._ports
+        return self._listeners.ports
 
     async def settled(self) -> bool:
         """Return whether every model was tried and whatever loaded can be reached from here."""
@@ -146,7 +110,7 @@ class Ingress:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report what Serve cannot see: requests under way."""
-        return {"inflight_requests": float(sum(c.busy for front in self._fronts for c in front.connections))}
+        return {"inflight_requests": float(self._listeners.busy_count)}
 
     def check_health(self) -> None:
         """Fail when the watch of the controller has ended."""
@@ -156,7 +120,7 @@ class Ingress:
     async def drain(self) -> None:
         """Answer what is under way, take nothing new."""
         self.service.draining = True
-        await asyncio.gather(*(front.close(self._settings.exit_timeout_secs) for front in self._fronts))
+        await self._listeners.close(self._settings.exit_timeout_secs)
 
     async def __del__(self) -> None:
         """Drain and free everything; Serve calls this when it stops the replica."""
@@ -173,5 +137,17 @@ class Ingress:
         return os.getpid()
 
 
-def _no_models(name: bytes, model_version: int) -> Target:
-    raise NotFound("Not Found")
+def _service(settings: Settings, host: ModelHost, fleet: Fleet) -> Service:
+    return Service(
+        settings.id,
+        version("eagleray"),
+        settings.strict_readiness,
+        host,
+        fleet,
+        allow_client_shm=settings.allow_client_shm,
+        trace=TraceSettings(settings.trace_config),
+        log=LogSettings(
+            settings.log_verbose, settings.log_info, settings.log_warning, settings.log_error, settings.log_format
+        ),
+        control=NoModelControl(explicit=settings.model_control_mode == "explicit"),
+    )

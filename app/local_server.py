@@ -58,7 +58,10 @@ class LocalServer:
             StartFailed: after everything that was started has been stopped again.
         """
         settings = self._settings
-        require_free(settings.http_address, settings.http_port, "HTTP")
+        if settings.allow_http and not settings.reuse_http_port:
+            require_free(settings.http_address, settings.http_port, "HTTP")
+        if settings.allow_grpc and not settings.reuse_grpc_port:
+            require_free(settings.grpc_address, settings.grpc_port, "gRPC")
         if settings.allow_metrics:
             require_free(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -168,21 +171,20 @@ class LocalServer:
 
     def _announce(self, directory: Directory, ports: dict[str, int], dashboard: str) -> None:
         settings = self._settings
-        base = f"http://{settings.http_address}:{ports['http']}"
         ready = sum(v.state == "READY" for model in directory.models.values() for v in model.versions.values())
         print(f"\n{ready} model versions are ready")
-        print(f"  HTTP       {base}")
+        base = ""
+        if "http" in ports:
+            base = f"{'https' if settings.http_use_ssl else 'http'}://{settings.http_address}:{ports['http']}"
+            print(f"  HTTP       {base}")
+        if "grpc" in ports:
+            print(f"  gRPC       {settings.grpc_address}:{ports['grpc']}")
         if "metrics" in ports:
             print(f"  metrics    http://{settings.metrics_address or settings.http_address}:{ports['metrics']}/metrics")
         if dashboard:
             print(f"  dashboard  http://{dashboard}/#/serve")
-        print("\nTry:")
-        print(f"  curl -s {base}/v2")
-        print(f"  curl -s -X POST {base}/v2/repository/index")
-        example = example_request(directory)
-        if example is not None:
-            name, body = example
-            print(f"  curl -s {base}/v2/models/{name}/infer -d '{body}'")
+        if base:
+            _suggest(base, directory)
         print("\nCtrl-C drains and stops.", flush=True)
 
     def _shut_down(self) -> None:
@@ -208,6 +210,17 @@ class LocalServer:
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+
+def _suggest(base: str, directory: Directory) -> None:
+    print("\nTry:")
+    print(f"  curl -s {base}/v2")
+    print(f"  curl -s -X POST {base}/v2/repository/index")
+    example = example_request(directory)
+    if example is not None:
+        name, body = example
+        print(f"  curl -s {base}/v2/models/{name}/infer -d '{body}'")
+    print(f"  {base}/v2/docs in a browser")
 
 
 def _failed(entry: Any) -> bool:

@@ -9,6 +9,10 @@ from urllib.parse import unquote_to_bytes
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from app.example_body import example_body
+from app.log_settings import LogSettings
+from app.model_control import ModelControl, NoModelControl
+from app.trace_settings import TraceSettings
 from deployments.core.statistics import merge
 from deployments.directory import READY, UNAVAILABLE, Directory, VersionEntry
 from deployments.lane.fleet import Fleet
@@ -21,24 +25,48 @@ from protocol.model_metadata import model_metadata, server_metadata
 EXTENSIONS = (
     "classification",
     "model_repository",
+    "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 
 
 class Service:
-    """One ingress's view of the cluster."""
+    """One ingress's view of the cluster.
 
-    def __init__(self, server_id: str, version: str, strict_readiness: bool, host: ModelHost, fleet: Fleet) -> None:
+    `trace`, `log` and `control` are what clients may set and load; `regions` the shared memory that they registered.
+    """
+
+    def __init__(
+        self,
+        server_id: str,
+        version: str,
+        strict_readiness: bool,
+        host: ModelHost,
+        fleet: Fleet,
+        *,
+        allow_client_shm: bool = False,
+        trace: TraceSettings | None = None,
+        log: LogSettings | None = None,
+        control: ModelControl | None = None,
+    ) -> None:
         self._server_id = server_id
         self._version = version
         self._strict_readiness = strict_readiness
         self._host = host
         self._fleet = fleet
+        self._allow_client_shm = allow_client_shm
         self._directory = Directory()
         self._configs: dict[str, ModelConfig] = {}
+        self.regions = host.regions
+        self.trace = trace or TraceSettings()
+        self.log = log or LogSettings()
+        self.control = control or NoModelControl()
         self.draining = False
 
     def set_directory(self, directory: Directory) -> None:
@@ -61,10 +89,16 @@ class Service:
             Unsupported: the model is decoupled.
         """
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
-        config = self._configs.get(name)
-        if config is not None and config.model_transaction_policy.decoupled:
+        if self.decoupled(name):
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         return self.target(name, version)
+
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
+        """Return the target of a generate request, and the model's inputs as its metadata lists them."""
+        name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
+        target = self.target(name, version)
+        inputs: list[dict[str, Any]] = self.model_metadata(name, version)["inputs"]
+        return target, inputs
 
     def target(self, name: str, version: int = -1) -> Target:
         """Return where to send a request for a model version (-1: the highest ready one); raises as `resolve`."""
@@ -104,6 +138,11 @@ class Service:
         if version not in entry.versions:
             return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
         return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+
+    def decoupled(self, name: str) -> bool:
+        """Whether a model answers a request with any number of responses; False for an unknown one."""
+        config = self._configs.get(name)
+        return config is not None and config.model_transaction_policy.decoupled
 
     # -- health ---------------------------------------------------------------------------------------------------
 
@@ -156,6 +195,14 @@ class Service:
         self.target(name, version)
         return self._directory.models[name].config.encode()
 
+    def example_requests(self) -> list[dict[str, Any]]:
+        """Return, for each model with a ready version, its name and a small body that it answers (None: too large)."""
+        rows: list[dict[str, Any]] = []
+        for name, entry in sorted(self._directory.models.items()):
+            if entry.config and self._ready_versions(name):
+                rows.append({"model": name, "body": example_body(entry.config)})
+        return rows
+
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         """Return the repository index: every model and version with its state and the reason for it."""
         rows: list[dict[str, str]] = []
@@ -174,15 +221,85 @@ class Service:
                     rows.append(row | {"reason": reason} if reason else row)
         return rows
 
+    # -- what clients may set -------------------------------------------------------------------------------------
+
+    async def load_model(self, name: str, parameters: dict[str, Any]) -> None:
+        """Load a model, as far as the control mode allows it."""
+        await self.control.load(name, parameters)
+
+    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model, as far as the control mode allows it."""
+        await self.control.unload(name, unload_dependents)
+
+    def trace_settings(self, model: str = "") -> dict[str, Any]:
+        """Return the trace settings of the server or, as far as they differ, of a model.
+
+        Raises:
+            NotFound: there is no such model.
+            InvalidArgument: it is not ready (Triton's code for it).
+        """
+        self._check_traced(model)
+        return self.trace.get(model)
+
+    def update_trace_settings(self, changes: dict[str, Any], model: str = "") -> dict[str, Any]:
+        """Change trace settings (None: back to the default) and return all; raises as `trace_settings`."""
+        self._check_traced(model)
+        self.trace.update(changes, model)
+        return self.trace.get(model)
+
+    def _check_traced(self, model: str) -> None:
+        if model and not self.model_ready(model):
+            raise InvalidArgument(f"Request for unknown model : {model}")
+
+    def log_settings(self) -> dict[str, Any]:
+        """Return the log settings of this process."""
+        return self.log.get()
+
+    def update_log_settings(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change log settings and return all."""
+        self.log.update(changes)
+        return self.log.get()
+
+    # -- shared memory --------------------------------------------------------------------------------------------
+
+    def shm_status(self, region: str = "") -> list[dict[str, Any]]:
+        """Return the registered regions of system shared memory, or one; raises NotFound for an unknown one."""
+        return self.regions.status(region)
+
+    def shm_register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a region, here and in the replicas of this node; raises as `Regions.register`."""
+        self.check_client_shm()
+        self.regions.register(name, key, offset, byte_size)
+        self._fleet.set_regions(self.regions, self.regions.table())
+
+    def shm_unregister(self, name: str = "") -> None:
+        """Forget a region, or all of them."""
+        self.check_client_shm()
+        self.regions.unregister(name)
+        self._fleet.set_regions(self.regions, self.regions.table())
+
+    def check_client_shm(self) -> None:
+        """Raise Unsupported unless the operator allows clients to register shared memory."""
+        if not self._allow_client_shm:
+            raise Unsupported(
+                "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+            )
+
     # -- statistics -----------------------------------------------------------------------------------------------
 
     async def snapshots(self) -> list[dict[str, Any]]:
-        """Return the statistics of every model version, summed over its replicas."""
+        """Return the statistics of every ready model version, summed over its replicas."""
         by_version: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for snapshots in (self._host.snapshot(), *await self._fleet.snapshots()):
             for snapshot in snapshots:
                 by_version.setdefault((snapshot["name"], snapshot["version"]), []).append(snapshot)
-        return [merge(by_version[key]) for key in sorted(by_version)]
+        return [merge(by_version[key]) for key in sorted(by_version) if self._is_served(*key)]
+
+    def _is_served(self, name: str, version: str) -> bool:
+        # An ensemble whose step failed is loaded all the same.
+        entry = self._directory.models.get(name)
+        state = entry.versions.get(int(version)) if entry is not None else None
+        return state is not None and self._version_ready(name, int(version), state)
 
     async def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """Return Triton's statistics of one model or all.

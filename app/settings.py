@@ -7,7 +7,14 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from app.http.header_forwarding import HeaderForwarding
+from app.http.restricted_api import parse_restrictions
+from app.http.routes import CATEGORIES
+from app.trace_settings import TraceSettings
+
+_ONE_PER_LINE = frozenset({"http_restricted_api", "grpc_restricted_protocol"})
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -26,8 +33,80 @@ class Settings(BaseModel):
         description="Where models run: each version in a deployment of its own, many in one deployment, or in the "
         "ingress itself.",
     )
+    allow_http: bool = Field(True, description="Whether HTTP is served.")
     http_address: str = Field("127.0.0.1", description="Address on which HTTP is served.")
     http_port: Port = Field(8000, description="Port on which HTTP is served; 0 takes a free one.")
+    http_unix_socket: str = Field(
+        "", description="Path of a Unix socket on which HTTP is served as well, to this user only."
+    )
+    reuse_http_port: bool = Field(
+        False, description="Whether the HTTP port may be shared with another server; ingresses always share it."
+    )
+    http_server_cert: str = Field("", description="File with the certificate of the HTTP server, PEM.")
+    http_server_key: str = Field("", description="File with the key of that certificate, PEM.")
+    http_root_cert: str = Field(
+        "", description="File with the root certificates that HTTP clients' certificates must have, PEM."
+    )
+    http_use_ssl: bool = Field(False, description="Whether HTTP is served over TLS.")
+    http_use_ssl_mutual: bool = Field(
+        False, description="Whether HTTP clients must have a certificate signed by --http-root-cert."
+    )
+    http_restricted_api: tuple[str, ...] = Field(
+        (),
+        description="Restricts APIs to requests with a header, as <category>[,<category>...]:<header>=<value>; may be "
+        "given several times.",
+    )
+    http_header_forward_pattern: str = Field(
+        "", description="Headers in whose name this regular expression is found become parameters of the request."
+    )
+    allow_grpc: bool = Field(True, description="Whether gRPC is served.")
+    grpc_address: str = Field("127.0.0.1", description="Address on which gRPC is served.")
+    grpc_port: Port = Field(8001, description="Port on which gRPC is served; 0 takes a free one.")
+    reuse_grpc_port: bool = Field(
+        False, description="Whether the gRPC port may be shared with another server; ingresses always share it."
+    )
+    grpc_server_cert: str = Field("", description="File with the certificate of the gRPC server, PEM.")
+    grpc_server_key: str = Field("", description="File with the key of that certificate, PEM.")
+    grpc_root_cert: str = Field(
+        "", description="File with the root certificates that gRPC clients' certificates must have, PEM."
+    )
+    grpc_use_ssl: bool = Field(False, description="Whether gRPC is served over TLS.")
+    grpc_use_ssl_mutual: bool = Field(
+        False, description="Whether gRPC clients must have a certificate signed by --grpc-root-cert."
+    )
+    grpc_restricted_protocol: tuple[str, ...] = Field(
+        (),
+        description="Restricts methods to calls with the metadata triton-grpc-protocol-<key>, as "
+        "<category>[,<category>...]:<key>=<value>; may be given several times.",
+    )
+    grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = Field(
+        "none", description="How much responses to inference are compressed."
+    )
+    grpc_max_message_size: int = Field(
+        64 << 20, description="Largest gRPC request message, in bytes.", gt=0, le=2**31 - 1
+    )
+    grpc_keepalive_time: int = Field(
+        7_200_000, description="Silence after which the server pings a client, in milliseconds.", gt=0
+    )
+    grpc_keepalive_timeout: int = Field(20_000, description="Time for the answer to that ping, in milliseconds.", gt=0)
+    grpc_keepalive_permit_without_calls: bool = Field(
+        False, description="Whether clients may ping while they have no call."
+    )
+    grpc_http2_max_pings_without_data: int = Field(
+        2, description="Accepted for Triton's sake; the server pings only as --grpc-keepalive-time says.", ge=0
+    )
+    grpc_http2_min_recv_ping_interval_without_data: int = Field(
+        300_000, description="Least time between a client's pings without data in between, in milliseconds.", ge=0
+    )
+    grpc_http2_max_ping_strikes: int = Field(
+        2, description="Pings that may come earlier before the connection ends; 0: any number.", ge=0
+    )
+    grpc_max_connection_age: int = Field(
+        0, description="Age at which a connection is told to go, in milliseconds; 0: none.", ge=0
+    )
+    grpc_max_connection_age_grace: int = Field(
+        0, description="Time that its calls get then, in milliseconds; 0: no end.", ge=0
+    )
     metrics_address: str = Field("", description="Address on which metrics are served; empty: the HTTP address.")
     metrics_port: Port = Field(8002, description="Port on which metrics are served; 0 takes a free one.")
     allow_metrics: bool = Field(True, description="Whether metrics are served.")
@@ -52,6 +131,12 @@ class Settings(BaseModel):
         False, description="Whether KIND_GPU instances run on the CPU where the cluster has no GPU."
     )
     http_max_input_size: int = Field(64 << 20, description="Largest HTTP request body, in bytes.", gt=0)
+    http_max_decompression_ratio: int = Field(
+        100, description="How many times larger than its compressed form a request may be, beyond 1 MiB.", gt=0
+    )
+    http_max_stream_buffer_bytes: int = Field(
+        16 << 20, description="How much of a stream may wait for a client that reads slowly, in bytes.", gt=0
+    )
     http_header_timeout_s: float = Field(10.0, description="Time in which a request's head must arrive.", gt=0)
     http_body_timeout_s: float = Field(60.0, description="Time in which a request's body must arrive.", gt=0)
     max_connections: int = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
@@ -69,11 +154,48 @@ class Settings(BaseModel):
     lane_tcp: bool = Field(
         True, description="Whether replicas accept lanes from other nodes, over TCP on the node's address."
     )
+    allow_client_shm: bool = Field(False, description="Whether clients may register shared memory.")
+    trace_config: tuple[str, ...] = Field(
+        (), description="Trace setting, as <key>=<value> or <mode>,<key>=<value>; may be given several times."
+    )
+    log_info: bool = Field(True, description="Whether information is logged.")
+    log_warning: bool = Field(True, description="Whether warnings are logged.")
+    log_error: bool = Field(True, description="Whether errors are logged.")
+    log_format: Literal["default", "ISO8601"] = Field("default", description="Form of the times in the log.")
     log_verbose: int = Field(0, description="Verbosity: 0 says what is loaded, 1 and more what is done.", ge=0)
 
-    @field_validator("http_port", "metrics_port")
+    @field_validator("http_restricted_api", "grpc_restricted_protocol")
     @classmethod
-    def _port(cls, value: int) -> int:
+    def _restrictions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_restrictions(value, CATEGORIES)
+        return value
+
+    @field_validator("http_header_forward_pattern")
+    @classmethod
+    def _forward_pattern(cls, value: str) -> str:
+        HeaderForwarding(value)
+        return value
+
+    @field_validator("trace_config")
+    @classmethod
+    def _trace_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        TraceSettings(value)
+        return value
+
+    @field_validator("http_use_ssl", "grpc_use_ssl")
+    @classmethod
+    def _ssl(cls, value: bool, info: ValidationInfo) -> bool:
+        protocol = str(info.field_name).partition("_")[0]
+        if value and not (info.data.get(f"{protocol}_server_cert") and info.data.get(f"{protocol}_server_key")):
+            raise ValueError(f"needs --{protocol}-server-cert and --{protocol}-server-key")
+        return value
+
+    @field_validator("http_use_ssl_mutual", "grpc_use_ssl_mutual")
+    @classmethod
+    def _ssl_mutual(cls, value: bool, info: ValidationInfo) -> bool:
+        protocol = str(info.field_name).partition("_")[0]
+        if value and not (info.data.get(f"{protocol}_use_ssl") and info.data.get(f"{protocol}_root_cert")):
+            raise ValueError(f"needs --{protocol}-use-ssl and --{protocol}-root-cert")
         return value
 
     def backend_settings(self) -> dict[str, dict[str, str]]:
@@ -89,11 +211,19 @@ class Settings(BaseModel):
 
 
 def environment() -> dict[str, Any]:
-    """Return the settings that the environment gives; those of several values are separated by the path separator."""
+    """Return the settings that the environment gives.
+
+    Those of several values are separated by the path separator, or by line ends where values hold one.
+    """
     found: dict[str, Any] = {}
     for name, field in Settings.model_fields.items():
         value = os.environ.get(f"EAGLERAY_{name.upper()}")
-        if value is not None:
-            several = str(field.annotation).startswith("tuple")
-            found[name] = tuple(value.split(os.pathsep)) if several else value
+        if value is None:
+            continue
+        if not str(field.annotation).startswith("tuple"):
+            found[name] = value
+        elif name in _ONE_PER_LINE:
+            found[name] = tuple(value.splitlines())
+        else:
+            found[name] = tuple(value.split(os.pathsep))
     return found

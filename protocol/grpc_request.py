@@ -75,9 +75,8 @@ class GrpcHeader(RequestHeader):
         super().__init__(request_id, (), rows, parameters, priority, plan)
         self.fields = fields
         fixed = all([head is not None or _has_region(source) for _, _, _, head, _, source in fields])
-        self.raw_bytes = (
-            sum([len(head) + size for _, _, _, head, size, _ in fields if head is not None]) if fixed else -1
-        )
+        raw_bytes = sum([len(head) + size for _, _, _, head, size, _ in fields if head is not None])
+        self.raw_bytes = raw_bytes if fixed else -1
         self.encoding = GrpcEncoding(plan, version if parameters.empty_final else None)
         self.reusable = reusable and not parameters.empty_final
 
@@ -214,12 +213,14 @@ class GrpcRequestReader:
             if each.region is not None:
                 if typed:
                     raise InvalidArgument(
-                        f"unexpected 'content' provided when using shared memory for input tensor '{each.name}' {of_model}"
+                        "unexpected 'content' provided when using shared memory for input tensor "
+                        f"'{each.name}' {of_model}"
                     )
             elif typed:
                 if raw:
                     raise InvalidArgument(
-                        f"contents field must not be specified when using raw_input_contents for '{each.name}' {of_model}"
+                        "contents field must not be specified when using raw_input_contents for "
+                        f"'{each.name}' {of_model}"
                     )
                 content = typed_bytes(tensor, self._signature.model_name, self._limits)
                 each.content = content, 0, len(content)

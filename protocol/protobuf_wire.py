@@ -14,6 +14,9 @@ FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
 FIXED32: Final = 5
 
+MAX_FIELDS: Final = 1 << 14
+"""Fields of a message that are walked over: a walk through the empty fields of a large message would take seconds."""
+
 _VARINT_BYTES = 10
 
 
@@ -57,11 +60,16 @@ def fields(buffer: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int
     """Yield number, wire type, and the positions of start, value and end of every field of a message.
 
     Raises:
-        InvalidArgument: the message is cut short or is none; groups, which no message here has, count as that.
+        InvalidArgument: the message is cut short, is none (groups, which no message here has, count as that), or has
+            too many fields.
     """
     at, end = 0, len(buffer)
+    count = 0
     while at < end:
         start = at
+        count += 1
+        if count > MAX_FIELDS:
+            raise InvalidArgument(f"request has more than {MAX_FIELDS} fields")
         tag, at = read_varint(buffer, at)
         wire_type = tag & 7
         value = at

@@ -9,9 +9,9 @@ _MESSAGE_BYTES = 960
 
 def shortened(error: ServingError) -> ServingError:
     """Return the error, its message cut in the middle if it takes more than 960 bytes as JSON."""
-    message = error.message.encode("utf-8", "replace").decode()
-    kept = len(message)
+    message = whole = error.message.encode("utf-8", "replace").decode()
+    kept = len(whole)
     while len(orjson.dumps(message)) > _MESSAGE_BYTES:
         kept = kept * 3 // 4 if kept < 1000 else 999
-        message = f"{error.message[: kept // 2]}...{error.message[-(kept // 2) :]}"
+        message = f"{whole[: kept // 2]}...{whole[-(kept // 2) :]}"
     return error if message == error.message else type(error)(message)

@@ -19,7 +19,7 @@ EXAMPLE_VERSIONS = {
     ("digits_preprocess", "1"),
     ("digits_torch", "1"),
 }
-SMALL = ("async_model", "failing", "flags", "floats", "halves", "lone", "simple", "slow", "strings", "two_replicas")
+SMALL = ("async_model", "failing", "flags", "floats", "halves", "lone", "moody", "simple", "slow", "strings", "two_replicas")
 
 BROKEN = {
     "broken_backend": "nonesuch",
@@ -53,6 +53,7 @@ def write_small_models(root: Path) -> Path:
     _python(root, "slow", _SLOW, _signature(0, "FP32", "1", ("SECONDS",), ("SLEPT",)))
     _python(root, "failing", _FAILING, _tensors(8, ("MODE", "STRING", "1"), ("DONE", "STRING", "1")) + _DELAY)
     _python(root, "async_model", _ASYNC, _tensors(0, ("X", "INT32", "1"), ("INFO", "STRING", "1")))
+    _python(root, "moody", _MOODY, _tensors(0, ("SECONDS", "FP32", "1"), ("SLEPT", "FP32", "1")))
     _python(root, "lone", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")))
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
     _python(root, "two_replicas", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")) + two)
@@ -169,10 +170,12 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             seconds = pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()
-            time.sleep(float(seconds[0]))
+            time.sleep(max(0.002, float(seconds[0])))  # long enough never to run on the event loop
             responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("SLEPT", seconds)]))
         return responses
 """
+
+_MOODY = _SLOW.replace("max(0.002, float(seconds[0]))", "float(seconds[0])").replace("  # long enough never to run on the event loop", "")
 
 _FAILING = """
 import triton_python_backend_utils as pb_utils
@@ -226,7 +229,7 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            time.sleep(float(pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0]))
+            time.sleep(max(0.002, float(pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0])))
             pid = np.array([os.getpid()], np.int64)
             responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("PID", pid)]))
         return responses

@@ -198,7 +198,7 @@ class Server(Process):
     """`eagleray serve` on ports from the OS."""
 
     def __init__(self, repository: Path, log_path: Path, *flags: str) -> None:
-        ports = ("--http-port", "0", "--metrics-port", "0")
+        ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
         command = [EAGLERAY, "serve", "--model-repository", str(repository), *ports, *flags]
         super().__init__(command, log_path)
         self.repository = repository

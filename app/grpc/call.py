@@ -17,8 +17,8 @@ from app.grpc.status import (
     literal,
     trailers,
 )
-from app.http2.connection import Http2Connection
 from app.http2.frames import END_STREAM, PROTOCOL_ERROR
+from app.http2.open_connection import OpenConnection
 from app.http2.sender import headers_frame
 from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
@@ -53,7 +53,7 @@ class Call(Stream):
         "headers_sent",
     )
 
-    def __init__(self, connection: Http2Connection, stream_id: int, head: GrpcHead) -> None:
+    def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id)
         self.front: GrpcFront = head.front
         self.head = head
@@ -96,8 +96,6 @@ class Call(Stream):
                 self.connection.reset(self, PROTOCOL_ERROR)
                 return
         if self.done:
-            if end:
-                self.connection.close_stream(self)
             return
         try:
             self._assemble(memoryview(data))
@@ -273,7 +271,7 @@ class RefusedCall(Call):
 
     __slots__ = ()
 
-    def __init__(self, connection: Http2Connection, stream_id: int, head: GrpcHead) -> None:
+    def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id, head)
         self._end()
         self.front.loop.call_soon(self._refuse)

@@ -15,8 +15,8 @@ from app.grpc.status import (
     http_refusal,
     trailers,
 )
-from app.http2.connection import Http2Connection
 from app.http2.header_blocks import HeaderList
+from app.http2.open_connection import OpenConnection
 from app.http2.stream import Stream
 
 if TYPE_CHECKING:
@@ -61,9 +61,11 @@ class GrpcHead:
         pseudo = self._split(headers)
         self.malformed = pseudo is None
         if pseudo is not None:
-            self.refusal = self._refuse(RESOURCE_EXHAUSTED, "metadata is too large") if too_large else self._read(pseudo)
+            self.refusal = (
+                self._refuse(RESOURCE_EXHAUSTED, "metadata is too large") if too_large else self._read(pseudo)
+            )
 
-    def open(self, connection: Http2Connection, stream_id: int) -> Stream | None:
+    def open(self, connection: OpenConnection, stream_id: int) -> Stream | None:
         """Return a call of the method, None when the headers are malformed."""
         if self.method is not None and self.refusal is None:
             return self.method.call(connection, stream_id, self)
@@ -83,9 +85,12 @@ class GrpcHead:
                 if name not in _PSEUDO or name in pseudo or self.metadata:
                     return None
                 pseudo[name] = value
-            elif not name or _BAD_NAME.search(name) or name in _CONNECTION_HEADERS:
-                return None
-            elif name == b"te" and value != b"trailers":
+            elif (
+                not name
+                or _BAD_NAME.search(name)
+                or name in _CONNECTION_HEADERS
+                or (name == b"te" and value != b"trailers")
+            ):
                 return None
             elif name == b"content-length":
                 if not value.isdigit() or len(value) > 18 or self.content_length not in (-1, int(value)):
@@ -113,9 +118,7 @@ class GrpcHead:
             if metadata.get(b"triton-grpc-protocol-" + key.encode()) != wanted.encode():
                 return self._refuse(UNAVAILABLE, _RESTRICTED % key)
         if front.stopping:
-            return self._refuse(
-                UNAVAILABLE, "GRPC server is shutting down and has stopped accepting new requests."
-            )
+            return self._refuse(UNAVAILABLE, "GRPC server is shutting down and has stopped accepting new requests.")
         self.encoding = metadata.get(b"grpc-encoding", b"identity")
         if self.encoding not in ENCODINGS:
             message = f"Compression algorithm '{self.encoding[:64].decode('latin-1')}' is not supported."

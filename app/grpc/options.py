@@ -13,7 +13,7 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 class GrpcOptions:
     """Limits and choices of one port."""
 
-    http2: Http2Limits = Http2Limits()
+    http2: Http2Limits = field(default_factory=Http2Limits)
     max_message_bytes: int = 64 << 20
     """Largest request message, before and after decompression; up to `MAX_MESSAGE_BYTES`, which is Triton's."""
     min_message_bytes_per_s: int = 1 << 20

@@ -109,4 +109,3 @@ class MethodCall(UnaryCall):
         task = getattr(self, "_task", None)
         if task is not None:
             task.cancel()
-

@@ -59,7 +59,9 @@ class GenerateMapping:
         for key, value in document.items():
             if key in self._inputs:
                 if key == _NESTED and not nested:
-                    raise InvalidArgument("the model has an input named 'parameters', which generate can not tell apart")
+                    raise InvalidArgument(
+                        "the model has an input named 'parameters', which generate can not tell apart"
+                    )
                 inputs.append(self._tensor(key, value))
             elif key == _NESTED and not nested:
                 if not isinstance(value, dict):

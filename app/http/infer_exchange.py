@@ -106,12 +106,11 @@ class InferExchange:
 
     def _send(self, json_length: int | None, packed: bytes) -> None:
         head = self._head
-        binary = json_length is not None
-        headers = [
-            (b"Content-Type", b"application/octet-stream" if binary else b"application/json"),
-            (b"Content-Encoding", head.response_coding),
-        ]
-        if binary:
+        headers = [(b"Content-Encoding", head.response_coding)]
+        if json_length is None:
+            headers.append((b"Content-Type", b"application/json"))
+        else:
+            headers.append((b"Content-Type", b"application/octet-stream"))
             headers.append((b"Inference-Header-Content-Length", b"%d" % json_length))
         headers.append((b"Content-Length", b"%d" % len(packed)))
         self._connection.write(response_head(200, headers, head.keep_alive) + packed)

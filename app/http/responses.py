@@ -31,9 +31,7 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
-def error_response(
-    status: int, message: str, keep_alive: bool, extra: Iterable[tuple[bytes, bytes]] = ()
-) -> bytes:
+def error_response(status: int, message: str, keep_alive: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
     """Return a whole error response; `extra` headers come last."""
     body = error_body(message)
     headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)), *extra]

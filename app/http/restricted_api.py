@@ -7,6 +7,28 @@ from app.http.routes import CATEGORIES
 from protocol.errors import Restricted
 
 
+def parse_restrictions(entries: Iterable[str], categories: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the header, in lower case, and the value that each restricted category asks for.
+
+    Raises:
+        ValueError: an entry is malformed, a category is unknown or in two entries.
+    """
+    known = tuple(categories)
+    required: dict[str, tuple[str, str]] = {}
+    for entry in entries:
+        names, colon, rule = entry.partition(":")
+        header, equals, value = rule.partition("=")
+        if not colon or not equals or not header.strip() or not value:
+            raise ValueError("expected <category>[,<category>...]:<header>=<value>")
+        for category in (part.strip() for part in names.split(",")):
+            if category not in known:
+                raise ValueError(f"unknown restricted api '{category}'; there are {', '.join(known)}")
+            if category in required:
+                raise ValueError(f"restricted api '{category}' can not be specified in multiple config groups")
+            required[category] = header.strip().lower(), value
+    return required
+
+
 class RestrictedApis:
     """The header, and its value, that each restricted category asks for.
 
@@ -14,22 +36,14 @@ class RestrictedApis:
         entries: as `--http-restricted-api` gives them, `<category>[,<category>…]:<header>=<value>`.
 
     Raises:
-        ValueError: an entry is malformed, a category is unknown or in two entries.
+        ValueError: as `parse_restrictions`.
     """
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
-        self._required: dict[str, tuple[bytes, bytes]] = {}
-        for entry in entries:
-            categories, colon, rule = entry.partition(":")
-            header, equals, value = rule.partition("=")
-            if not colon or not equals or not header or not value:
-                raise ValueError("expected <category>[,<category>...]:<header>=<value>")
-            for category in (part.strip() for part in categories.split(",")):
-                if category not in CATEGORIES:
-                    raise ValueError(f"unknown restricted api '{category}'; there are {', '.join(CATEGORIES)}")
-                if category in self._required:
-                    raise ValueError(f"restricted api '{category}' can not be specified in multiple config groups")
-                self._required[category] = header.strip().lower().encode(), value.encode()
+        self._required = {
+            category: (header.encode(), value.encode())
+            for category, (header, value) in parse_restrictions(entries, CATEGORIES).items()
+        }
 
     def check(self, category: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raise `Restricted` unless the headers (names in lower case) hold what the category asks for.

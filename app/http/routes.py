@@ -95,8 +95,9 @@ ROUTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a path is: its category, the endpoint of each method it takes, and its parameters, percent-encoded."""
+    """What a path is: its route and category, the endpoint of each method, and its parameters, percent-encoded."""
 
+    path: str
     category: str
     endpoints: dict[str, str]
     parameters: dict[str, str]
@@ -112,7 +113,7 @@ class RouteTable:
         for route in routes:
             match = by_path.get(route.path)
             if match is None:
-                match = by_path[route.path] = Match(route.category, {}, {})
+                match = by_path[route.path] = Match(route.path, route.category, {}, {})
                 if "{" in route.path:
                     self._patterns.append((_pattern(route.path), match))
                 else:
@@ -128,7 +129,7 @@ class RouteTable:
         for pattern, match in self._patterns:
             given = pattern.fullmatch(path)
             if given is not None:
-                return Match(match.category, match.endpoints, given.groupdict())
+                return Match(match.path, match.category, match.endpoints, given.groupdict())
         return None
 
 

@@ -1,1 +1,1 @@
-"""HTTP/2 for a server (RFC 9113), in callbacks: framing, flow control both ways, and a bound on whatever a peer sends."""
+"""HTTP/2 for a server (RFC 9113), in callbacks: framing, flow control, and a bound on whatever a peer sends."""

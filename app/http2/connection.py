@@ -1,85 +1,41 @@
-"""One HTTP/2 connection: cuts what arrives into frames and hands it to streams; every frame that is due leaves together.
+"""One HTTP/2 connection: cuts what arrives into frames and hands it to streams; what is due leaves together.
 
 A request whose header block was seen before and whose DATA comes in one frame costs two dictionary look-ups here.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
 
 from app.http2 import frames
 from app.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME, FRAME_SIZE, HEADERS, PADDED, Http2Error
-from app.http2.header_blocks import HeaderBlocks, HeaderList
-from app.http2.limits import Http2Limits
+from app.http2.header_blocks import HeaderBlocks
+from app.http2.open_connection import Application, Head, OpenConnection
 from app.http2.peer_settings import apply_settings
-from app.http2.pings import Pings
-from app.http2.reservations import Reservations
-from app.http2.sender import Sender, SendState
+from app.http2.sender import Sender
 from app.http2.stream import Stream
 from app.http2.token_bucket import TokenBucket
-from deployments.lane.frames import Buffer
 
 # The connection's own receive window is as large as it can be and replenished in bulk: streams bound the memory.
 _REPLENISH_BYTES: Final = 16 << 20
 _WRITE_BUFFER_BYTES: Final = 1 << 19
-_CLOSE_TIMEOUT_S: Final = 5.0
 
 
-class Head(Protocol):
-    """What an application made of a list of headers."""
-
-    def open(self, connection: "Http2Connection", stream_id: int) -> Stream | None:
-        """Return a new stream for a request with these headers; None when they are malformed."""
-        ...
-
-
-class Application(Protocol):
-    """Whose connections these are."""
-
-    loop: asyncio.AbstractEventLoop
-    http2: Http2Limits
-    connections: "set[Http2Connection]"
-
-    def read_head(self, headers: HeaderList, too_large: bool) -> Head:
-        """Make a head of a list of headers; it may be opened any number of times."""
-        ...
-
-
-class Http2Connection(asyncio.Protocol):
+class Http2Connection(OpenConnection):
     """The server's side of a connection."""
 
     def __init__(self, application: Application) -> None:
-        limits = application.http2
-        now_s = application.loop.time()
-        self.application = application
-        self.limits = limits
-        self.loop = application.loop
-        self.streams: dict[int, Stream] = {}
-        self.initial_credit_bytes = limits.initial_window_bytes
-        self.reservations = Reservations(limits.max_buffered_bytes)
-        self.incomplete: dict[Stream, float] = {}
-        """Streams in the middle of a message, and when it must have arrived."""
-        self.table_update = b""
-        """What the next header block must begin with (RFC 7541 §4.2)."""
-        self.sender: Sender = cast(Sender, None)
-        self.closing = False
-        self._transport: asyncio.Transport | None = None
+        super().__init__(application)
+        limits = self.limits
         self._blocks: HeaderBlocks[Head] = HeaderBlocks(application.read_head, limits)
         self._heads = self._blocks.known
-        self._pings = Pings(limits, now_s)
-        self._resets = TokenBucket(limits.max_resets_burst, limits.max_resets_per_s, now_s)
-        self._controls = TokenBucket(limits.max_control_frames_burst, limits.max_control_frames_per_s, now_s)
+        self._controls = TokenBucket(limits.max_control_frames_burst, limits.max_control_frames_per_s, self._opened_s)
         self._rest = b""
         self._greeted = False
         self._block: tuple[int, int, list[bytes]] | None = None
         self._data_left = 0
         self._data_stream_id = 0
         self._data_flags = 0
-        self._last_id = 0
         self._unreturned_bytes = 0
-        self._going = False
-        self._opened_s = now_s
-        self._deadline_s = now_s + limits.preface_timeout_s
 
     # -- the transport's side --------------------------------------------------------------------------------------
 
@@ -169,6 +125,8 @@ class Http2Connection(asyncio.Protocol):
         while end - offset >= FRAME_SIZE:
             high, low, kind, flags, stream_id = unpack(data, offset)
             length = high << 16 | low
+            if stream_id > frames.MAX_STREAM_ID:
+                stream_id &= frames.MAX_STREAM_ID
             start = offset + FRAME_SIZE
             stop = start + length
             if length > max_frame_bytes or self._block is not None:
@@ -191,7 +149,7 @@ class Http2Connection(asyncio.Protocol):
                 block = data[start:stop]
                 self._open(stream_id, flags, heads.get(block), block)
             else:
-                received += self._take(kind, flags, stream_id & frames.MAX_STREAM_ID, data[start:stop])
+                received += self._take(kind, flags, stream_id, data[start:stop])
             if self.closing:
                 return
             offset = stop
@@ -218,7 +176,11 @@ class Http2Connection(asyncio.Protocol):
 
     def _check_size(self, kind: int, length: int) -> None:
         """Refuse to wait for a frame that could not be taken anyway."""
-        if kind != DATA and length > self.limits.max_header_block_bytes + 6:
+        if length <= self.limits.max_header_block_bytes + 6:
+            return
+        if kind in (HEADERS, frames.CONTINUATION):
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
+        if kind != DATA:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
 
     def _begin_data(self, stream_id: int, flags: int, length: int, data: bytes) -> None:
@@ -330,9 +292,10 @@ class Http2Connection(asyncio.Protocol):
             if len(block) > self.limits.max_header_block_bytes:
                 raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
             head = self._blocks.decode(block)
+        self._last_id = stream_id
         if self._going:
             return
-        self._last_id = stream_id
+        self._accepted_id = stream_id
         streams = self.streams
         if len(streams) >= self.limits.max_concurrent_streams:
             self._count_control()
@@ -353,7 +316,7 @@ class Http2Connection(asyncio.Protocol):
             raise Http2Error(frames.PROTOCOL_ERROR, "HEADERS on a stream that is not open")
         if len(block) > self.limits.max_header_block_bytes:
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
-        self._blocks.fields(block)
+        self._blocks.skip(block)
         if stream.peer_ended:
             self.reset(stream, frames.STREAM_CLOSED)
         elif not flags & END_STREAM:
@@ -399,8 +362,9 @@ class Http2Connection(asyncio.Protocol):
             self._count_control()
             return
         self._count_control()
-        self.table_update = apply_settings(payload, self.sender, tuple(self.streams.values())) or self.table_update
+        # First: a client counts DATA that comes before the acknowledgement against its old windows.
         self.sender.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self.table_update = apply_settings(payload, self.sender, tuple(self.streams.values())) or self.table_update
 
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -427,125 +391,3 @@ class Http2Connection(asyncio.Protocol):
         if stream is not None:
             self._drop(stream)
             stream.aborted()
-
-    # -- the streams' side -----------------------------------------------------------------------------------------
-
-    def grant(self, stream_id: int, size: int) -> None:
-        """Let the peer send more on a stream."""
-        self.sender.write(frames.window_update(stream_id, size))
-
-    def send_data(self, stream: Stream, parts: Sequence[Buffer]) -> None:
-        """Send DATA, now or when the windows allow; too much that waits ends the connection."""
-        self.sender.send_data(stream, parts)
-        if self.sender.queued_bytes > self.limits.max_queued_bytes:
-            self.loop.call_soon(self.fail, Http2Error(frames.ENHANCE_YOUR_CALM, "the client does not read"))
-
-    def _finished(self, state: SendState) -> None:
-        self.close_stream(cast(Stream, state))
-
-    def close_stream(self, stream: Stream) -> None:
-        """Forget a stream whose end was sent; a peer that was still sending is told to stop."""
-        if self.streams.get(stream.stream_id) is not stream:
-            return
-        if not stream.peer_ended:
-            self.sender.write(frames.rst_stream(stream.stream_id, frames.NO_ERROR))
-        self._drop(stream)
-
-    def reset(self, stream: Stream, code: int) -> None:
-        """End a stream because of what the peer did (RFC 9113 §5.4.2)."""
-        if self.streams.get(stream.stream_id) is not stream:
-            return
-        self.sender.write(frames.rst_stream(stream.stream_id, code))
-        self._drop(stream)
-        stream.aborted()
-        if not self._resets.take(self.loop.time()):
-            self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, "too many streams reset"))
-
-    def _drop(self, stream: Stream) -> None:
-        self.streams.pop(stream.stream_id, None)
-        if self.incomplete:
-            self.incomplete.pop(stream, None)
-        if stream.credit_bytes != self.initial_credit_bytes:
-            self.reservations.give_back(stream)
-        if stream.queued_bytes:
-            self.sender.forget(stream)
-        if self._going and not self.streams:
-            self._close()
-
-    # -- time and the end ------------------------------------------------------------------------------------------
-
-    def sweep(self, now_s: float) -> None:
-        """Look at every deadline; called about once a second."""
-        if self.closing:
-            if self._deadline_s < now_s:
-                self.abort()
-            return
-        limits = self.limits
-        if self._deadline_s and self._deadline_s < now_s:
-            self.fail(Http2Error(frames.NO_ERROR, "nothing whole arrived in time"))
-            return
-        for stream, deadline_s in tuple(self.incomplete.items()):
-            if deadline_s < now_s:
-                del self.incomplete[stream]
-                stream.expired()
-        if self.sender.stalled and now_s - self.sender.progress_s > limits.write_timeout_s:
-            self.abort()
-            return
-        action = self._pings.sweep(now_s, bool(self.streams))
-        if action == "ping":
-            self.sender.write(frames.frame(frames.PING, 0, 0, b"eagleray"))
-        elif action == "dead":
-            self.abort()
-        age_s = now_s - self._opened_s
-        if limits.max_connection_age_s and age_s > limits.max_connection_age_s:
-            self.shut("max_age")
-            grace_s = limits.max_connection_age_grace_s
-            if grace_s and age_s > limits.max_connection_age_s + grace_s:
-                self.abort()
-
-    def shut(self, reason: str = "server is shutting down") -> None:
-        """Take no new streams, close when those under way have ended."""
-        if self.closing or self._going or self._transport is None:
-            return
-        self._going = True
-        self.sender.write(frames.goaway(self._last_id, frames.NO_ERROR, reason))
-        if not self.streams:
-            self._close()
-
-    def fail(self, error: Http2Error) -> None:
-        """End the connection: say why, give up what is under way."""
-        if self.closing or self._transport is None:
-            return
-        self.sender.write(frames.goaway(self._last_id, error.code, error.message))
-        self._close()
-        self._abort_streams()
-
-    def _close(self) -> None:
-        self.closing = True
-        self._deadline_s = self.loop.time() + _CLOSE_TIMEOUT_S
-        self.sender.flush()
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """End the connection without a word."""
-        self.closing = True
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _abort_streams(self) -> None:
-        streams = list(self.streams.values())
-        self.streams.clear()
-        self.incomplete.clear()
-        for stream in streams:
-            stream.aborted()
-
-    @property
-    def busy(self) -> bool:
-        """Whether calls are under way."""
-        return bool(self.streams)
-
-    @property
-    def peer(self) -> Any:
-        """The client's address."""
-        return self._transport.get_extra_info("peername") if self._transport is not None else None

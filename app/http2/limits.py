@@ -25,7 +25,9 @@ class Http2Limits:
     """Answers that wait for a client's window; above it the connection ends."""
     max_header_list_bytes: int = 64 << 10
     """As RFC 9113 §6.5.2 counts; the stream is refused above it, the connection ends at twice as much."""
-    max_header_block_bytes: int = 64 << 10
+    max_header_count: int = 256
+    """Fields of a header block; the connection ends above it."""
+    max_header_block_bytes: int = 128 << 10
     """Compressed headers, HEADERS and CONTINUATION together."""
     max_continuation_count: int = 16
     max_resets_burst: int = 1024

@@ -1,4 +1,4 @@
-"""Memory for messages on their way in, larger than a stream's initial window: whole lengths, first come first served."""
+"""Memory for messages on their way in, larger than a stream's initial window; first come, first served."""
 
 from collections import deque
 

@@ -104,9 +104,7 @@ class Sender:
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def send_whole(
-        self, state: SendState, before: bytes, parts: Sequence[Buffer], size: int, after: bytes
-    ) -> bool:
+    def send_whole(self, state: SendState, before: bytes, parts: Sequence[Buffer], size: int, after: bytes) -> bool:
         """Send HEADERS, one DATA frame and trailers at once, if that is possible; `size` counts all of the DATA.
 
         `before` ends with the header of the DATA frame and may hold the first bytes of it.
@@ -257,4 +255,3 @@ class Sender:
 def headers_frame(stream_id: int, block: bytes, flags: int) -> bytes:
     """Return a HEADERS frame with END_HEADERS set; the block fits any peer's frames."""
     return FRAME.pack(0, len(block), HEADERS, flags | END_HEADERS, stream_id) + block
-

@@ -8,7 +8,7 @@ from app.http2.sender import SendState
 from deployments.lane.frames import Buffer
 
 if TYPE_CHECKING:
-    from app.http2.connection import Http2Connection
+    from app.http2.open_connection import OpenConnection
 
 
 class Stream(SendState):
@@ -16,7 +16,7 @@ class Stream(SendState):
 
     __slots__ = ("connection", "credit_bytes", "peer_ended")
 
-    def __init__(self, connection: "Http2Connection", stream_id: int) -> None:
+    def __init__(self, connection: "OpenConnection", stream_id: int) -> None:
         super().__init__(stream_id)
         self.connection = connection
         self.credit_bytes = connection.initial_credit_bytes

@@ -40,9 +40,12 @@ def mode(word: str) -> dict[str, Any]:
 
 
 def scrape(server: Server, model: str) -> Samples:
-    """Return the samples of one model by name, version and reason."""
+    """Return the samples of one model by name, version and reason.
+
+    Triton's counters have no suffix; the parser gives them all one.
+    """
     return {
-        (sample.name, sample.labels["version"], sample.labels.get("reason", "")): sample.value
+        (sample.name.removesuffix("_total"), sample.labels["version"], sample.labels.get("reason", "")): sample.value
         for family in text_string_to_metric_families(server.metrics_text())
         for sample in family.samples
         if sample.labels.get("model") == model

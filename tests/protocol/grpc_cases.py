@@ -360,7 +360,12 @@ for id, shape, raw, text in (
     ("not-utf-8", [1, 1], strings(b"\xff\xfe"), ""),
     ("long", [1, 1], strings(b"x" * 100_000), ""),
     ("length-beyond-end", [1, 1], struct.pack("<I", 5) + b"abcd", "incomplete string data" + _END),
-    ("length-huge", [1, 1], b"\xff\xff\xff\xffabcd", "incomplete string data" + _END + ", expecting 4294967295 bytes but"),
+    (
+        "length-huge",
+        [1, 1],
+        b"\xff\xff\xff\xffabcd",
+        "incomplete string data" + _END + ", expecting 4294967295 bytes but",
+    ),
     ("three-bytes", [1, 1], bytes(3), "incomplete string length indicator" + _END + ", expecting 4 bytes but only 3"),
     ("empty", [1, 1], b"", "expected 1 string elements" + _END + ", got 0"),
     ("too-many", [1, 1], strings(b"a", b"b"), "unexpected number of string elements 2" + _END + ", expecting 1"),
@@ -498,6 +503,10 @@ _add(
 # The message itself
 _BYTES = message(id="7").SerializeToString()
 _BROKEN = "failed to parse the request as a ModelInferRequest"
+_FIELDS = "request has more than 16384 fields"
+_add("message-1000000-inputs", "5.1", lambda: b"\x0a\x06floats" + b"\x2a\x00" * 1_000_000, _FIELDS)
+_add("message-1000000-raw", "5.1", lambda: b"\x3a\x00" * 1_000_000, _FIELDS)
+_add("message-1000000-names", "5.1", lambda: b"\x0a\x01x" * 1_000_000, _FIELDS)
 _NAME, _REST = _BYTES[:8], _BYTES[8:]
 for id, body, text in (
     ("empty", b"", "expected 1 inputs but got 0 inputs"),

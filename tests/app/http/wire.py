@@ -1,11 +1,13 @@
 """A connection over a transport that keeps what is written, for tests of the wire without sockets."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from app.http.connection import HttpConnection
 from app.http.front import HttpFront
+from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from protocol.errors import NotFound, ServingError
 
@@ -16,6 +18,7 @@ class Transport(asyncio.Transport):
         self.written = b""
         self.closed = False
         self.reading = True
+        self.unsent_bytes = 0
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
@@ -38,6 +41,9 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading = True
 
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
@@ -51,6 +57,8 @@ class EchoTarget:
 
     def __init__(self) -> None:
         self.hold = False
+        self.json_lengths: list[int | None] = []
+        self.sinks: list[Any] = []
         self.bodies: list[bytes] = []
         self.cancelled: list[Any] = []
         self._held: list[Any] = []
@@ -58,6 +66,8 @@ class EchoTarget:
     def submit(self, parts: Sequence[Any], json_length: int | None, sink: Any) -> int:
         body = b"".join(parts)
         self.bodies.append(body)
+        self.json_lengths.append(json_length)
+        self.sinks.append(sink)
         if self.hold:
             self._held.append((json_length, body, sink))
         else:
@@ -85,20 +95,42 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class Wire:
-    """One connection to a front that knows the model `echo`."""
+class EchoRoutes:
+    """Knows the model `echo`, whose inputs are `inputs`."""
 
-    def __init__(self, limits: HttpLimits | None = None) -> None:
+    def __init__(self) -> None:
         self.target = EchoTarget()
-        self.front = HttpFront(hello, self._resolve, limits or HttpLimits(), asyncio.get_running_loop())
+        self.inputs: list[dict[str, Any]] = []
+
+    def resolve(self, quoted_name: bytes, version: int) -> EchoTarget:
+        if quoted_name != b"echo":
+            raise NotFound(f"Request for unknown model: '{quoted_name.decode()}' is not found")
+        return self.target
+
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[EchoTarget, list[dict[str, Any]]]:
+        return self.resolve(quoted_name, version), self.inputs
+
+
+class Wire:
+    """One connection to a front that knows the model `echo`, or what `routes` knows."""
+
+    def __init__(
+        self,
+        limits: HttpLimits | None = None,
+        policy: HeadPolicy | None = None,
+        app: Any = hello,
+        routes: Any = None,
+    ) -> None:
+        self.routes = routes or EchoRoutes()
+        self.loop = asyncio.get_running_loop()
+        self.front = HttpFront(app, self.routes, limits or HttpLimits(), self.loop, policy)
         self.transport = Transport()
         self.connection = HttpConnection(self.front)
         self.connection.connection_made(self.transport)
 
-    def _resolve(self, name: bytes, version: int) -> Any:
-        if name != b"echo":
-            raise NotFound(f"Request for unknown model: '{name.decode()}' is not found")
-        return self.target
+    @property
+    def target(self) -> EchoTarget:
+        return self.routes.target
 
     async def send(self, *pieces: bytes) -> bytes:
         """Deliver the pieces one by one and return what was answered."""
@@ -108,6 +140,50 @@ class Wire:
         for _ in range(5):
             await asyncio.sleep(0)
         return self.transport.written[before:]
+
+    async def answered(self, *pieces: bytes) -> "Answer":
+        """Deliver the pieces and return the answer, however many threads it takes."""
+        before = len(self.transport.written)
+        for piece in pieces:
+            self.connection.data_received(piece)
+        async with asyncio.timeout(10):
+            while self.connection.busy:
+                await asyncio.sleep(0)
+        return Answer(self.transport.written[before:])
+
+    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> "Answer":
+        """Send a request (`_` in the names of headers stands for `-`) and return its answer."""
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost:8000", f"Content-Length: {len(body)}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        return await self.answered("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
+
+
+class Answer:
+    """One response, taken apart."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, rest = data.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        self.status = int(lines[0].split(" ")[1])
+        self.headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+        self.body = _unchunked(rest) if self.headers.get("transfer-encoding") == "chunked" else rest
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        return str(self.json["error"])
+
+
+def _unchunked(data: bytes) -> bytes:
+    body = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        body += data[: int(size, 16)]
+        data = data[int(size, 16) + 2 :]
+    return body
 
 
 def infer(body: bytes = b"{}", *, model: str = "echo", extra: bytes = b"") -> bytes:
