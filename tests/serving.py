@@ -197,10 +197,10 @@ def tensor(name: str, datatype: str, shape: Sequence[int], data: Any) -> dict[st
 class Server(Process):
     """`eagleray serve` on ports from the OS."""
 
-    def __init__(self, repository: Path, log_path: Path, *flags: str) -> None:
+    def __init__(self, repository: Path, log_path: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
         command = [EAGLERAY, "serve", "--model-repository", str(repository), *ports, *flags]
-        super().__init__(command, log_path)
+        super().__init__(command, log_path, env)
         self.repository = repository
         self.address = ""
         self.metrics_address = ""

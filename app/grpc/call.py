@@ -42,6 +42,7 @@ class Call(Stream):
     __slots__ = (
         "_body",
         "_filled",
+        "_granted_bytes",
         "_inflating",
         "_later",
         "_prefix",
@@ -62,6 +63,8 @@ class Call(Stream):
         self.headers_sent = False
         self._body: bytearray | None = None
         self._filled = 0
+        self._granted_bytes = 0
+        """Length of the message whose whole memory is there, 0 otherwise."""
         self._prefix = b""
         self._received = 0
         self._inflating = False
@@ -87,9 +90,18 @@ class Call(Stream):
 
     def receive(self, data: Buffer, end: bool) -> None:
         """Put messages together from DATA."""
-        if not self.spend(len(data)):
+        size = len(data)
+        filled = self._filled + size
+        if filled < self._granted_bytes and size <= self.credit_bytes and not end:
+            # The middle of a large message.
+            self._body[self._filled : filled] = data  # type: ignore[index]
+            self._filled = filled
+            self._received += size
+            self.credit_bytes -= size
             return
-        self._received += len(data)
+        if not self.spend(size):
+            return
+        self._received += size
         if end:
             self.peer_ended = True
             if self.head.content_length >= 0 and self._received != self.head.content_length:
@@ -134,6 +146,7 @@ class Call(Stream):
         self._filled = 0
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
             self._body = bytearray(length)
+            self._granted_bytes = length
             if length > available + self.credit_bytes:
                 self.grant(length - available - self.credit_bytes)
         else:
@@ -147,6 +160,7 @@ class Call(Stream):
         whole = bytearray(length)
         whole[: self._filled] = self._body
         self._body = whole
+        self._granted_bytes = length
         missing = length - self._filled - self.credit_bytes
         if missing > 0:
             self.grant(missing)
@@ -157,14 +171,15 @@ class Call(Stream):
         assert body is not None
         length: int = PREFIX.unpack(self._prefix)[1]
         taken = min(length - self._filled, len(view))
-        if len(body) < length:  # not granted yet
-            body += view[:taken]
-        else:
+        if self._granted_bytes:
             body[self._filled : self._filled + taken] = view[:taken]
+        else:
+            body += view[:taken]
         self._filled += taken
         if self._filled == length:
             compressed = self._prefix[0]
             self._body, self._prefix = None, b""
+            self._granted_bytes = 0
             self.connection.incomplete.pop(self, None)
             if length > self.connection.initial_credit_bytes - PREFIX.size:
                 self.connection.reservations.give_back(self)
@@ -244,6 +259,7 @@ class Call(Stream):
     def _end(self) -> None:
         self.done = True
         self._body = None
+        self._granted_bytes = 0
         self._later.clear()
         if self._timer is not None:
             self._timer.cancel()

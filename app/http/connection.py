@@ -105,10 +105,10 @@ class HttpConnection(asyncio.Protocol):
             self._advance(b"")
 
     def eof_received(self) -> bool:
-        """Keep the connection open for an answer that is still on its way."""
-        if self._busy:
-            self._keep_alive = False
-            return True
+        """Take the end of what a client sends as its going away, as Triton does: what it asked for is cancelled.
+
+        A client that dies or gives up sends no more than this.
+        """
         return False
 
     def data_received(self, data: bytes) -> None:

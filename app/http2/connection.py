@@ -14,9 +14,12 @@ from app.http2.peer_settings import apply_settings
 from app.http2.sender import Sender
 from app.http2.stream import Stream
 from app.http2.token_bucket import TokenBucket
+from deployments.lane.frames import Buffer
 
 # The connection's own receive window is as large as it can be and replenished in bulk: streams bound the memory.
 _REPLENISH_BYTES: Final = 16 << 20
+# DATA of this size is not copied out of what was read.
+_VIEW_BYTES: Final = 1 << 14
 _WRITE_BUFFER_BYTES: Final = 1 << 19
 
 
@@ -133,7 +136,7 @@ class Http2Connection(OpenConnection):
                 self._check(kind, stream_id, length)
             if kind == DATA and not flags & PADDED:
                 if stop > end:
-                    self._begin_data(stream_id, flags, length, data[start:])
+                    self._begin_data(stream_id, flags, length, memoryview(data)[start:])
                     offset = end
                     break
                 stream = streams.get(stream_id)
@@ -141,7 +144,8 @@ class Http2Connection(OpenConnection):
                 if stream is None or stream.peer_ended or not length:
                     self._odd_data(stream, stream_id, flags, length)
                 else:
-                    stream.receive(data[start:stop], flags & END_STREAM != 0)
+                    piece = data[start:stop] if length < _VIEW_BYTES else memoryview(data)[start:stop]
+                    stream.receive(piece, flags & END_STREAM != 0)
             elif stop > end:
                 self._check_size(kind, length)
                 break
@@ -183,16 +187,16 @@ class Http2Connection(OpenConnection):
         if kind != DATA:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
 
-    def _begin_data(self, stream_id: int, flags: int, length: int, data: bytes) -> None:
+    def _begin_data(self, stream_id: int, flags: int, length: int, data: Buffer) -> None:
         self._data_stream_id, self._data_flags, self._data_left = stream_id, flags, length
         if stream_id not in self.streams:
             self._odd_data(None, stream_id, flags, length)
         self._continue_data(data)
 
-    def _continue_data(self, data: bytes) -> bytes:
+    def _continue_data(self, data: Buffer) -> bytes:
         """Hand on the next piece of a DATA frame; returns what follows the frame."""
         size = len(data)
-        piece = data if size <= self._data_left else data[: self._data_left]
+        piece = data if size <= self._data_left else memoryview(data)[: self._data_left]
         self._data_left -= len(piece)
         self._unreturned_bytes += len(piece)
         stream = self.streams.get(self._data_stream_id)
@@ -201,7 +205,7 @@ class Http2Connection(OpenConnection):
                 self.reset(stream, frames.STREAM_CLOSED)
             elif piece:
                 stream.receive(piece, not self._data_left and self._data_flags & END_STREAM != 0)
-        return data[len(piece) :]
+        return bytes(data[len(piece) :])
 
     def _odd_data(self, stream: Stream | None, stream_id: int, flags: int, length: int) -> None:
         """Take DATA that is empty, or belongs to no open stream."""

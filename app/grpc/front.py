@@ -1,0 +1,106 @@
+"""A gRPC listener and what its connections share: options, methods, the route to a model."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from app.grpc.head import GrpcHead
+from app.grpc.methods import Handler, methods
+from app.grpc.options import GrpcOptions
+from app.grpc.routes import Routes
+from app.grpc.service import GrpcService
+from app.http2.connection import Http2Connection
+from app.http2.header_blocks import HeaderList
+from app.http2.open_connection import OpenConnection
+
+_SWEEP_S: Final = 1.0
+_BACKLOG: Final = 2048
+
+
+class GrpcFront:
+    """Serves one port.
+
+    `handlers`, by the method's name, answer methods in place of the built-in ones: each takes the service and the
+    request message, and returns the response message or an awaitable of it.
+    """
+
+    def __init__(
+        self,
+        service: GrpcService,
+        options: GrpcOptions,
+        loop: asyncio.AbstractEventLoop,
+        handlers: dict[str, Handler] | None = None,
+    ) -> None:
+        self.service = service
+        self.options = options
+        self.http2 = options.http2
+        self.loop = loop
+        self.methods = methods(handlers or {}, options.reflection)
+        self.routes = Routes(service.target)
+        self.connections: set[OpenConnection] = set()
+        self.stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> int:
+        """Start accepting; returns the port, which differs from `port` when that is 0."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # A new ingress listens before the old one on the same node has stopped.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind((host, port))
+            self._server = await self.loop.create_server(
+                lambda: Http2Connection(self), sock=sock, backlog=_BACKLOG, ssl=ssl_context
+            )
+        except BaseException:
+            sock.close()
+            raise
+        self._sweeper = self.loop.create_task(self._sweep())
+        return int(sock.getsockname()[1])
+
+    def read_head(self, headers: HeaderList, too_large: bool) -> GrpcHead:
+        """Understand a request's headers."""
+        return GrpcHead(self, headers, too_large)
+
+    def routes_changed(self) -> None:
+        """Ask the service anew where requests go."""
+        self.routes.clear()
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine to its end."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now_s = self.loop.time()
+            for connection in tuple(self.connections):
+                connection.sweep(now_s)
+
+    async def close(self, timeout_s: float) -> None:
+        """Accept nothing new, let every call under way end, close."""
+        self.stopping = True
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        for connection in tuple(self.connections):
+            connection.shut()
+        deadline_s = self.loop.time() + timeout_s
+        while any(connection.busy for connection in self.connections) and self.loop.time() < deadline_s:
+            await asyncio.sleep(0.02)
+        for task in tuple(self._tasks):
+            task.cancel()
+        for connection in tuple(self.connections):
+            connection.abort()

@@ -1,0 +1,144 @@
+"""Every method that is served: its path, its category for restrictions, the call that it makes, and what answers it.
+
+Categories are those of Triton's --grpc-restricted-protocol.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from app.grpc.call import Call
+from app.grpc.infer_call import InferCall
+from app.grpc.reflection import reflection_call
+from app.grpc.routes import parse_version
+from app.grpc.service import GrpcService
+from app.grpc.stream_infer_call import StreamInferCall
+from app.grpc.unary_call import MethodCall
+from protocol.errors import Unavailable, Unsupported
+from protocol.grpc_messages import model_config_response, model_statistics_response, repository_index_response
+
+Handler = Callable[[GrpcService, bytes], bytes | Awaitable[bytes]]
+
+SERVICE: Final = "/inference.GRPCInferenceService/"
+NO_CONTROL: Final = "explicit model load / unload is not allowed if polling is enabled"
+NO_SHARED_MEMORY: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+_SERVING: Final = b"\x08\x01"
+_NOT_SERVING: Final = b"\x08\x02"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method."""
+
+    name: str
+    category: str
+    call: type[Call] = MethodCall
+    handler: Handler | None = None
+    compressed_responses: bool = False
+
+
+def _server_live(service: GrpcService, message: bytes) -> bytes:
+    return _bytes(pb.ServerLiveResponse(live=True))
+
+
+def _server_ready(service: GrpcService, message: bytes) -> bytes:
+    return _bytes(pb.ServerReadyResponse(ready=service.server_ready()))
+
+
+def _model_ready(service: GrpcService, message: bytes) -> bytes:
+    request = pb.ModelReadyRequest.FromString(message)
+    return _bytes(pb.ModelReadyResponse(ready=service.model_ready(request.name, parse_version(request.version))))
+
+
+def _health(service: GrpcService, message: bytes) -> bytes:
+    return _SERVING if service.server_ready() else _NOT_SERVING
+
+
+def _server_metadata(service: GrpcService, message: bytes) -> bytes:
+    return _bytes(pb.ServerMetadataResponse(**service.server_metadata()))
+
+
+def _model_metadata(service: GrpcService, message: bytes) -> bytes:
+    request = pb.ModelMetadataRequest.FromString(message)
+    document = service.model_metadata(request.name, parse_version(request.version))
+    return _bytes(pb.ModelMetadataResponse(**document))
+
+
+def _model_config(service: GrpcService, message: bytes) -> bytes:
+    request = pb.ModelConfigRequest.FromString(message)
+    document = service.model_config(request.name, parse_version(request.version))
+    return _bytes(model_config_response(json_format.Parse(document, ModelConfig(), ignore_unknown_fields=True)))
+
+
+async def _model_statistics(service: GrpcService, message: bytes) -> bytes:
+    request = pb.ModelStatisticsRequest.FromString(message)
+    return _bytes(model_statistics_response(await service.statistics(request.name, parse_version(request.version))))
+
+
+def _repository_index(service: GrpcService, message: bytes) -> bytes:
+    request = pb.RepositoryIndexRequest.FromString(message)
+    return _bytes(repository_index_response(service.index(request.ready)))
+
+
+def _no_control(service: GrpcService, message: bytes) -> bytes:
+    raise Unavailable(NO_CONTROL)
+
+
+def _no_shared_memory(service: GrpcService, message: bytes) -> bytes:
+    raise Unsupported(NO_SHARED_MEMORY)
+
+
+def _nothing(service: GrpcService, message: bytes) -> bytes:
+    return b""
+
+
+def _not_offered(service: GrpcService, message: bytes) -> bytes:
+    raise Unsupported("")
+
+
+def _bytes(message: Any) -> bytes:
+    serialised: bytes = message.SerializeToString()
+    return serialised
+
+
+_METHODS: Final = (
+    Method("ServerLive", "health", handler=_server_live),
+    Method("ServerReady", "health", handler=_server_ready),
+    Method("ModelReady", "health", handler=_model_ready),
+    Method("ServerMetadata", "metadata", handler=_server_metadata),
+    Method("ModelMetadata", "metadata", handler=_model_metadata),
+    Method("ModelInfer", "inference", call=InferCall, compressed_responses=True),
+    Method("ModelStreamInfer", "inference", call=StreamInferCall, compressed_responses=True),
+    Method("ModelConfig", "model-config", handler=_model_config),
+    Method("ModelStatistics", "statistics", handler=_model_statistics),
+    Method("RepositoryIndex", "model-repository", handler=_repository_index),
+    Method("RepositoryModelLoad", "model-repository", handler=_no_control),
+    Method("RepositoryModelUnload", "model-repository", handler=_no_control),
+    Method("SystemSharedMemoryStatus", "shared-memory", handler=_nothing),
+    Method("SystemSharedMemoryRegister", "shared-memory", handler=_no_shared_memory),
+    Method("SystemSharedMemoryUnregister", "shared-memory", handler=_no_shared_memory),
+    Method("CudaSharedMemoryStatus", "shared-memory", handler=_nothing),
+    Method("CudaSharedMemoryRegister", "shared-memory", handler=_no_shared_memory),
+    Method("CudaSharedMemoryUnregister", "shared-memory", handler=_no_shared_memory),
+    Method("TraceSetting", "trace", handler=_not_offered),
+    Method("LogSettings", "logging", handler=_not_offered),
+)
+
+
+def methods(handlers: dict[str, Handler], reflection: bool) -> dict[bytes, Method]:
+    """Return the methods by path; `handlers`, by method name, take the place of those here."""
+    table = {(SERVICE + method.name).encode(): method for method in _METHODS}
+    for name, handler in handlers.items():
+        path = (SERVICE + name).encode()
+        table[path] = Method(name, table[path].category, handler=handler)
+    table[b"/grpc.health.v1.Health/Check"] = Method("Check", "health", handler=_health)
+    call = reflection_call() if reflection else None
+    if call is not None:
+        for version in ("v1", "v1alpha"):
+            path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo".encode()
+            table[path] = Method("ServerReflectionInfo", "reflection", call=call)
+    return table

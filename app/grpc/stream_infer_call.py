@@ -1,0 +1,157 @@
+"""ModelStreamInfer: any number of requests on one stream, each answered by one response or, decoupled, by many.
+
+Requests to models that are not decoupled are answered in their order; responses of decoupled models leave as they come.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from app.grpc.call import Call
+from app.grpc.head import GrpcHead
+from app.grpc.infer_call import send_response
+from app.grpc.status import OK, RESOURCE_EXHAUSTED
+from app.http2.open_connection import OpenConnection
+from deployments.lane.frames import Buffer
+from deployments.lane.sink import Target
+from protocol.errors import ServingError
+from protocol.grpc_route import read_route
+from protocol.grpc_stream import stream_error
+
+GRPC_STREAM: Final = 2
+"""Wire form: a serialised ModelInferRequest, answered by serialised ModelStreamInferResponses."""
+
+
+class StreamInferCall(Call):
+    """A call of ModelStreamInfer."""
+
+    __slots__ = ("_half_closed", "_inflight_bytes", "_ordered", "_real_errors", "_requests")
+
+    def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
+        super().__init__(connection, stream_id, head)
+        self._requests: set[StreamRequest] = set()
+        self._ordered: deque[StreamRequest] = deque()
+        self._half_closed = False
+        self._inflight_bytes = 0
+        self._real_errors = head.metadata.get(b"triton_grpc_error") == b"true"
+
+    def receive(self, data: Buffer, end: bool) -> None:
+        """Take DATA, and let the client send more."""
+        super().receive(data, end)
+        self._replenish()
+
+    def message(self, message: Buffer) -> None:
+        """Send a request to its model."""
+        request = StreamRequest(self, message)
+        self._requests.add(request)
+        self._inflight_bytes += request.size
+        try:
+            name, _, request.id = read_route(message)
+            request.decoupled = self.front.service.decoupled(name)
+            target = self.front.routes.find(message)
+        except ServingError as error:
+            self._ordered.append(request)
+            request.on_error(error)
+            return
+        if not request.decoupled:
+            self._ordered.append(request)
+        request.target = target
+        request.token = target.submit((message,), None, request, GRPC_STREAM)
+
+    def half_closed(self) -> None:
+        """End the call when everything is answered."""
+        self._half_closed = True
+        if not self._requests:
+            self.finish(OK, "")
+
+    def answer(self, request: "StreamRequest", parts: Sequence[Buffer], final: bool) -> None:
+        """Send a response, unless an earlier request is to be answered first."""
+        if self.done:
+            return
+        if request.decoupled or self._ordered[0] is request:
+            self._write(parts)
+        else:
+            request.responses.append(parts)
+        if final:
+            request.ended = True
+            self._requests.discard(request)
+            self._inflight_bytes -= request.size
+            self._advance()
+            self._replenish()
+            if self._half_closed and not self._requests and not self.done:
+                self.finish(OK, "")
+
+    def refuse(self, request: "StreamRequest", error: ServingError) -> None:
+        """Tell of a failed request, by a response or, if the client wants that, by the status of the call."""
+        if self.done:
+            return
+        request.target = None
+        if self._real_errors:
+            self.fail(error)
+        else:
+            self.answer(request, (stream_error(error.message, request.id),), True)
+
+    def _advance(self) -> None:
+        """Send what has waited for the answer to an earlier request."""
+        ordered = self._ordered
+        while ordered and ordered[0].ended:
+            ordered.popleft()
+            if ordered:
+                for parts in ordered[0].responses:
+                    self._write(parts)
+                ordered[0].responses.clear()
+
+    def _write(self, parts: Sequence[Buffer]) -> None:
+        size = sum(len(part) for part in parts)
+        if not size or self.done:
+            return
+        send_response(self, parts, size)
+        if self.queued_bytes > self.front.options.max_stream_queued_bytes:
+            self.connection.sender.forget(self)
+            self.finish(RESOURCE_EXHAUSTED, "the client does not read its responses")
+
+    def _replenish(self) -> None:
+        """Let the client send more, unless much of what it has sent is under way."""
+        options = self.front.options
+        if (
+            self.credit_bytes <= self.connection.initial_credit_bytes // 2
+            and not self.peer_ended
+            and not self.done
+            and len(self._requests) < options.max_stream_inflight_count
+            and self._inflight_bytes < options.max_stream_inflight_bytes
+        ):
+            self.grant(self.connection.initial_credit_bytes - self.credit_bytes)
+
+    def cancelled(self) -> None:
+        """Give every request of the stream up."""
+        requests, self._requests = self._requests, set()
+        self._ordered.clear()
+        for request in requests:
+            if request.target is not None:
+                request.target.cancel(request.token)
+
+
+class StreamRequest:
+    """One request of a stream; the sink of its responses."""
+
+    __slots__ = ("_call", "decoupled", "ended", "id", "responses", "size", "target", "token")
+
+    def __init__(self, call: StreamInferCall, message: Buffer) -> None:
+        self._call = call
+        self.size = len(message)
+        self.id = ""
+        self.decoupled = False
+        self.ended = False
+        self.responses: list[Sequence[Buffer]] = []
+        self.target: Target | None = None
+        self.token: Any = None
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        """Pass a response on; one without parts only ends the request."""
+        if final:
+            self.target = None
+        self._call.answer(self, parts, final)
+
+    def on_error(self, error: ServingError) -> None:
+        """Pass the error on."""
+        self._call.refuse(self, error)

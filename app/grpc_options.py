@@ -1,0 +1,43 @@
+"""What the settings say of gRPC, in the units of its listener."""
+
+import ssl
+from pathlib import Path
+
+from app.grpc.options import GrpcOptions
+from app.grpc.tls import server_context
+from app.http.restricted_api import parse_restrictions
+from app.http.routes import CATEGORIES
+from app.http2.limits import Http2Limits
+from app.settings import Settings
+
+_MS_PER_S = 1000
+
+
+def grpc_options(settings: Settings) -> GrpcOptions:
+    """Return the options of the port."""
+    http2 = Http2Limits(
+        max_connections=settings.max_connections,
+        keepalive_time_s=settings.grpc_keepalive_time / _MS_PER_S,
+        keepalive_timeout_s=settings.grpc_keepalive_timeout / _MS_PER_S,
+        keepalive_permit_without_calls=settings.grpc_keepalive_permit_without_calls,
+        min_ping_interval_s=settings.grpc_http2_min_recv_ping_interval_without_data / _MS_PER_S,
+        max_ping_strikes=settings.grpc_http2_max_ping_strikes,
+        max_connection_age_s=settings.grpc_max_connection_age / _MS_PER_S,
+        max_connection_age_grace_s=settings.grpc_max_connection_age_grace / _MS_PER_S,
+    )
+    return GrpcOptions(
+        http2=http2,
+        max_message_bytes=settings.grpc_max_message_size,
+        infer_response_compression_level=settings.grpc_infer_response_compression_level,
+        restricted=parse_restrictions(settings.grpc_restricted_protocol, CATEGORIES),
+    )
+
+
+def grpc_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return the context of the port, None for plain text."""
+    if not settings.grpc_use_ssl:
+        return None
+    root = Path(settings.grpc_root_cert) if settings.grpc_root_cert else None
+    return server_context(
+        Path(settings.grpc_server_cert), Path(settings.grpc_server_key), root, settings.grpc_use_ssl_mutual
+    )

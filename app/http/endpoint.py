@@ -1,0 +1,51 @@
+"""What the endpoints of the API have in common: parameters of the path, JSON in and out."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from protocol.errors import InvalidArgument
+from protocol.json_document import parse
+from protocol.limits import DEFAULT_LIMITS
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def path_name(request: Request, parameter: str) -> str:
+    """Return a segment of the path, percent-decoded; "" when the route does not have it."""
+    quoted: str = request.path_params.get(parameter) or ""
+    return unquote_to_bytes(quoted.encode("latin-1")).decode("utf-8", "replace")
+
+
+def model_and_version(request: Request) -> tuple[str, int]:
+    """Return the model that the path names, and the version, -1 for none."""
+    return path_name(request, "model"), int(request.path_params.get("version") or -1)
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """Return the body, which must be a JSON object; an empty one counts as `{}`.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    body = await request.body()
+    if not body:
+        return {}
+    document = parse(body, DEFAULT_LIMITS)
+    if not isinstance(document, dict):
+        raise InvalidArgument("failed to parse the request JSON buffer: expected a JSON object")
+    return document
+
+
+def json_response(value: Any) -> Response:
+    """Return a value as JSON."""
+    return Response(orjson.dumps(value), media_type="application/json")
+
+
+def empty_response(status: int = 200) -> Response:
+    """Return a response without a body."""
+    return Response(status_code=status)

@@ -1,0 +1,44 @@
+"""The trace and logging extensions.
+
+Trace settings are validated, kept and returned; writing traces is not part of them yet. Log settings take effect on
+the log of the ingress that answers.
+"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.http.endpoint import Endpoint, json_object, json_response, path_name
+from app.service import Service
+
+
+class SettingsApi:
+    """What clients may set."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Return the endpoints by the names that the table of routes has for them."""
+        return {
+            "trace_settings": self.trace_settings,
+            "update_trace_settings": self.update_trace_settings,
+            "log_settings": self.log_settings,
+            "update_log_settings": self.update_log_settings,
+        }
+
+    async def trace_settings(self, request: Request) -> Response:
+        """Return the trace settings of the server or a model."""
+        return json_response(self._service.trace_settings(path_name(request, "model")))
+
+    async def update_trace_settings(self, request: Request) -> Response:
+        """Change trace settings; return all of them."""
+        changes = await json_object(request)
+        return json_response(self._service.update_trace_settings(changes, path_name(request, "model")))
+
+    async def log_settings(self, request: Request) -> Response:
+        """Return the log settings."""
+        return json_response(self._service.log_settings())
+
+    async def update_log_settings(self, request: Request) -> Response:
+        """Change log settings; return all of them."""
+        return json_response(self._service.update_log_settings(await json_object(request)))

@@ -1,0 +1,187 @@
+"""One connection's life: the streams that are open on it, the deadlines of whatever is due, and its end."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, cast
+
+from app.http2 import frames
+from app.http2.frames import Http2Error
+from app.http2.header_blocks import HeaderList
+from app.http2.limits import Http2Limits
+from app.http2.pings import Pings
+from app.http2.reservations import Reservations
+from app.http2.sender import Sender, SendState
+from app.http2.stream import Stream
+from app.http2.token_bucket import TokenBucket
+from deployments.lane.frames import Buffer
+
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class Head(Protocol):
+    """What an application made of a list of headers."""
+
+    def open(self, connection: "OpenConnection", stream_id: int) -> Stream | None:
+        """Return a new stream for a request with these headers; None when they are malformed."""
+        ...
+
+
+class Application(Protocol):
+    """Whose connections these are."""
+
+    loop: asyncio.AbstractEventLoop
+    http2: Http2Limits
+    connections: "set[OpenConnection]"
+
+    def read_head(self, headers: HeaderList, too_large: bool) -> Head:
+        """Make a head of a list of headers; it may be opened any number of times."""
+        ...
+
+
+class OpenConnection(asyncio.Protocol):
+    """What a connection is, apart from the frames that arrive on it."""
+
+    def __init__(self, application: Application) -> None:
+        limits = application.http2
+        now_s = application.loop.time()
+        self.application = application
+        self.limits = limits
+        self.loop = application.loop
+        self.streams: dict[int, Stream] = {}
+        self.initial_credit_bytes = limits.initial_window_bytes
+        self.reservations = Reservations(limits.max_buffered_bytes)
+        self.incomplete: dict[Stream, float] = {}
+        """Streams in the middle of a message, and when it must have arrived."""
+        self.table_update = b""
+        """What the next header block must begin with (RFC 7541 §4.2)."""
+        self.sender: Sender = cast(Sender, None)
+        self.closing = False
+        self._transport: asyncio.Transport | None = None
+        self._pings = Pings(limits, now_s)
+        self._resets = TokenBucket(limits.max_resets_burst, limits.max_resets_per_s, now_s)
+        self._last_id = self._accepted_id = 0
+        self._going = False
+        self._opened_s = now_s
+        self._deadline_s = now_s + limits.preface_timeout_s
+
+    # -- the streams' side -----------------------------------------------------------------------------------------
+
+    def grant(self, stream_id: int, size: int) -> None:
+        """Let the peer send more on a stream."""
+        self.sender.write(frames.window_update(stream_id, size))
+
+    def send_data(self, stream: Stream, parts: Sequence[Buffer]) -> None:
+        """Send DATA, now or when the windows allow; too much that waits ends the connection."""
+        self.sender.send_data(stream, parts)
+        if self.sender.queued_bytes > self.limits.max_queued_bytes:
+            self.loop.call_soon(self.fail, Http2Error(frames.ENHANCE_YOUR_CALM, "the client does not read"))
+
+    def _finished(self, state: SendState) -> None:
+        self.close_stream(cast(Stream, state))
+
+    def close_stream(self, stream: Stream) -> None:
+        """Forget a stream whose end was sent; a peer that was still sending is told to stop."""
+        if self.streams.get(stream.stream_id) is not stream:
+            return
+        if not stream.peer_ended:
+            self.sender.write(frames.rst_stream(stream.stream_id, frames.NO_ERROR))
+        self._drop(stream)
+
+    def reset(self, stream: Stream, code: int) -> None:
+        """End a stream because of what the peer did (RFC 9113 §5.4.2)."""
+        if self.streams.get(stream.stream_id) is not stream:
+            return
+        self.sender.write(frames.rst_stream(stream.stream_id, code))
+        self._drop(stream)
+        stream.aborted()
+        if not self._resets.take(self.loop.time()):
+            self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, "too many streams reset"))
+
+    def _drop(self, stream: Stream) -> None:
+        self.streams.pop(stream.stream_id, None)
+        if self.incomplete:
+            self.incomplete.pop(stream, None)
+        if stream.credit_bytes != self.initial_credit_bytes:
+            self.reservations.give_back(stream)
+        if stream.queued_bytes:
+            self.sender.forget(stream)
+        if self._going and not self.streams:
+            self._close()
+
+    # -- time and the end ------------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """Look at every deadline; called about once a second."""
+        if self.closing:
+            if self._deadline_s < now_s:
+                self.abort()
+            return
+        limits = self.limits
+        if self._deadline_s and self._deadline_s < now_s:
+            self.fail(Http2Error(frames.NO_ERROR, "nothing whole arrived in time"))
+            return
+        for stream, deadline_s in tuple(self.incomplete.items()):
+            if deadline_s < now_s:
+                del self.incomplete[stream]
+                stream.expired()
+        if self.sender.stalled and now_s - self.sender.progress_s > limits.write_timeout_s:
+            self.abort()
+            return
+        action = self._pings.sweep(now_s, bool(self.streams))
+        if action == "ping":
+            self.sender.write(frames.frame(frames.PING, 0, 0, b"eagleray"))
+        elif action == "dead":
+            self.abort()
+        age_s = now_s - self._opened_s
+        if limits.max_connection_age_s and age_s > limits.max_connection_age_s:
+            self.shut("max_age")
+            grace_s = limits.max_connection_age_grace_s
+            if grace_s and age_s > limits.max_connection_age_s + grace_s:
+                self.abort()
+
+    def shut(self, reason: str = "server is shutting down") -> None:
+        """Take no new streams, close when those under way have ended."""
+        if self.closing or self._going or self._transport is None:
+            return
+        self._going = True
+        self.sender.write(frames.goaway(self._accepted_id, frames.NO_ERROR, reason))
+        if not self.streams:
+            self._close()
+
+    def fail(self, error: Http2Error) -> None:
+        """End the connection: say why, give up what is under way."""
+        if self.closing or self._transport is None:
+            return
+        self.sender.write(frames.goaway(self._accepted_id, error.code, error.message))
+        self._close()
+        self._abort_streams()
+
+    def _close(self) -> None:
+        self.closing = True
+        self._deadline_s = self.loop.time() + _CLOSE_TIMEOUT_S
+        self.sender.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+        self.closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _abort_streams(self) -> None:
+        streams = list(self.streams.values())
+        self.streams.clear()
+        self.incomplete.clear()
+        for stream in streams:
+            stream.aborted()
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls are under way."""
+        return bool(self.streams)
+
+    @property
+    def peer(self) -> Any:
+        """The client's address."""
+        return self._transport.get_extra_info("peername") if self._transport is not None else None

@@ -1,0 +1,88 @@
+"""Everything that an ingress listens on, made from the settings: HTTP, its Unix socket, gRPC, metrics."""
+
+import asyncio
+
+from app.grpc.front import GrpcFront
+from app.grpc_handlers import HANDLERS
+from app.grpc_options import grpc_options, grpc_tls
+from app.http.api import Api
+from app.http.front import HttpFront
+from app.http.head_policy import HeadPolicy
+from app.http.header_forwarding import HeaderForwarding
+from app.http.limits import HttpLimits
+from app.http.metrics_app import MetricsApp, NoModels
+from app.http.restricted_api import RestrictedApis
+from app.http.tls import ServerTls
+from app.metrics import cpu_utilization, render
+from app.service import Service
+from app.settings import Settings
+
+
+class Listeners:
+    """The fronts of one ingress."""
+
+    def __init__(self, settings: Settings, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._service = service
+        self._loop = loop
+        self._fronts: list[HttpFront | GrpcFront] = []
+        self.ports: dict[str, int] = {}
+
+    async def open(self) -> None:
+        """Listen on all of them.
+
+        Raises:
+            OSError: a port is taken, or a file cannot be read.
+        """
+        settings = self._settings
+        limits = HttpLimits(
+            max_body_bytes=settings.http_max_input_size,
+            max_connections=settings.max_connections,
+            max_decompression_ratio=settings.http_max_decompression_ratio,
+            max_stream_buffer_bytes=settings.http_max_stream_buffer_bytes,
+            header_timeout_s=settings.http_header_timeout_s,
+            body_timeout_s=settings.http_body_timeout_s,
+        )
+        if settings.allow_http:
+            http = self._http(limits)
+            self._fronts.append(http)
+            self.ports["http"] = await http.listen(settings.http_address, settings.http_port)
+            if settings.http_unix_socket:
+                await http.listen_unix(settings.http_unix_socket)
+        if settings.allow_grpc:
+            grpc = GrpcFront(self._service, grpc_options(settings), self._loop, HANDLERS)
+            self._fronts.append(grpc)
+            self.ports["grpc"] = await grpc.listen(settings.grpc_address, settings.grpc_port, grpc_tls(settings))
+        if settings.allow_metrics:
+            cpu_utilization()  # the first call has nothing to compare with
+            metrics = HttpFront(MetricsApp(self._scrape), NoModels(), limits, self._loop)
+            self._fronts.append(metrics)
+            address = settings.metrics_address or settings.http_address
+            self.ports["metrics"] = await metrics.listen(address, settings.metrics_port)
+
+    def _http(self, limits: HttpLimits) -> HttpFront:
+        settings = self._settings
+        restricted = RestrictedApis(settings.http_restricted_api)
+        policy = HeadPolicy(restricted, HeaderForwarding(settings.http_header_forward_pattern))
+        tls = None
+        if settings.http_use_ssl:
+            client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
+            tls = ServerTls(settings.http_server_cert, settings.http_server_key, client_root)
+        return HttpFront(Api(self._service, restricted), self._service, limits, self._loop, policy, tls)
+
+    async def _scrape(self) -> bytes:
+        return render(await self._service.snapshots(), self._settings.allow_cpu_metrics)
+
+    def routes_changed(self) -> None:
+        """Find every target anew."""
+        for front in self._fronts:
+            front.routes_changed()
+
+    @property
+    def busy_count(self) -> int:
+        """How many connections have a request under way."""
+        return sum(connection.busy for front in self._fronts for connection in front.connections)
+
+    async def close(self, timeout_s: float) -> None:
+        """Take nothing new, answer what is under way."""
+        await asyncio.gather(*(front.close(timeout_s) for front in self._fronts))

@@ -1,0 +1,151 @@
+"""Triton's trace settings: one set for the server, and what single models have set differently.
+
+They are validated, kept and answered as Triton does; nothing here writes traces.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from protocol.errors import InvalidArgument, Unsupported
+from protocol.json_document import NON_ARRAY, NON_STRING, unparsable
+
+LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
+_UINT32_MAX: Final = 2**32 - 1
+_INT32_MAX: Final = 2**31 - 1
+_FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
+_TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
+
+Value = str | list[str]
+
+
+class TraceSettings:
+    """The settings of one server.
+
+    Args:
+        flags: as `--trace-config` gives them: `<key>=<value>` or `<mode>,<key>=<value>`.
+
+    Raises:
+        ValueError: a flag is malformed.
+    """
+
+    def __init__(self, flags: Iterable[str] = ()) -> None:
+        self._at_start: dict[str, Value] = {
+            "trace_level": ["OFF"],
+            "trace_rate": "1000",
+            "trace_count": "-1",
+            "log_frequency": "0",
+            "trace_file": "",
+            "trace_mode": "triton",
+        }
+        self._exporter: dict[str, str] = {}
+        self._read_flags(flags)
+        self._server = dict(self._at_start)
+        self._models: dict[str, dict[str, Value]] = {}
+
+    def get(self, model: str = "") -> dict[str, Value]:
+        """Return all settings of the server, or those that hold for a model."""
+        settings = {**self._server, **self._models.get(model, {})}
+        if settings["trace_mode"] == "opentelemetry":
+            del settings["log_frequency"], settings["trace_file"]
+            settings.update(self._exporter)
+        return settings
+
+    def update(self, changes: Mapping[str, Any], model: str = "") -> None:
+        """Change settings; None puts one back to the server's, or for the server to what it was at the start.
+
+        Either all changes are made or, when one is wrong, none.
+
+        Raises:
+            InvalidArgument: a value is not what it should be.
+            Unsupported: the file cannot be changed.
+        """
+        if changes.get("trace_file") is not None:
+            raise Unsupported("trace file location can not be updated through network protocol")
+        read: dict[str, Value | None] = {}
+        for key, reader in _READERS.items():
+            if key in changes:
+                read[key] = None if changes[key] is None else reader(changes[key])
+        own = self._models.setdefault(model, {}) if model else self._server
+        for key, value in read.items():
+            if value is not None:
+                own[key] = value
+            elif model:
+                own.pop(key, None)
+            else:
+                own[key] = self._at_start[key]
+
+    def _read_flags(self, flags: Iterable[str]) -> None:
+        levels: list[str] = []
+        for flag in flags:
+            name, equals, value = flag.partition("=")
+            mode, _, key = name.rpartition(",")
+            if not equals or mode not in ("", "triton", "opentelemetry"):
+                raise ValueError("expected <key>=<value> or <mode>,<key>=<value>")
+            if mode == "opentelemetry":
+                self._exporter[key] = value
+            elif (known := (_TRITON_FLAGS if mode else _FLAGS).get(key)) is None:
+                raise ValueError(f"unknown trace setting '{name}'")
+            elif known == "trace_level":
+                levels.append(value)
+            else:
+                self._at_start[known] = _checked_flag(known, value)
+        if levels:
+            try:
+                self._at_start["trace_level"] = _levels(levels)
+            except InvalidArgument as error:
+                raise ValueError(error.message) from None
+
+
+def _checked_flag(key: str, value: str) -> str:
+    try:
+        if key in _READERS:
+            return str(_READERS[key](value))
+    except InvalidArgument as error:
+        raise ValueError(error.message) from None
+    if key == "trace_mode" and value not in ("triton", "opentelemetry"):
+        raise ValueError(f"unknown trace mode '{value}'")
+    return value
+
+
+def _levels(value: Any) -> list[str]:
+    levels = [value] if isinstance(value, str) else value
+    if not isinstance(levels, list):
+        raise unparsable("trace_level", NON_ARRAY)
+    for level in levels:
+        if not isinstance(level, str):
+            raise unparsable("trace_level", NON_STRING)
+        if level not in LEVELS:
+            raise InvalidArgument(f"Unable to parse 'trace_level', got: {level}")
+    if "OFF" in levels and len(levels) > 1:
+        raise InvalidArgument("Expect only one trace level 'OFF' is specified")
+    return [level for level in LEVELS if level in levels] or ["OFF"]
+
+
+def _count(value: Any) -> str:
+    text = _number("trace_count", value, -(2**31), _INT32_MAX)
+    if int(text) < -1:
+        raise InvalidArgument(f"Unable to parse 'trace_count'. Expecting value >= -1, got:{text}")
+    return text
+
+
+def _number(key: str, value: Any, low: int, high: int) -> str:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str):
+        raise unparsable(key, NON_STRING)
+    digits = text.strip().lstrip("+-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 100:
+        raise InvalidArgument(f"Unable to parse '{key}', got: {text}")
+    number = int(text)
+    if not low <= number <= high:
+        raise InvalidArgument(f"Unable to parse '{key}', value is out of range [ {low}, {high} ], got: {text}")
+    return str(number)
+
+
+_READERS: Final[dict[str, Callable[[Any], Value]]] = {
+    "trace_level": _levels,
+    "trace_rate": lambda value: _number("trace_rate", value, 0, _UINT32_MAX),
+    "trace_count": _count,
+    "log_frequency": lambda value: _number("log_frequency", value, 0, _UINT32_MAX),
+}

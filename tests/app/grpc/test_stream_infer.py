@@ -1,0 +1,189 @@
+"""ModelStreamInfer: order, finality, errors, half-close, cancellation, limits."""
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from app.grpc.options import GrpcOptions
+from app.http2.limits import Http2Limits
+from tests.app.grpc.server import Server, request, serving
+
+
+class Requests:
+    """Requests that a client sends one by one."""
+
+    def __init__(self, *first: Any) -> None:
+        self._queue: queue.Queue[Any] = queue.Queue()
+        for each in first:
+            self._queue.put(each)
+
+    def put(self, each: Any) -> None:
+        self._queue.put(each)
+
+    def end(self) -> None:
+        self._queue.put(None)
+
+    def __iter__(self) -> Iterator[Any]:
+        while (each := self._queue.get(timeout=30)) is not None:
+            yield each
+
+
+def final(response: Any) -> bool:
+    return bool(response.infer_response.parameters["triton_final_response"].bool_param)
+
+
+def test_answers_in_the_order_of_requests(server: Server, stub: Any) -> None:
+    ids = ["hold-1", "2", "hold-3", "4", "5"]
+    requests = Requests(*(request(request_id=each) for each in ids))
+    call = stub.ModelStreamInfer(iter(requests))
+    server.wait_arrived(2)
+    server.release("hold-3")
+    server.release("hold-1")
+    got = [next(call) for _ in ids]
+    assert [response.infer_response.id for response in got] == ids
+    assert all(final(response) for response in got)
+    requests.end()
+    assert list(call) == []
+    assert call.code() == grpc.StatusCode.OK
+
+
+def test_decoupled_models_answer_as_they_like(server: Server, stub: Any) -> None:
+    first = request("decoupled", request_id="hold")
+    requests = Requests(first, request("decoupled", request_id="many:3"), request(request_id="x"))
+    call = stub.ModelStreamInfer(iter(requests))
+    got = [next(call) for _ in range(4)]
+    assert [response.infer_response.id for response in got] == ["many:3"] * 3 + ["x"]
+    assert [final(response) for response in got] == [False, False, False, True]
+    server.wait_arrived()
+    server.release("hold")
+    assert next(call).infer_response.id == "hold"
+    requests.end()
+    assert list(call) == []
+
+
+def test_errors_are_responses_and_the_stream_goes_on(stub: Any) -> None:
+    bad = [request(request_id="fail"), request("nope", request_id="lost"), request(version="x")]
+    got = list(stub.ModelStreamInfer(iter([*bad, request(request_id="good")])))
+    assert [response.error_message for response in got] == [
+        "räksmörgås: 100 % wrong",
+        "Request for unknown model: 'nope' is not found",
+        "failed to get model version from specified version string 'x' (details: stol), "
+        "version should be an integral value > 0",
+        "",
+    ]
+    assert [response.infer_response.id for response in got] == ["fail", "lost", "", "good"]
+    assert all(final(response) for response in got)
+
+
+def test_errors_keep_their_place(server: Server, stub: Any) -> None:
+    call = stub.ModelStreamInfer(iter([request(request_id="hold"), request("nope"), request(request_id="3")]))
+    server.wait_arrived()
+    server.release("hold")
+    assert [bool(response.error_message) for response in call] == [False, True, False]
+
+
+def test_errors_are_the_status_if_the_client_wants_that(server: Server, stub: Any) -> None:
+    requests = Requests(request(request_id="hold"), request(request_id="fail"))
+    call = stub.ModelStreamInfer(iter(requests), metadata=[("triton_grpc_error", "true")])
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    assert (call.code(), call.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "räksmörgås: 100 % wrong")
+    server.wait_cancelled()
+    assert server.service.cancelled == ["hold"]
+    requests.end()
+
+
+def test_a_message_that_is_none_is_an_error_of_its_own(channel: grpc.Channel) -> None:
+    call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    (answer,) = list(call(iter([b"\xff\xff"])))
+    assert b"failed to parse" in answer
+
+
+def test_half_close_waits_for_what_is_under_way(server: Server, stub: Any) -> None:
+    call = stub.ModelStreamInfer(iter([request(request_id="hold")]))
+    server.wait_arrived()
+    server.release("hold")
+    assert [response.infer_response.id for response in call] == ["hold"]
+
+
+def test_a_stream_without_requests(stub: Any) -> None:
+    call = stub.ModelStreamInfer(iter([]))
+    assert list(call) == []
+    assert call.code() == grpc.StatusCode.OK
+
+
+def test_cancelling_cancels_every_request(server: Server, stub: Any) -> None:
+    requests = Requests(*(request(request_id=f"hold{i}") for i in range(3)))
+    call = stub.ModelStreamInfer(iter(requests))
+    server.wait_arrived(3)
+    call.cancel()
+    server.wait_cancelled(3)
+    assert sorted(server.service.cancelled) == ["hold0", "hold1", "hold2"]
+    requests.end()
+
+
+def test_a_deadline_ends_the_stream(server: Server, stub: Any) -> None:
+    requests = Requests(request(request_id="hold"))
+    call = stub.ModelStreamInfer(iter(requests), timeout=0.2)
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    assert call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    server.wait_cancelled()
+    requests.end()
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+@pytest.mark.parametrize("elements", [1, 30_000, 1_000_000])
+def test_many_messages_flow(stub: Any, elements: int, compression: grpc.Compression) -> None:
+    count = max(8, 30_000 // elements) if elements > 1 else 3000
+    each = request(values=[1.0] * elements)
+    got = list(stub.ModelStreamInfer(iter([each] * count), compression=compression))
+    assert len(got) == count
+    assert all(len(response.infer_response.raw_output_contents[0]) == 4 * elements for response in got)
+
+
+def test_reads_no_further_while_too_much_is_under_way() -> None:
+    options = GrpcOptions(max_stream_inflight_count=50, http2=Http2Limits(initial_window_bytes=65_535))
+    with serving(options) as server, grpc.insecure_channel(server.url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        sent = [request(values=[0.0] * 250, request_id=f"hold{i}") for i in range(500)]
+        call = stub.ModelStreamInfer(iter(sent))
+        server.wait_arrived(50)
+        for i in range(500):
+            if i >= 50:
+                server.service.arrived.acquire(timeout=0.01)
+            while f"hold{i}" not in server.service.held:
+                assert server.service.arrived.acquire(timeout=10)
+            # A window of 65,535 bytes holds 62 of these beyond what is under way.
+            assert len(server.service.held) <= 50 + 63
+            server.release(f"hold{i}")
+        assert len(list(call)) == 500
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_client_that_reads_too_little_loses_its_stream(over: int) -> None:
+    size = 1_000_000
+    options = GrpcOptions(max_stream_queued_bytes=9_500_000 if over else 64 << 20)
+    with serving(options) as server, grpc.insecure_channel(server.url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        requests = Requests(request("decoupled", [0.0] * (size // 4), request_id="many:30"))
+        call = stub.ModelStreamInfer(iter(requests))
+        requests.end()
+        if over:
+            with pytest.raises(grpc.RpcError):
+                list(call)
+            assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        else:
+            assert len(list(call)) == 30
+
+
+def test_compressed_responses() -> None:
+    options = GrpcOptions(infer_response_compression_level="low")
+    with serving(options) as server, grpc.insecure_channel(server.url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        (answer,) = list(stub.ModelStreamInfer(iter([request(values=[0.0] * 1000)])))
+        assert answer.infer_response.raw_output_contents[0] == bytes(4000)

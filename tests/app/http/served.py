@@ -1,0 +1,84 @@
+"""The whole HTTP application over a service whose directory and models are the test's own."""
+
+from typing import Any
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from app.http.api import Api
+from app.http.head_policy import HeadPolicy
+from app.http.restricted_api import RestrictedApis
+from app.service import Service
+from deployments.directory import READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
+from deployments.shared_memory import Regions
+from tests.app.http.wire import EchoTarget, Wire
+
+CONFIG = """
+name: "%s" backend: "python" max_batch_size: 8
+input { name: "X" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }
+"""
+
+
+class FakeHost:
+    """Hosts the versions that the directory says are ready."""
+
+    def __init__(self) -> None:
+        self.regions = Regions()
+        self.echo = EchoTarget()
+        self.ready: set[tuple[str, int]] = set()
+
+    def target(self, name: str, version: int = -1) -> EchoTarget | None:
+        return self.echo if (name, version) in self.ready else None
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return []
+
+
+class FakeFleet:
+    """Leads nowhere, and remembers the regions that it was told of."""
+
+    def __init__(self) -> None:
+        self.regions: list[list[Any]] = []
+
+    def target(self, name: str, version: int) -> None:
+        return None
+
+    async def snapshots(self) -> list[Any]:
+        return []
+
+    def set_regions(self, regions: Any, rows: list[list[Any]]) -> None:
+        self.regions = rows
+
+
+def entry(name: str, *versions: tuple[int, str, str], more: str = "") -> ModelEntry:
+    config = json_format.MessageToJson(
+        text_format.Parse(CONFIG % name + more, ModelConfig()),
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+    return ModelEntry(config, "python", "", {number: VersionEntry(state, reason) for number, state, reason in versions})
+
+
+class Served(Wire):
+    """A connection to an ingress with `good` (version 1 and 2), `half` (1 of 2), `bad` (none) and `stream` (decoupled)."""
+
+    def __init__(self, restricted: tuple[str, ...] = (), **options: Any) -> None:
+        host, self.fleet = FakeHost(), FakeFleet()
+        self.service = Service("triton", "1.0", True, host, self.fleet, **options)  # type: ignore[arg-type]
+        models = {
+            "bad": entry("bad", (1, UNAVAILABLE, "it does not load")),
+            "good": entry("good", (1, READY, ""), (2, READY, "")),
+            "half": entry("half", (1, READY, ""), (2, UNAVAILABLE, "it does not load")),
+            "a/b": entry("a/b", (1, READY, "")),
+            "stream": entry("stream", (1, READY, ""), more="model_transaction_policy { decoupled: true }"),
+        }
+        for name, model in models.items():
+            host.ready |= {(name, number) for number, version in model.versions.items() if version.state == READY}
+        self.service.set_directory(Directory(1, True, models))
+        apis = RestrictedApis(restricted)
+        super().__init__(policy=HeadPolicy(apis), app=Api(self.service, apis), routes=self.service)
+
+    @property
+    def target(self) -> EchoTarget:
+        return self.service._host.echo  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,316 @@
+import asyncio
+import json
+import secrets
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import pytest
+
+from app.http.api import Api
+from app.http.routes import ROUTES
+from app.model_control import NoModelControl
+from tests.app.http.served import Served
+from tests.app.http.wire import Answer
+
+CONTROL = "explicit model load / unload is not allowed if polling is enabled"
+SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+
+
+def ask(method: str, path: str, body: object = b"", served: dict[str, Any] | None = None, **headers: str) -> Answer:
+    async def run() -> Answer:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await Served(**(served or {})).request(method, path, content, **headers)
+
+    return asyncio.run(run())
+
+
+def test_every_route_has_an_endpoint_that_answers() -> None:
+    async def run() -> None:
+        api = Api(Served().service)
+        assert {route.endpoint for route in ROUTES} == api.endpoints.keys()
+
+    asyncio.run(run())
+
+
+def filled(path: str) -> str:
+    return path.format(model="good", version="1", repository="r", region="r")
+
+
+PATHS = sorted({filled(route.path) for route in ROUTES})
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
+def test_methods_that_no_route_takes_are_405(method: str, path: str) -> None:
+    answer = ask(method, path)
+    assert answer.status == 405
+    assert answer.body == b"" if method == "HEAD" else answer.error == "Method Not Allowed"
+    assert answer.headers["allow"]
+
+
+@pytest.mark.parametrize("path", [path + "/" for path in PATHS] + ["/", "/v3", "/v2x", "/v2/health", "/metrics"])
+def test_unknown_paths_are_404(path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = ask(method, path)
+        assert (answer.status, answer.error) == (404, "Not Found")
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_restricted_route_asks_for_its_header_whatever_the_method(route: Any) -> None:
+    served = {"restricted": (f"{route.category}:key=value",)}
+    for method in (route.method, "GET", "POST", "DELETE"):
+        answer = ask(method, filled(route.path), b"{}", served)
+        assert (answer.status, answer.error) == (403, "This API is restricted, expecting header 'key'")
+    assert ask(route.method, filled(route.path), b"{}", served, key="value").status != 403
+
+
+ANSWERS = {
+    "live": ("GET", "/v2/health/live", b"", 200, None),
+    "healthz": ("GET", "/-/healthz", b"", 200, None),
+    "not ready while a model is not": ("GET", "/v2/health/ready", b"", 400, None),
+    "model ready": ("GET", "/v2/models/good/ready", b"", 200, None),
+    "version ready": ("GET", "/v2/models/good/versions/2/ready?x=y", b"", 200, None),
+    "name with a slash": ("GET", "/v2/models/a%2Fb/ready", b"", 200, None),
+    "unknown": ("GET", "/v2/models/x/ready", b"", 404, "Request for unknown model: 'x' is not found"),
+    "unknown with odd name": (
+        "GET",
+        "/v2/models/%2e%2e/config",
+        b"",
+        404,
+        "Request for unknown model: '..' is not found",
+    ),
+    "nul in the name": ("GET", "/v2/models/%00", b"", 404, "Request for unknown model: '\0' is not found"),
+    "unknown version": (
+        "GET",
+        "/v2/models/good/versions/3",
+        b"",
+        404,
+        "Request for unknown model: 'good' version 3 is not found",
+    ),
+    "version not ready": (
+        "GET",
+        "/v2/models/half/versions/2/ready",
+        b"",
+        503,
+        "Request for unknown model: 'half' version 2 is not at ready state",
+    ),
+    "no version": ("GET", "/v2/models/bad", b"", 404, "Request for unknown model: 'bad' has no available versions"),
+    "statistics of unknown": ("GET", "/v2/models/x/stats", b"", 400, "requested model 'x' is not available"),
+    "statistics of unknown version": (
+        "GET",
+        "/v2/models/good/versions/9/stats",
+        b"",
+        400,
+        "requested model version is not available for model 'good'",
+    ),
+    "decoupled by infer": (
+        "POST",
+        "/v2/models/stream/infer",
+        b"{}",
+        501,
+        "HTTP end point doesn't support models with decoupled transaction policy",
+    ),
+    "index with bad ready": (
+        "POST",
+        "/v2/repository/index",
+        b'{"ready":1}',
+        400,
+        "Invalid value for 'ready': expected a boolean",
+    ),
+    "index with bad JSON": (
+        "POST",
+        "/v2/repository/index",
+        b"{}x",
+        400,
+        "failed to parse the request JSON buffer: The document root must not be followed by other values. at 2",
+    ),
+    "load": ("POST", "/v2/repository/models/good/load", b"", 503, CONTROL),
+    "unload": ("POST", "/v2/repository/models/good/unload", b'{"parameters":{"unload_dependents":true}}', 503, CONTROL),
+    "load with bad parameters": (
+        "POST",
+        "/v2/repository/models/good/load",
+        b'{"parameters":1}',
+        400,
+        "Unable to parse 'parameters': attempt to get members for non-object",
+    ),
+    "register when not allowed": ("POST", "/v2/systemsharedmemory/region/r/register", b"{}", 501, SHM_DISABLED),
+    "unregister when not allowed": ("POST", "/v2/systemsharedmemory/unregister", b"", 501, SHM_DISABLED),
+    "cuda register when not allowed": ("POST", "/v2/cudasharedmemory/region/r/register", b"{}", 501, SHM_DISABLED),
+    "status of an unknown region": (
+        "GET",
+        "/v2/systemsharedmemory/region/r/status",
+        b"",
+        404,
+        "Unable to find system shared memory region: 'r'",
+    ),
+    "status of an unknown cuda region": (
+        "GET",
+        "/v2/cudasharedmemory/region/r/status",
+        b"",
+        404,
+        "Unable to find cuda shared memory region: 'r'",
+    ),
+    "trace file": (
+        "POST",
+        "/v2/trace/setting",
+        b'{"trace_file":"/tmp/x"}',
+        501,
+        "trace file location can not be updated through network protocol",
+    ),
+    "trace of an unknown model": (
+        "GET",
+        "/v2/models/x/trace/setting",
+        b"",
+        404,
+        "Request for unknown model: 'x' is not found",
+    ),
+    "trace of a model that is not ready": (
+        "GET",
+        "/v2/models/bad/trace/setting",
+        b"",
+        404,
+        "Request for unknown model: 'bad' has no available versions",
+    ),
+    "trace settings that are none": (
+        "POST",
+        "/v2/trace/setting",
+        b"[]",
+        400,
+        "failed to parse the request JSON buffer: expected a JSON object",
+    ),
+    "log file": (
+        "POST",
+        "/v2/logging",
+        b'{"log_file":"x"}',
+        501,
+        "log file location can not be updated through network protocol",
+    ),
+    "log format": ("POST", "/v2/logging", b'{"log_format":"x"}', 503, "invalid argument for --log_format, got: x"),
+}
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "text"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_answers_with_tritons_codes_and_texts(
+    method: str, path: str, body: bytes, status: int, text: str | None
+) -> None:
+    answer = ask(method, path, body)
+    assert answer.status == status, answer.body
+    assert answer.body == b"" if text is None else answer.json == {"error": text}
+    assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_metadata_names_what_is_ready() -> None:
+    metadata = ask("GET", "/v2/models/good").json
+    assert metadata["versions"] == ["1", "2"]
+    assert metadata["inputs"] == [{"name": "X", "datatype": "FP32", "shape": [-1, 2]}]
+    assert ask("GET", "/v2/models/half").json["versions"] == ["1"]
+    assert ask("GET", "/v2/models/good/versions/1").json["versions"] == ["1"]
+    assert ask("GET", "/v2").json["name"] == "triton"
+
+
+def test_index_leaves_out_what_is_not_ready_when_asked_to() -> None:
+    states = {(row["name"], row["version"]): row["state"] for row in ask("POST", "/v2/repository/index").json}
+    assert states["half", "2"] == "UNAVAILABLE"
+    ready = ask("POST", "/v2/repository/any/index", {"ready": True}).json
+    assert {(row["name"], row["version"]) for row in ready} == {
+        key for key, state in states.items() if state == "READY"
+    }
+
+
+def test_explicit_mode_refuses_bad_names_and_says_what_is_missing() -> None:
+    served = {"control": NoModelControl(explicit=True)}
+    answer = ask("POST", "/v2/repository/models/..%2Fx/load", b"", served)
+    assert (answer.status, answer.error) == (
+        400,
+        "invalid model name '../x', model name must not contain path traversal characters",
+    )
+    answer = ask("POST", "/v2/repository/models/%20/load", b"", served)
+    assert answer.error == "Model name cannot be empty. Please enter a valid name to deploy."
+    assert ask("POST", "/v2/repository/models/good/unload", b"", served).status == 501
+
+
+def test_generate_reaches_a_decoupled_model() -> None:
+    async def run() -> None:
+        served = Served()
+        served.target.hold = True
+        served.loop.call_soon(lambda: served.target.sinks[0].on_response(None, (b'{"outputs":[]}',), True))
+        answer = await served.request("POST", "/v2/models/stream/generate_stream", b'{"X":[1,2]}')
+        assert answer.status == 200
+        assert json.loads(served.target.bodies[0])["inputs"][0]["shape"] == [1, 2]
+
+    asyncio.run(run())
+
+
+def test_inference_goes_past_the_application() -> None:
+    async def run() -> None:
+        served = Served()
+        for path in ("good/infer", "good/versions/2/infer?x=y", "a%2Fb/infer"):
+            assert (await served.request("POST", f"/v2/models/{path}", b"{}")).body == b"{}"
+        answer = await served.request("POST", "/v2/models/half/versions/2/infer", b"{}")
+        assert (answer.status, answer.error) == (
+            503,
+            "Request for unknown model: 'half' version 2 is not at ready state",
+        )
+
+    asyncio.run(run())
+
+
+def test_regions_are_registered_told_to_the_fleet_and_forgotten() -> None:
+    async def run() -> None:
+        served = Served(allow_client_shm=True)
+        base = "/v2/systemsharedmemory"
+        region = {"key": key, "offset": 0, "byte_size": 64}
+        assert (
+            await served.request("POST", f"{base}/region/a%20b/register", json.dumps(region).encode())
+        ).status == 200
+        row = {"name": "a b", **region}
+        assert (await served.request("GET", f"{base}/status")).json == [row]
+        assert (await served.request("GET", f"{base}/region/a%20b/status")).json == [row]
+        assert served.fleet.regions == [["a b", key, 0, 64]]
+        answer = await served.request("POST", f"{base}/region/a%20b/register", json.dumps(region).encode())
+        assert (answer.status, answer.error) == (400, "shared memory region 'a b' already in manager")
+        assert (await served.request("POST", f"{base}/region/nope/unregister")).status == 200
+        assert (await served.request("POST", f"{base}/unregister")).status == 200
+        assert (await served.request("GET", f"{base}/status")).json == []
+        assert served.fleet.regions == []
+
+    key = f"eagleray_test_{secrets.token_hex(4)}"
+    memory = SharedMemory(key, create=True, size=64)
+    try:
+        asyncio.run(run())
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+BAD_REGIONS = {
+    "no key": ({"byte_size": 1}, 400, "Shared memory register request has no 'key' field"),
+    "no size": ({"key": "/x"}, 400, "Shared memory register request has no 'byte_size' field"),
+    "size of a wrong type": (
+        {"key": "/x", "byte_size": "1"},
+        400,
+        "Unable to parse 'byte_size': attempt to access JSON non-unsigned-integer as unsigned-integer",
+    ),
+    "not there": (
+        {"key": "/eagleray_nope", "byte_size": 1},
+        500,
+        "Unable to open shared memory region: '/eagleray_nope'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "text"), BAD_REGIONS.values(), ids=BAD_REGIONS.keys())
+def test_bad_registrations_are_refused(body: object, status: int, text: str) -> None:
+    answer = ask("POST", "/v2/systemsharedmemory/region/r/register", body, {"allow_client_shm": True})
+    assert (answer.status, answer.error) == (status, text)
+
+
+def test_cuda_shared_memory_is_not_offered() -> None:
+    served = {"allow_client_shm": True}
+    answer = ask("POST", "/v2/cudasharedmemory/region/r/register", {}, served)
+    assert (answer.status, answer.error) == (
+        501,
+        "failed to register CUDA shared memory region: 'r', GPUs not supported",
+    )
+    assert ask("GET", "/v2/cudasharedmemory/status", b"", served).json == []
+    assert ask("POST", "/v2/cudasharedmemory/unregister", b"", served).status == 200

@@ -1,0 +1,206 @@
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from app.http.limits import HttpLimits
+from protocol.errors import Internal, InvalidArgument, Unavailable
+from tests.app.http.wire import Answer, Wire
+
+GENERATE = "/v2/models/echo/generate"
+STREAM = "/v2/models/echo/generate_stream"
+INPUTS = [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]
+
+
+def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+def response(text: str | None) -> bytes:
+    outputs = [] if text is None else [{"name": "out", "datatype": "BYTES", "shape": [1], "data": [text]}]
+    return json.dumps({"model_name": "echo", "model_version": "1", "outputs": outputs}).encode()
+
+
+def generate_wire(limits: HttpLimits | None = None) -> Wire:
+    wire = Wire(limits)
+    wire.routes.inputs = INPUTS
+    wire.target.hold = True
+    return wire
+
+
+Step = Callable[[Any], None]
+
+
+def say(text: str | None, final: bool = False) -> Step:
+    return lambda sink: sink.on_response(None, (response(text),), final)
+
+
+async def answer_with(path: str, *steps: Step, body: bytes = b'{"text":"hi"}', **headers: str) -> Answer:
+    wire = generate_wire()
+    loop = asyncio.get_running_loop()
+    for step in steps:
+        loop.call_soon(lambda step=step: step(wire.target.sinks[0]))
+    answer = await wire.request("POST", path, body, **headers)
+    assert (await wire.request("POST", "/v2/models/nope/infer", b"{}")).status == 404  # the connection goes on
+    return answer
+
+
+def events(answer: Answer) -> list[Any]:
+    parts = answer.body.decode().split("\n\n")
+    assert parts.pop() == ""
+    return [json.loads(part.removeprefix("data: ")) for part in parts]
+
+
+@on_loop
+async def test_generate_answers_with_flat_json() -> None:
+    wire = generate_wire()
+    asyncio.get_running_loop().call_soon(lambda: say("yes", True)(wire.target.sinks[0]))
+    answer = await wire.request("POST", GENERATE, b'{"text":"hi","n":1}')
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json == {"model_name": "echo", "model_version": "1", "out": "yes"}
+    sent = json.loads(wire.target.bodies[0])
+    assert sent == {"parameters": {"n": 1}, "inputs": [{**INPUTS[0], "shape": [1, 1], "data": ["hi"]}]}
+    assert wire.target.json_lengths == [None]
+
+
+@on_loop
+async def test_generate_takes_a_last_response_without_outputs() -> None:
+    answer = await answer_with(GENERATE, say("yes"), say(None, True))
+    assert (answer.status, answer.json["out"]) == (200, "yes")
+
+
+NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+    "number of responses"
+)
+
+
+@pytest.mark.parametrize("steps", [(say(None, True),), (say("a"), say("b", True))], ids=["none", "two"])
+def test_generate_wants_exactly_one_response(steps: tuple[Step, ...]) -> None:
+    answer = asyncio.run(answer_with(GENERATE, *steps))
+    assert (answer.status, answer.error) == (400, NOT_ONE)
+
+
+@on_loop
+async def test_generate_gives_the_request_up_at_the_second_response() -> None:
+    wire = generate_wire()
+    asyncio.get_running_loop().call_soon(lambda: [say("a")(wire.target.sinks[0]), say("b")(wire.target.sinks[0])])
+    assert (await wire.request("POST", GENERATE, b"{}")).error == NOT_ONE
+    assert wire.target.cancelled == [1]
+
+
+@on_loop
+async def test_stream_sends_an_event_for_each_response() -> None:
+    answer = await answer_with(STREAM, say("a"), say("b"), say(None, True))
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["transfer-encoding"] == "chunked"
+    assert [event["out"] for event in events(answer)] == ["a", "b"]
+
+
+@on_loop
+async def test_stream_works_for_a_model_with_one_response() -> None:
+    assert [event["out"] for event in events(await answer_with(STREAM, say("a", True)))] == ["a"]
+
+
+@on_loop
+async def test_stream_may_be_empty() -> None:
+    answer = await answer_with(STREAM, say(None, True))
+    assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_an_error_before_the_first_response_decides_the_status(path: str) -> None:
+    answer = asyncio.run(answer_with(path, lambda sink: sink.on_error(Unavailable("Exceeds maximum queue size"))))
+    assert (answer.status, answer.error) == (503, "Exceeds maximum queue size")
+    assert answer.headers["content-type"] == "application/json"
+
+
+@on_loop
+async def test_an_error_after_the_first_response_is_an_event() -> None:
+    answer = await answer_with(STREAM, say("a"), lambda sink: sink.on_error(Internal("the model failed")))
+    assert answer.status == 200
+    assert events(answer)[1] == {"error": "the model failed"}
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_a_client_that_leaves_cancels(path: str) -> None:
+    async def run() -> None:
+        wire = generate_wire()
+        await wire.send(f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        sink = wire.target.sinks[0]
+        sink.on_response(None, (response("a"),), False)
+        wire.connection.connection_lost(None)
+        assert wire.target.cancelled == [1]
+        sink.on_response(None, (response("b"),), True)  # too late, and harmless
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_a_client_that_takes_nothing_is_given_up() -> None:
+    wire = generate_wire(HttpLimits(max_stream_buffer_bytes=100))
+    await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    sink = wire.target.sinks[0]
+    wire.transport.unsent_bytes = 100
+    sink.on_response(None, (response("a"),), False)
+    assert not wire.transport.closed
+    wire.transport.unsent_bytes = 101
+    sink.on_response(None, (response("a"),), False)
+    assert wire.transport.closed
+    assert wire.target.cancelled == [1]
+
+
+@on_loop
+async def test_stream_to_an_old_client_ends_with_the_connection() -> None:
+    wire = generate_wire()
+    await wire.send(f"POST {STREAM} HTTP/1.0\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    wire.target.sinks[0].on_response(None, (response("a"),), True)
+    answer = Answer(wire.transport.written)
+    assert "transfer-encoding" not in answer.headers
+    assert len(events(answer)) == 1
+    assert wire.transport.closed
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_compressed_bodies_are_refused(path: str) -> None:
+    answer = asyncio.run(answer_with(path, Content_Encoding="gzip", Accept_Encoding="gzip"))
+    assert (answer.status, answer.error) == (400, "Unsupported content-encoding, only 'identity' is supported.")
+
+
+@on_loop
+async def test_answers_are_not_compressed() -> None:
+    answer = await answer_with(GENERATE, say("a", True), Accept_Encoding="gzip", Content_Encoding="identity")
+    assert answer.json["out"] == "a"
+
+
+@on_loop
+async def test_unknown_model_is_404() -> None:
+    answer = await Wire().request("POST", "/v2/models/nope/generate_stream", b"{}")
+    assert (answer.status, answer.error) == (404, "Request for unknown model: 'nope' is not found")
+
+
+@on_loop
+async def test_a_value_that_fits_no_shape_never_reaches_the_model() -> None:
+    wire = generate_wire()
+    wire.routes.inputs = [{"name": "text", "datatype": "BYTES", "shape": [2]}]
+    answer = await wire.request("POST", GENERATE, b'{"text":"a"}')
+    assert (answer.status, answer.error) == (
+        400,
+        "The schema can not convert input 'text' to tensor with proper shape",
+    )
+    assert wire.target.bodies == []
+
+
+@on_loop
+async def test_an_error_in_the_request_itself_is_told_at_once() -> None:
+    wire = generate_wire()
+    wire.target.submit = lambda parts, json_length, sink: sink.on_error(InvalidArgument("no"))  # type: ignore[assignment]
+    assert (await wire.request("POST", STREAM, b"{}")).error == "no"

@@ -1,0 +1,147 @@
+"""The front on real sockets: TLS, and the Unix socket."""
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from app.http.front import HttpFront
+from app.http.limits import HttpLimits
+from app.http.tls import ServerTls
+from app.http.unix_socket import UnixSocket
+from tests.app.http.wire import EchoRoutes, hello, infer
+from tests.certificates import Authority
+
+ASK = infer(b"hello", extra=b"Connection: close\r\n")
+
+
+def run(test: Callable[[], Awaitable[None]], on: Callable[[Any], Any]) -> None:
+    on(test())
+
+
+on_both_loops = pytest.mark.parametrize("on", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+def front(tls: ServerTls | None = None) -> HttpFront:
+    return HttpFront(hello, EchoRoutes(), HttpLimits(), asyncio.get_running_loop(), tls=tls)
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    writer.write(ASK)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def client_context(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.certificate))
+
+
+@on_both_loops
+def test_serves_over_tls(tmp_path: Path, on: Callable[[Any], Any]) -> None:
+    async def test() -> None:
+        authority = Authority(tmp_path)
+        pair = authority.issue("server")
+        serving = front(ServerTls(str(pair.certificate), str(pair.key)))
+        port = await serving.listen("127.0.0.1", 0)
+        answer = await ask(*await asyncio.open_connection("localhost", port, ssl=client_context(authority)))
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"hello")
+        old = client_context(authority)
+        old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises((ssl.SSLError, OSError)):
+            await asyncio.open_connection("localhost", port, ssl=old)
+        reader, writer = await asyncio.open_connection("localhost", port)
+        writer.write(ASK)
+        assert b"HTTP" not in await reader.read()  # plain HTTP gets no answer
+        writer.close()
+        await serving.close(1)
+
+    with pytest.warns(DeprecationWarning):
+        run(test, on)
+
+
+@on_both_loops
+def test_asks_clients_for_a_certificate(tmp_path: Path, on: Callable[[Any], Any]) -> None:
+    async def test() -> None:
+        authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+        pair, good, bad = authority.issue("server"), authority.issue("client"), other.issue("stranger")
+        serving = front(ServerTls(str(pair.certificate), str(pair.key), str(authority.certificate)))
+        port = await serving.listen("127.0.0.1", 0)
+        known, stranger = client_context(authority), client_context(authority)
+        known.load_cert_chain(good.certificate, good.key)
+        stranger.load_cert_chain(bad.certificate, bad.key)
+        assert b"200 OK" in await ask(*await asyncio.open_connection("localhost", port, ssl=known))
+        for context in (stranger, client_context(authority)):
+            with pytest.raises((ssl.SSLError, OSError)):
+                # In TLS 1.3 the refusal reaches the client when it reads.
+                assert b"200 OK" not in await ask(*await asyncio.open_connection("localhost", port, ssl=context))
+                raise OSError("closed without an answer")
+        await serving.close(1)
+
+    run(test, on)
+
+
+def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    tls = ServerTls(str(pair.certificate), str(pair.key))
+    assert not tls.reload_if_changed()
+    authority.issue("server")
+    assert tls.reload_if_changed()
+    assert not tls.reload_if_changed()
+    pair.key.write_text("nonsense")
+    assert not tls.reload_if_changed()
+    pair.key.unlink()
+    assert not tls.reload_if_changed()
+
+
+@on_both_loops
+def test_serves_on_a_unix_socket_of_its_own(tmp_path: Path, on: Callable[[Any], Any]) -> None:
+    async def test() -> None:
+        path = tmp_path / "http.sock"
+        serving = front()
+        await serving.listen_unix(str(path))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert (await ask(*await asyncio.open_unix_connection(str(path)))).endswith(b"hello")
+        await serving.close(1)
+        assert not path.exists()
+        assert list(tmp_path.iterdir()) == []
+
+    run(test, on)
+
+
+def test_takes_a_path_over_and_leaves_it_to_who_has_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    old, new = UnixSocket(path), UnixSocket(path)
+    old_socket = old.bind()
+    new_socket = new.bind()
+    old.remove()
+    assert os.path.exists(path)
+    new.remove()
+    assert not os.path.exists(path)
+    old_socket.close()
+    new_socket.close()
+
+
+def test_never_replaces_what_is_no_socket(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(FileExistsError, match="is not a socket"):
+        UnixSocket(str(path)).bind()
+    assert path.read_text() == "data"
+
+
+def test_does_not_listen_before_it_is_told_to(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    sock = UnixSocket(path).bind()
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(path)
+    sock.close()

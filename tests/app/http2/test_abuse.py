@@ -1,0 +1,242 @@
+"""What a client may do at most; each limit on both sides."""
+
+import pytest
+
+from app.http2 import frames
+from app.http2.limits import Http2Limits
+from tests.app.http2.wire import Wire, bodies, data, goaway_code, reset_codes
+
+PING = frames.frame(frames.PING, 0, 0, b"12345678")
+CALM = frames.ENHANCE_YOUR_CALM
+
+
+def test_refuses_streams_above_the_limit_and_goes_on() -> None:
+    wire = Wire(Http2Limits(max_concurrent_streams=2))
+    wire.application.hold = True
+    assert reset_codes(wire.send(wire.request(1), wire.request(3), wire.request(5))) == {5: frames.REFUSED_STREAM}
+    wire.application.streams[0].answer(b"1")
+    wire.send()
+    assert reset_codes(wire.send(wire.request(7))) == {}
+    assert len(wire.connection.streams) == 2
+
+
+@pytest.mark.parametrize(("count", "code"), [(5, None), (6, CALM)])
+def test_rapid_reset(count: int, code: int | None) -> None:
+    wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=2))
+    wire.application.hold = True
+    got = wire.send(*(wire.request(2 * i + 1) + frames.rst_stream(2 * i + 1, 8) for i in range(count)))
+    assert goaway_code(got) == code
+
+
+def test_resets_at_the_permitted_rate_go_on_for_ever() -> None:
+    wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=2))
+    for i in range(100):
+        assert goaway_code(wire.send(wire.headers(2 * i + 1) + frames.rst_stream(2 * i + 1, 8))) is None
+        wire.loop.now_s += 0.5
+
+
+@pytest.mark.parametrize(("count", "code"), [(5, None), (6, CALM)])
+def test_making_the_server_reset_counts_as_resetting(count: int, code: int | None) -> None:
+    wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=2))
+    got = wire.send(*(wire.headers(2 * i + 1) + frames.window_update(2 * i + 1, 0) for i in range(count)))
+    assert goaway_code(got) == code
+
+
+FLOODS = {
+    "settings": frames.settings({}),
+    "acknowledged settings": frames.frame(frames.SETTINGS, frames.ACK, 0),
+    "priority": frames.frame(frames.PRIORITY, 0, 1, b"\0\0\0\0\1"),
+    "unknown frames": frames.frame(0x77, 0, 0, b"x"),
+    "acknowledged pings": frames.frame(frames.PING, frames.ACK, 0, b"12345678"),
+    "empty data": data(1, b""),
+    "empty padded data": data(1, b"\x03\0\0\0", flags=frames.PADDED),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+@pytest.mark.parametrize(("count", "code"), [(9, None), (10, CALM)])
+def test_floods(flood: bytes, count: int, code: int | None) -> None:
+    wire = Wire(Http2Limits(max_control_frames_burst=10, max_control_frames_per_s=1))  # one is spent on the greeting
+    assert goaway_code(wire.send(wire.headers(1) + flood * count)) == code
+    assert wire.transport.closed == (code is not None)
+
+
+@pytest.mark.parametrize(("count", "code"), [(3, None), (4, CALM)])
+def test_pings_without_data_in_between(count: int, code: int | None) -> None:
+    wire = Wire()
+    wire.application.hold = True
+    assert goaway_code(wire.send(wire.headers(1), *[PING] * count)) == code
+
+
+def test_pings_with_data_in_between_are_answered_for_ever() -> None:
+    wire = Wire()
+    for i in range(100):
+        assert goaway_code(wire.send(wire.request(2 * i + 1), PING)) is None
+
+
+def test_pings_at_the_permitted_interval_are_answered_for_ever() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.headers(1))
+    for _ in range(10):
+        wire.loop.now_s += 301
+        assert goaway_code(wire.send(PING)) is None
+
+
+def test_a_header_block_in_few_pieces_is_taken_and_in_many_not() -> None:
+    for count, code in ((16, None), (17, CALM)):
+        wire = Wire()
+        block = wire.encoder.encode([(":method", "POST"), (":scheme", "http"), (":path", "/echo")])
+        pieces = frames.frame(frames.HEADERS, 0, 1, block)
+        pieces += frames.frame(frames.CONTINUATION, 0, 1, b"") * (count - 1)
+        pieces += frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"")
+        assert goaway_code(wire.send(pieces)) == code
+
+
+def test_compressed_headers_up_to_the_limit() -> None:
+    for size, code in ((1000, None), (1001, CALM)):
+        for split in (False, True):
+            wire = Wire(Http2Limits(max_header_block_bytes=1000))
+            block = b"\x83\x86\x44\x05/echo"
+            value = size - len(block) - 6
+            block += b"\x00\x01x\x7f" + bytes([(value - 127) & 127 | 128, (value - 127) >> 7]) + b"v" * value
+            assert len(block) == size
+            if split:
+                sent = frames.frame(frames.HEADERS, 0, 1, block[:500])
+                sent += frames.frame(frames.CONTINUATION, 4, 1, block[500:])
+            else:
+                sent = frames.frame(frames.HEADERS, 4, 1, block)
+            assert goaway_code(wire.send(sent)) == code
+
+
+def test_a_header_list_too_large_is_told_to_the_application_and_far_too_large_ends_the_connection() -> None:
+    one = len("x") + 967 + 32
+    pseudo = sum(len(n) + len(v) + 32 for n, v in [(":method", "POST"), (":scheme", "http"), (":path", "/echo")])
+    pseudo += len(":authority") + len("localhost") + 32
+    limit = pseudo + one
+    outcomes = []
+    for extra in (967, 968, 967 + limit, 968 + limit):
+        wire = Wire(Http2Limits(max_header_list_bytes=limit))
+        code = goaway_code(wire.send(wire.headers(1, ("x", "v" * extra))))
+        outcomes.append((code, [head.too_large for head in wire.application.opened]))
+    assert outcomes == [(None, [False]), (None, [True]), (None, [True]), (CALM, [])]
+
+
+@pytest.mark.parametrize(("count", "code"), [(256, None), (257, CALM)])
+def test_the_number_of_header_fields(count: int, code: int | None) -> None:
+    block = b"\x83\x86\x44\x05/echo" + b"\x00\x01x\x01y" * (count - 3)
+    assert goaway_code(Wire().send(frames.frame(frames.HEADERS, 4, 1, block))) == code
+
+
+def test_an_hpack_bomb_is_not_expanded() -> None:
+    wire = Wire()
+    bomb = b"\x40\x01x\x7f\xa1\x1e" + b"v" * 4000 + b"\xbe" * 200  # 800 KB from 4 KB
+    assert goaway_code(wire.send(frames.frame(frames.HEADERS, 4, 1, bomb))) == CALM
+
+
+def test_refuses_a_connection_above_the_limit() -> None:
+    wire = Wire(Http2Limits(max_connections=1))
+    assert bodies(wire.send(wire.request(1)))
+    from app.http2.connection import Http2Connection
+    from tests.app.http2.wire import Transport, split
+
+    other = Transport()
+    Http2Connection(wire.application).connection_made(other)
+    assert goaway_code(list(split(other.written))) == CALM
+    assert other.closed
+
+
+TIMES = {
+    "no preface": b"",
+    "half a preface": frames.PREFACE[:10],
+    "a preface alone": frames.PREFACE,
+}
+
+
+@pytest.mark.parametrize("sent", TIMES.values(), ids=TIMES)
+def test_a_client_must_greet_in_time(sent: bytes) -> None:
+    wire = Wire(greet=False)
+    wire.send(sent)
+    assert goaway_code(wire.sweep(9.0)) is None
+    assert goaway_code(wire.sweep(2.0)) == frames.NO_ERROR
+    assert wire.transport.closed
+
+
+SLOW = {
+    "half a frame": PING[:12],
+    "half a header block": frames.frame(frames.HEADERS, 0, 1, b"\x83"),
+}
+
+
+@pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW)
+def test_what_was_begun_must_be_completed_in_time(sent: bytes) -> None:
+    wire = Wire()
+    wire.send(sent)
+    assert goaway_code(wire.sweep(59.0)) is None
+    assert goaway_code(wire.sweep(2.0)) == frames.NO_ERROR
+
+
+def test_an_idle_connection_may_stay() -> None:
+    wire = Wire()
+    wire.send(wire.request(1))
+    assert wire.sweep(100_000.0) == []
+    assert not wire.transport.closed
+
+
+def test_a_message_must_arrive_in_time() -> None:
+    wire = Wire()
+    wire.send(wire.headers(1))
+    wire.connection.incomplete[wire.application.streams[0]] = wire.loop.now_s + 60.0
+    assert reset_codes(wire.sweep(59.0)) == {}
+    assert reset_codes(wire.sweep(2.0)) == {1: frames.CANCEL}
+
+
+def test_a_client_that_takes_nothing_of_its_answer_is_left() -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 10})
+    wire.send(wire.request(1, b"x" * 100))
+    wire.sweep(119.0)
+    wire.send(frames.window_update(1, 10))
+    wire.sweep(119.0)
+    assert not wire.transport.closed
+    wire.sweep(2.0)
+    assert wire.transport.closed
+
+
+def test_pings_a_silent_client_with_calls_and_leaves_it_when_it_does_not_answer() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    wire.sweep(1.0)
+    assert wire.sweep(7199.0) == []
+    (ping,) = wire.sweep(2.0)
+    assert (ping.kind, ping.flags) == (frames.PING, 0)
+    wire.send(frames.frame(frames.PING, frames.ACK, 0, ping.payload))
+    assert not wire.sweep(21.0)
+    assert not wire.transport.closed
+    wire.sweep(7201.0)
+    wire.sweep(21.0)
+    assert wire.transport.closed
+
+
+def test_an_old_connection_is_told_to_go_and_left_after_its_grace() -> None:
+    wire = Wire(Http2Limits(max_connection_age_s=100.0, max_connection_age_grace_s=10.0))
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    assert goaway_code(wire.sweep(99.0)) is None
+    assert goaway_code(wire.sweep(2.0)) == frames.NO_ERROR
+    assert not wire.transport.closed
+    wire.sweep(8.0)
+    assert not wire.transport.closed
+    wire.sweep(2.0)
+    assert wire.transport.closed
+
+
+def test_a_closed_connection_that_lingers_is_cut() -> None:
+    wire = Wire()
+    wire.connection.shut()
+    cut: list[bool] = []
+    wire.transport.abort = lambda: cut.append(True)  # type: ignore[method-assign]
+    wire.sweep(4.0)
+    assert not cut
+    wire.sweep(2.0)
+    assert cut

@@ -1,0 +1,158 @@
+"""Windows in both directions."""
+
+import pytest
+
+from app.http2 import frames
+from app.http2.limits import Http2Limits
+from tests.app.http2.wire import Wire, bodies, data, goaway_code, reset_codes
+
+BIG = bytes(range(256)) * 800  # 204,800 bytes
+
+
+def test_sends_as_much_as_the_window_allows_and_the_rest_when_it_grows() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    wire.application.streams[0].answer(BIG)
+    got = wire.send()
+    sent = bodies(got)[1]
+    assert sent == BIG[: frames.DEFAULT_WINDOW_BYTES]
+    assert max(len(frame.payload) for frame in got) == frames.MIN_FRAME_BYTES
+    # The stream's window alone does not help, nor does the connection's.
+    assert wire.send(frames.window_update(1, 1 << 20)) == []
+    got = wire.send(frames.window_update(0, 1 << 20))
+    assert sent + bodies(got)[1] == BIG
+    assert got[-1].flags & frames.END_STREAM
+    assert not wire.connection.streams
+    assert wire.connection.sender.queued_bytes == 0
+
+
+def test_honours_the_clients_largest_frame_and_initial_window() -> None:
+    wire = Wire(settings={frames.SETTINGS_MAX_FRAME_SIZE: 1 << 20, frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20})
+    wire.send(frames.window_update(0, 1 << 20))
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    wire.application.streams[0].answer(BIG)
+    assert [len(frame.payload) for frame in wire.send() if frame.kind == frames.DATA] == [len(BIG)]
+
+
+@pytest.mark.parametrize("window", [0, 1, 100])
+def test_a_larger_initial_window_frees_streams_that_wait(window: int) -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: window})
+    sent = bodies(wire.send(wire.request(1, b"x" * 1000))).get(1, b"")
+    assert len(sent) == window
+    got = wire.send(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 1000}))
+    assert len(bodies(got)[1]) == 1000 - window
+    assert (got[0].kind, got[0].flags) == (frames.SETTINGS, frames.ACK)
+    assert not wire.connection.streams
+
+
+def test_a_smaller_initial_window_may_make_windows_negative() -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 500})
+    assert len(bodies(wire.send(wire.request(1, b"x" * 1000)))[1]) == 500
+    assert bodies(wire.send(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 100}))) == {}
+    assert bodies(wire.send(frames.window_update(1, 400))) == {}
+    assert len(bodies(wire.send(frames.window_update(1, 1)))[1]) == 1
+
+
+def test_streams_take_turns() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.request(1), wire.request(3))
+    for stream in wire.application.streams:
+        stream.answer(b"x" * 60_000)
+    wire.send()
+    order = [f.stream_id for f in wire.send(frames.window_update(0, 1 << 20)) if f.kind == frames.DATA]
+    assert set(order) == {3} or order[0] != order[1]
+
+
+def test_sends_nothing_more_of_a_stream_that_the_client_has_reset() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    wire.application.streams[0].answer(BIG)
+    wire.send(frames.rst_stream(1, frames.CANCEL))
+    assert wire.send(frames.window_update(0, 1 << 20)) == []
+    assert wire.connection.sender.queued_bytes == 0
+
+
+def test_does_not_write_while_the_socket_is_full() -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20})
+    wire.application.hold = True
+    wire.send(wire.request(1), frames.window_update(0, 1 << 20))
+    wire.connection.pause_writing()
+    assert not wire.transport.reading
+    wire.application.streams[0].answer(BIG)
+    assert bodies(wire.send()) == {}
+    wire.connection.resume_writing()
+    assert wire.transport.reading
+    assert bodies(wire.send()) == {1: BIG}
+
+
+def test_large_answers_leave_in_portions() -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 30, frames.SETTINGS_MAX_FRAME_SIZE: 1 << 20})
+    wire.send(frames.window_update(0, 1 << 30))
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    big = bytes(5 << 20)
+    writes: list[int] = []
+    wire.transport.writelines = lambda parts: writes.append(sum(map(len, parts)))  # type: ignore[method-assign]
+    wire.application.streams[0].answer(big)
+    wire.loop.turn()
+    assert len(writes) >= 4
+    assert max(writes) < 3 << 20
+
+
+def test_a_client_may_send_its_window_and_no_byte_more() -> None:
+    limits = Http2Limits(initial_window_bytes=70_000, max_frame_bytes=1 << 20)
+    wire = Wire(limits)
+    assert bodies(wire.send(wire.headers(1), data(1, bytes(69_999)), data(1, b"x", end=True)))
+    wire = Wire(limits)
+    got = wire.send(wire.headers(1), data(1, bytes(70_000)), data(1, b"x", end=True))
+    assert reset_codes(got) == {1: frames.FLOW_CONTROL_ERROR}
+    assert wire.application.streams[0].gone
+
+
+def test_padding_counts_against_the_window_and_is_given_back() -> None:
+    wire = Wire()
+    got = wire.send(wire.headers(1), data(1, bytes([200]) + b"x" + bytes(200), flags=frames.PADDED))
+    assert [(f.stream_id, int.from_bytes(f.payload, "big")) for f in got] == [(1, 201)]
+    assert wire.connection.streams[1].credit_bytes == wire.connection.initial_credit_bytes - 1
+
+
+def test_replenishes_the_connections_window_in_bulk() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    updates = []
+    for stream_id in range(1, 2 * 80, 2):
+        got = wire.send(wire.headers(stream_id) + data(stream_id, bytes(250_000), end=True))
+        updates += [int.from_bytes(f.payload, "big") for f in got if f.kind == frames.WINDOW_UPDATE]
+        wire.send(frames.rst_stream(stream_id, frames.CANCEL))
+    assert len(updates) == 1
+    assert updates[0] >= 16 << 20
+
+
+def test_too_much_that_waits_for_a_client_ends_the_connection() -> None:
+    for size, code in ((100_000, None), (100_001, frames.ENHANCE_YOUR_CALM)):
+        wire = Wire(Http2Limits(max_queued_bytes=100_000), settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
+        wire.application.hold = True
+        wire.send(wire.request(1))
+        wire.application.streams[0].answer(bytes(size))
+        assert goaway_code(wire.send()) == code
+
+
+def test_large_messages_wait_for_memory_in_their_order() -> None:
+    wire = Wire(Http2Limits(max_buffered_bytes=1000))
+    wire.application.hold = True
+    wire.send(*(wire.headers(i) for i in (1, 3, 5, 7)))
+    first, second, third, fourth = wire.application.streams
+    reservations = wire.connection.reservations
+    reservations.take(first, 5000)  # alone, any size
+    reservations.take(second, 900)
+    reservations.take(third, 200)
+    reservations.take(fourth, 100)
+    assert [s.granted_count for s in wire.application.streams] == [1, 0, 0, 0]
+    reservations.give_back(first)
+    assert [s.granted_count for s in wire.application.streams] == [1, 1, 0, 0]
+    reservations.give_back(third)  # gave up while it waited
+    assert [s.granted_count for s in wire.application.streams] == [1, 1, 0, 1]

@@ -1,0 +1,39 @@
+import pytest
+from pydantic import ValidationError
+
+from app.settings import Settings, environment
+
+
+def settings(**given: object) -> Settings:
+    return Settings(model_repository=("/models",), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"http_use_ssl": True}, "needs --http-server-cert and --http-server-key"),
+        ({"http_use_ssl": True, "http_server_cert": "c"}, "needs --http-server-cert and --http-server-key"),
+        ({"http_use_ssl_mutual": True, "http_root_cert": "r"}, "needs --http-use-ssl and --http-root-cert"),
+        ({"http_restricted_api": ("wealth:a=b",)}, "unknown restricted api 'wealth'"),
+        ({"http_header_forward_pattern": "("}, "not a regular expression"),
+        ({"trace_config": ("rate=fast",)}, "Unable to parse 'trace_rate', got: fast"),
+        ({"http_max_decompression_ratio": 0}, "greater than 0"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_starts(given: dict[str, object], text: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        settings(**given)
+    assert text in str(error.value)
+
+
+def test_tls_needs_certificate_and_key() -> None:
+    given = {"http_server_cert": "c", "http_server_key": "k", "http_root_cert": "r"}
+    assert settings(http_use_ssl=True, http_use_ssl_mutual=True, **given).http_use_ssl_mutual
+
+
+def test_restrictions_stand_one_per_line_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLERAY_HTTP_RESTRICTED_API", "health:a=b\nlogging,trace:c=d:e")
+    monkeypatch.setenv("EAGLERAY_MODEL_REPOSITORY", "/a:/b")
+    found = environment()
+    assert found["http_restricted_api"] == ("health:a=b", "logging,trace:c=d:e")
+    assert found["model_repository"] == ("/a", "/b")

@@ -1,0 +1,102 @@
+from typing import Any
+
+import pytest
+
+from app.trace_settings import TraceSettings
+from protocol.errors import InvalidArgument, Unsupported
+
+DEFAULTS = {
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+
+
+def test_settings_of_a_model_win_until_they_are_cleared() -> None:
+    trace = TraceSettings()
+    trace.update({"trace_rate": "5"}, "m")
+    trace.update({"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "7"})
+    assert trace.get("m") == DEFAULTS | {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "5"}
+    assert trace.get()["trace_rate"] == "7"
+    trace.update({"trace_rate": None}, "m")
+    assert trace.get("m")["trace_rate"] == "7"
+
+
+def test_clearing_the_servers_goes_back_to_the_start() -> None:
+    trace = TraceSettings(["rate=5", "level=TIMESTAMPS", "triton,file=/tmp/trace", "triton,log-frequency=3"])
+    trace.update({"trace_rate": 9, "trace_level": "OFF"})
+    assert trace.get()["trace_rate"] == "9"
+    trace.update({"trace_rate": None, "trace_level": None})
+    assert trace.get() == DEFAULTS | {
+        "trace_rate": "5",
+        "trace_level": ["TIMESTAMPS"],
+        "trace_file": "/tmp/trace",
+        "log_frequency": "3",
+    }
+
+
+def test_opentelemetry_shows_its_own_settings() -> None:
+    trace = TraceSettings(
+        ["mode=opentelemetry", "opentelemetry,url=http://localhost:4318", "opentelemetry,resource=a=b"]
+    )
+    settings = trace.get()
+    assert settings["url"] == "http://localhost:4318"
+    assert settings["resource"] == "a=b"
+    assert "trace_file" not in settings and "log_frequency" not in settings
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "rate is no number": ({"trace_rate": "x"}, "Unable to parse 'trace_rate', got: x"),
+    "rate out of range": (
+        {"trace_rate": "4294967296"},
+        "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 4294967296",
+    ),
+    "negative rate": (
+        {"trace_rate": "-1"},
+        "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: -1",
+    ),
+    "rate of a wrong type": (
+        {"trace_rate": True},
+        "Unable to parse 'trace_rate': attempt to access JSON non-string as string",
+    ),
+    "count": ({"trace_count": "-2"}, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
+    "count is no number": ({"trace_count": ""}, "Unable to parse 'trace_count', got: "),
+    "frequency": ({"log_frequency": "1.5"}, "Unable to parse 'log_frequency', got: 1.5"),
+    "off and another": ({"trace_level": ["OFF", "TENSORS"]}, "Expect only one trace level 'OFF' is specified"),
+    "unknown level": ({"trace_level": ["MAX"]}, "Unable to parse 'trace_level', got: MAX"),
+    "level of a wrong type": (
+        {"trace_level": 3},
+        "Unable to parse 'trace_level': attempt to access JSON non-array as array",
+    ),
+    "level in the array": (
+        {"trace_level": [3]},
+        "Unable to parse 'trace_level': attempt to access JSON non-string as string",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "text"), BAD.values(), ids=BAD.keys())
+def test_a_bad_value_changes_nothing(changes: dict[str, Any], text: str) -> None:
+    trace = TraceSettings()
+    with pytest.raises(InvalidArgument) as error:
+        trace.update({"trace_rate": "3", **changes})
+    assert error.value.message == text
+    assert trace.get() == DEFAULTS
+
+
+def test_the_file_cannot_be_changed() -> None:
+    trace = TraceSettings()
+    with pytest.raises(Unsupported, match="trace file location can not be updated through network protocol"):
+        trace.update({"trace_file": "/etc/passwd"})
+    trace.update({"trace_file": None})
+
+
+@pytest.mark.parametrize(
+    "flag", ["rate", "rate=x", "speed=3", "x,rate=3", "mode=x", "level=MAX", "count=-2", "triton,rate=3"]
+)
+def test_a_malformed_flag_is_refused(flag: str) -> None:
+    with pytest.raises(ValueError):
+        TraceSettings([flag])

@@ -1,0 +1,65 @@
+"""A Serve application of somebody else's, in the same cluster: it composes two models by their handles.
+
+    python compose_digits.py RAY_ADDRESS < request
+
+Reads `{"images": [base64 of a PNG, …]}`, deploys the application, calls it, prints its answer as JSON and removes it.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import ray
+from ray import serve
+
+
+@serve.deployment(ray_actor_options={"num_cpus": 0})
+class ReadDigits:
+    def __init__(self) -> None:
+        self.preprocess = serve.get_app_handle("digits_preprocess")
+        self.digits = serve.get_app_handle("digits")
+
+    async def one(self, image: bytes) -> int:
+        pixels = await self.preprocess.infer.remote({"IMAGE_BYTES": np.array([[image]], dtype=object)})
+        scores = await self.digits.infer.remote({"IMAGE": pixels["IMAGE"]}, outputs=["SCORES"])
+        assert list(scores) == ["SCORES"]
+        return int(scores["SCORES"].argmax())
+
+    async def refusals(self) -> list[list[str]]:
+        return [
+            await self.refusal(self.digits, {"IMAGE": np.zeros((1, 3), np.float32)}),
+            await self.refusal(self.digits, {"IMAGE": np.zeros((1, 64), np.int32)}),
+            await self.refusal(self.preprocess, {"IMAGE_BYTES": np.array([[b"no image"]], dtype=object)}),
+            await self.refusal(self.preprocess, {}),
+        ]
+
+    async def refusal(self, handle: Any, inputs: dict[str, np.ndarray]) -> list[str]:
+        try:
+            await handle.infer.remote(inputs)
+        except Exception as error:
+            cause = getattr(error, "cause", error)
+            return [type(cause).__name__, str(cause)]
+        return ["", "nothing was refused"]
+
+    async def __call__(self, images: list[bytes]) -> dict[str, Any]:
+        return {
+            "digits": await asyncio.gather(*map(self.one, images)),
+            "refusals": await self.refusals(),
+        }
+
+
+def main() -> None:
+    images = [base64.b64decode(image) for image in json.load(sys.stdin)["images"]]
+    ray.init(address=sys.argv[1], log_to_driver=False)
+    handle = serve.run(ReadDigits.bind(), name="read_digits", route_prefix=None)
+    try:
+        print(json.dumps(handle.remote(images).result(timeout_s=60)))
+    finally:
+        serve.delete("read_digits")
+
+
+if __name__ == "__main__":
+    main()

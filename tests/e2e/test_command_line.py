@@ -1,0 +1,265 @@
+"""The commands, run as a user runs them: what they print, and how they end."""
+
+import json
+import re
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import isolated
+from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models
+from tests.serving import EAGLERAY, Process, Server, run
+
+
+@pytest.fixture(scope="module")
+def broken_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One good model and the broken ones."""
+    root = write_broken_models(tmp_path_factory.mktemp("broken"))
+    shutil.copytree(EXAMPLES / "digits", root / "digits")
+    return root
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """A repository that loads quickly."""
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "repository" / "digits")
+    return tmp_path / "repository"
+
+
+# Broken only where a model is loaded: its files and its configuration are as they should be.
+LOAD_TIME = {"broken_backend", "broken_datatype", "broken_dependent", "broken_import", "broken_initialize"}
+FAULTY = sorted(BROKEN.keys() - LOAD_TIME)
+
+
+def test_validate_finds_nothing_wrong_with_the_examples() -> None:
+    done = run(EAGLERAY, "validate", str(EXAMPLES))
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stdout
+    assert "digits: ok, versions 1, 2" in done.stdout
+
+
+def test_validate_prints_place_and_reason_of_each_fault(broken_repository: Path) -> None:
+    done = run(EAGLERAY, "validate", str(broken_repository))
+    assert done.returncode == 2
+    place = re.escape(str(broken_repository / "broken_config" / "config.pbtxt"))
+    assert re.search(rf"^{place}:3:\d+: error: ", done.stdout, re.MULTILINE), done.stdout
+    for name in FAULTY:
+        assert re.search(rf"^{name}: FAULTY: .*{re.escape(BROKEN[name])}", done.stdout, re.MULTILINE), done.stdout
+        assert re.search(rf"^{re.escape(str(broken_repository))}/{name}\S*:\d+:\d+: error: ", done.stdout, re.MULTILINE)
+    assert "digits: ok, versions 1, 2" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_validate_as_json_says_the_same(broken_repository: Path) -> None:
+    done = run(EAGLERAY, "validate", "--json", str(broken_repository))
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    assert document["models"]["digits"] == {"versions": [1, 2], "failure": ""}
+    for name in FAULTY:
+        assert BROKEN[name] in document["models"][name]["failure"]
+    (fault,) = [each for each in document["findings"] if each["path"].endswith("broken_config/config.pbtxt")]
+    assert (fault["severity"], fault["line"]) == ("error", 3)
+    assert fault["column"] > 1
+
+
+def test_validate_as_json_of_a_good_repository_ends_with_0() -> None:
+    done = run(EAGLERAY, "validate", "--json", str(EXAMPLES))
+    assert done.returncode == 0
+    models = json.loads(done.stdout)["models"]
+    assert {(name, str(version)) for name, model in models.items() for version in model["versions"]} == EXAMPLE_VERSIONS
+
+
+def test_validate_takes_several_repositories(broken_repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "digits_torch", tmp_path / "digits_torch")
+    done = run(EAGLERAY, "validate", str(broken_repository), str(tmp_path))
+    assert "digits_torch: ok" in done.stdout and "digits: ok" in done.stdout
+
+
+def test_plan_prints_the_deployments_of_the_examples() -> None:
+    done = run(EAGLERAY, "plan", "--num-cpus", "2", str(EXAMPLES))
+    assert done.returncode == 0, done.stderr
+    for name in ("digits", "digits_pipeline", "digits_postprocess", "digits_preprocess", "digits_torch", "isolated", "v2"):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize(("placement", "deployments", "embedded"), [("isolated", 6, 0), ("packed", 1, 0), ("embedded", 0, 6)])
+def test_plan_as_json_tells_deployments_and_resources(placement: str, deployments: int, embedded: int) -> None:
+    done = run(EAGLERAY, "plan", "--json", "--num-cpus", "2", "--placement", placement, str(EXAMPLES))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert len(document["deployments"]) == deployments
+    assert len(document["embedded"]) == embedded
+    assert document["unplaced"] == {}
+    for deployment in document["deployments"]:
+        assert deployment["placement"] == placement
+        assert 0 < deployment["num_cpus"] <= 2
+        assert deployment["num_gpus"] == 0
+
+
+def test_plan_gives_each_gpu_model_a_share_of_a_gpu(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
+    config = tmp_path / "digits" / "config.pbtxt"
+    config.write_text(config.read_text().replace("KIND_CPU", "KIND_GPU"))
+    without = run(EAGLERAY, "plan", "--json", str(tmp_path))
+    assert without.returncode == 2
+    assert "GPU" in json.loads(without.stdout)["unplaced"]["digits"]
+    done = run(EAGLERAY, "plan", "--json", "--num-gpus", "1", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert all(0 < deployment["num_gpus"] <= 0.5 for deployment in json.loads(done.stdout)["deployments"])
+
+
+def test_plan_names_what_it_cannot_place(broken_repository: Path) -> None:
+    done = run(EAGLERAY, "plan", str(broken_repository))
+    assert done.returncode == 2
+    assert "not placed: broken_config: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["serve"], "--model-repository must be specified"),
+        (["serve", "--no-such-flag"], "No such option"),
+        (["serve", "--model-repository", "/no/such/folder"], "/no/such/folder is not a folder"),
+        (["serve", "--model-repository", str(EXAMPLES), "--http-port", "70000"], "--http-port"),
+        (["serve", "--model-repository", str(EXAMPLES), "--http-port", "http"], "--http-port"),
+        (["serve", "--model-repository", str(EXAMPLES), "--placement", "anywhere"], "--placement"),
+        (["serve", "--model-repository", str(EXAMPLES), "--exit-on-error=maybe"], "--exit-on-error"),
+        (["serve", "--model-repository", str(EXAMPLES), "--load-model", "digits"], "--model-control-mode=explicit"),
+        (["validate"], "REPOSITORIES"),
+        (["validate", "/no/such/folder"], "/no/such/folder"),
+        (["plan", "--placement", "anywhere", str(EXAMPLES)], "--placement"),
+        (["nothing"], "nothing"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_named_and_ends_with_2(arguments: list[str], text: str) -> None:
+    done = run(EAGLERAY, *arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["", "serve", "validate", "plan"])
+def test_help_is_quick(command: str) -> None:
+    def seconds() -> float:
+        started = time.monotonic()
+        done = run(EAGLERAY, *command.split(), "--help")
+        assert done.returncode == 0 and "Usage:" in done.stdout
+        return time.monotonic() - started
+
+    assert min(seconds() for _ in range(3)) < 1.0
+
+
+@pytest.mark.parametrize("command", ["serve --help", "validate --help", f"validate {EXAMPLES / 'digits'}", "version"])
+def test_commands_that_start_nothing_import_no_ray(command: str) -> None:
+    code = (
+        "import sys\nfrom app.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "sys.exit('ray' in sys.modules)"
+    )
+    assert run(sys.executable, "-c", code, *command.split()).returncode == 0
+
+
+def test_version_is_printed() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run(EAGLERAY, "version").stdout)
+
+
+def test_flags_are_spelled_as_tritonserver_spells_them() -> None:
+    text = run(EAGLERAY, "serve", "--help").stdout
+    flags = "model-repository http-port http-address metrics-port model-control-mode load-model strict-readiness"
+    flags += " exit-on-error strict-model-config log-verbose http-max-input-size placement num-cpus ray-address"
+    for flag in flags.split():
+        assert f"--{flag}" in text
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    """A port that this process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(("flag", "purpose"), [("--http-port", "HTTP"), ("--metrics-port", "metrics")])
+def test_taken_port_is_named_with_its_holder(listener: int, flag: str, purpose: str) -> None:
+    ports = {"--http-port": "0", "--metrics-port": "0"} | {flag: str(listener)}
+    flat = [word for pair in ports.items() for word in pair]
+    done = run(EAGLERAY, "serve", "--model-repository", str(EXAMPLES), *flat)
+    assert done.returncode == 1
+    holder = psutil.Process()
+    assert f"port {listener} ({purpose}) is taken by process {holder.pid}, {holder.cmdline()[0]}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@isolated
+def test_second_start_names_the_port_and_the_server_that_holds_it(server: Server) -> None:
+    port = server.address.rpartition(":")[2]
+    done = run(EAGLERAY, "serve", "--model-repository", str(EXAMPLES), "--http-port", port, "--metrics-port", "0")
+    assert done.returncode == 1
+    holder = re.search(rf"port {port} \(HTTP\) is taken by process (\d+), ray::ServeReplica:eagleray:Ingress", done.stderr)
+    assert holder, done.stderr
+    assert int(holder[1]) in server.replica_pids()
+
+
+def start(repository: Path, tmp_path: Path, *flags: str) -> Server:
+    return Server(repository, tmp_path / "log", "--placement", "embedded", "--num-cpus", "2", "--no-dashboard", *flags)
+
+
+def test_sigterm_answers_what_is_under_way_and_stops(digits: Path, tmp_path: Path) -> None:
+    server = start(digits, tmp_path)
+    try:
+        server.wait_ready()
+        assert server.get("/v2/health/ready").status == 200
+        server.stop(signal.SIGTERM)
+        assert "draining" in server.log()
+        assert "Traceback" not in server.log()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("moment", ["starting Ray", r"LOADING"], ids=["ray", "models"])
+def test_sigint_during_the_start_stops_cleanly(digits: Path, tmp_path: Path, moment: str) -> None:
+    server = start(digits, tmp_path)
+    try:
+        server.wait_for(moment)
+        server.stop(signal.SIGINT)
+        assert "Traceback" not in server.log()
+    finally:
+        server.kill()
+
+
+def test_exit_on_error_ends_with_1_when_a_model_is_broken(broken_repository: Path, tmp_path: Path) -> None:
+    server = start(broken_repository, tmp_path, "--exit-on-error=true")
+    try:
+        assert server.exit_code(timeout_s=120) == 1
+        assert "error: failed to load all models: " in server.log()
+        assert "broken_initialize" in server.log()
+        assert "Traceback" not in server.log()
+    finally:
+        server.kill()
+
+
+def test_explicit_mode_loads_what_is_named_and_is_ready(broken_repository: Path, tmp_path: Path) -> None:
+    server = start(
+        broken_repository, tmp_path, "--model-control-mode", "explicit", "--load-model", "digits", "--id", "mine"
+    )
+    try:
+        server.wait_ready()
+        assert server.get("/v2/health/ready").status == 200
+        assert server.get("/v2").json["name"] == "mine"
+        ready = server.post("/v2/repository/index", {"ready": True}).json
+        assert [(row["name"], row["version"]) for row in ready] == [("digits", "1"), ("digits", "2")]
+        printed = re.search(r"curl -s (http://\S+/infer) -d '(.*)'", server.log())
+        assert printed, server.log()
+        curl = Process(["curl", "-s", "--fail", printed[1], "-d", printed[2]], tmp_path / "curl")
+        assert curl.exit_code() == 0
+        assert json.loads(curl.log())["model_name"] == "digits"
+        server.stop()
+    finally:
+        server.kill()
