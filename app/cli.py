@@ -13,7 +13,7 @@ import click
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from app.settings import Settings, environment
+from app.settings import FILE_SETTINGS, Settings, environment
 from repository_loader.overrides import Placement
 
 RUNTIME_ERROR = 1
@@ -48,12 +48,14 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_settings(flags: dict[str, Any]) -> Settings:
-    """Merge flags and environment; paths of local repositories become absolute, since replicas run elsewhere."""
+    """Merge flags and environment; paths become absolute, since replicas run in other folders."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     merged = {**environment(), **given}
     if not merged.get("model_repository"):
         raise click.UsageError("--model-repository must be specified")
     merged["model_repository"] = tuple(os.path.abspath(path) for path in merged["model_repository"])
+    for name in FILE_SETTINGS & merged.keys():
+        merged[name] = os.path.abspath(merged[name]) if merged[name] else ""
     for path in merged["model_repository"]:
         if not Path(path).is_dir():
             raise click.UsageError(f"the model repository {path} is not a folder")

@@ -16,6 +16,19 @@ from app.trace_settings import TraceSettings
 
 _ONE_PER_LINE = frozenset({"http_restricted_api", "grpc_restricted_protocol"})
 
+FILE_SETTINGS = frozenset(
+    {
+        "http_unix_socket",
+        "http_server_cert",
+        "http_server_key",
+        "http_root_cert",
+        "grpc_server_cert",
+        "grpc_server_key",
+        "grpc_root_cert",
+    }
+)
+"""Settings that are paths of files."""
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 

@@ -19,7 +19,19 @@ EXAMPLE_VERSIONS = {
     ("digits_preprocess", "1"),
     ("digits_torch", "1"),
 }
-SMALL = ("async_model", "failing", "flags", "floats", "halves", "lone", "moody", "simple", "slow", "strings", "two_replicas")
+SMALL = (
+    "async_model",
+    "failing",
+    "flags",
+    "floats",
+    "halves",
+    "lone",
+    "moody",
+    "simple",
+    "slow",
+    "strings",
+    "two_replicas",
+)
 
 BROKEN = {
     "broken_backend": "nonesuch",
@@ -45,9 +57,16 @@ def write_examples(root: Path) -> Path:
 
 def write_small_models(root: Path) -> Path:
     """Write the models of the table of cases, and one for each behaviour of the server."""
-    _onnx(root, "simple", _sum_and_difference(), _signature(8, "INT32", "16", ("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1")))
+    _onnx(
+        root,
+        "simple",
+        _sum_and_difference(),
+        _signature(8, "INT32", "16", ("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1")),
+    )
     _onnx(root, "floats", _identity("X", "Y", TensorProto.FLOAT, ["n"]), _signature(0, "FP32", "-1", ("X",), ("Y",)))
-    _onnx(root, "halves", _identity("H", "HO", TensorProto.FLOAT16, ["b", 4]), _signature(4, "FP16", "4", ("H",), ("HO",)))
+    _onnx(
+        root, "halves", _identity("H", "HO", TensorProto.FLOAT16, ["b", 4]), _signature(4, "FP16", "4", ("H",), ("HO",))
+    )
     _onnx(root, "flags", _identity("B", "BO", TensorProto.BOOL, ["b", 4]), _signature(4, "BOOL", "4", ("B",), ("BO",)))
     _python(root, "strings", _ECHO, _signature(8, "STRING", "-1", ("TEXT",), ("TEXT_OUT",)))
     _python(root, "slow", _SLOW, _signature(0, "FP32", "1", ("SECONDS",), ("SLEPT",)))
@@ -66,7 +85,9 @@ def write_broken_models(root: Path) -> Path:
     tensors = _signature(0, "FP32", "4", ("X",), ("Y",))
     _write(root / "broken_onnx/1/model.onnx", b"\xff\xfe" + b"this is no ONNX graph" * 50)
     _write(root / "broken_truncated_onnx/1/model.onnx", good[: len(good) // 2])
-    _write(root / "broken_config/config.pbtxt", 'name: "broken_config"\nbackend: "onnxruntime"\nmax_batch_size: eight\n')
+    _write(
+        root / "broken_config/config.pbtxt", 'name: "broken_config"\nbackend: "onnxruntime"\nmax_batch_size: eight\n'
+    )
     _write(root / "broken_config/1/model.onnx", good)
     _write(root / "broken_no_version/config.pbtxt", 'backend: "onnxruntime"' + tensors)
     _python(root, "broken_import", "import no_such_module_anywhere\n" + _ECHO, tensors)
@@ -108,9 +129,7 @@ def _tensors(max_batch_size: int, taken: tuple[str, str, str], given: tuple[str,
     return "\n".join(lines) + "\n"
 
 
-def _signature(
-    max_batch_size: int, datatype: str, dims: str, inputs: tuple[str, ...], outputs: tuple[str, ...]
-) -> str:
+def _signature(max_batch_size: int, datatype: str, dims: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
     lines = [f"\nmax_batch_size: {max_batch_size}"]
     lines += [f'input {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] }}' for name in inputs]
     lines += [f'output {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] }}' for name in outputs]
@@ -123,7 +142,9 @@ def _ensemble(step: str, tensors: str) -> str:
     return 'platform: "ensemble"' + tensors + scheduling
 
 
-def _model(nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str], type: int, dims: list) -> onnx.ModelProto:
+def _model(
+    nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str], type: int, dims: list
+) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -175,7 +196,9 @@ class TritonPythonModel:
         return responses
 """
 
-_MOODY = _SLOW.replace("max(0.002, float(seconds[0]))", "float(seconds[0])").replace("  # long enough never to run on the event loop", "")
+_MOODY = _SLOW.replace("max(0.002, float(seconds[0]))", "float(seconds[0])").replace(
+    "  # long enough never to run on the event loop", ""
+)
 
 _FAILING = """
 import triton_python_backend_utils as pb_utils

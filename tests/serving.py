@@ -111,6 +111,9 @@ class Process:
         names = [f"{process.pid} {' '.join(process.cmdline())[:100]}" for process in left if process.is_running()]
         assert not names, f"processes that were left behind: {names}"
 
+    def send_signal(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """Stop as a user does; asserts exit code 0 and that nothing is left."""
         started = set(self.descendants())

@@ -5,7 +5,7 @@ Requests to models that are not decoupled are answered in their order; responses
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from app.grpc.call import Call
 from app.grpc.head import GrpcHead
@@ -14,12 +14,10 @@ from app.grpc.status import OK, RESOURCE_EXHAUSTED
 from app.http2.open_connection import OpenConnection
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
+from deployments.lane.wire import GRPC_STREAM
 from protocol.errors import ServingError
 from protocol.grpc_route import read_route
 from protocol.grpc_stream import stream_error
-
-GRPC_STREAM: Final = 2
-"""Wire form: a serialised ModelInferRequest, answered by serialised ModelStreamInferResponses."""
 
 
 class StreamInferCall(Call):

@@ -33,7 +33,9 @@ def example_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", params=PLACEMENTS)
-def server(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """A server on everything; it must stop without leaving a process behind."""
     log = tmp_path_factory.mktemp(request.param) / "log"
     started = Server(repository, log, "--placement", request.param, "--num-cpus", "4", "--no-dashboard")

@@ -44,7 +44,9 @@ def test_requests_of_64_clients_run_at_least_4_at_a_time(
     bodies = set()
     with ExitStack() as stack:
         host, _, port = server.address.rpartition(":")
-        connections = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(CLIENT_COUNT)]
+        connections = [
+            stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(CLIENT_COUNT)
+        ]
         for _ in range(ROUNDS):
             for connection in connections:
                 connection.sendall(sent)

@@ -85,14 +85,16 @@ def deployed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """`serve deploy` of the repository's own file but for its ports; returns the address of HTTP."""
     config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     arguments = config["applications"][0]["args"]
-    arguments["http_port"], arguments["metrics_port"] = free_port(), free_port()
+    arguments |= {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
     path = tmp_path_factory.mktemp("deploy") / "serve_config.yaml"
     path.write_text(yaml.safe_dump(config))
     done = cluster.serve("deploy", str(path))
     assert done.returncode == 0, done.stderr + done.stdout
     wait_until(
-        lambda: (found := statuses(cluster)).keys() == EVERYTHING
-        and all(each == {"RUNNING", "HEALTHY"} for each in found.values()),
+        lambda: (
+            (found := statuses(cluster)).keys() == EVERYTHING
+            and all(each == {"RUNNING", "HEALTHY"} for each in found.values())
+        ),
         "every application RUNNING and every deployment HEALTHY",
         timeout_s=120,
         poll_s=0.5,

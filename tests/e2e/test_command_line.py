@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import isolated
-from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models
-from tests.serving import EAGLERAY, Process, Server, run
+from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
+from tests.serving import EAGLERAY, Process, Server, infer_path, run, tensor
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +85,21 @@ def test_validate_takes_several_repositories(broken_repository: Path, tmp_path: 
 def test_plan_prints_the_deployments_of_the_examples() -> None:
     done = run(EAGLERAY, "plan", "--num-cpus", "2", str(EXAMPLES))
     assert done.returncode == 0, done.stderr
-    for name in ("digits", "digits_pipeline", "digits_postprocess", "digits_preprocess", "digits_torch", "isolated", "v2"):
+    for name in (
+        "digits",
+        "digits_pipeline",
+        "digits_postprocess",
+        "digits_preprocess",
+        "digits_torch",
+        "isolated",
+        "v2",
+    ):
         assert name in done.stdout
 
 
-@pytest.mark.parametrize(("placement", "deployments", "embedded"), [("isolated", 6, 0), ("packed", 1, 0), ("embedded", 0, 6)])
+@pytest.mark.parametrize(
+    ("placement", "deployments", "embedded"), [("isolated", 6, 0), ("packed", 1, 0), ("embedded", 0, 6)]
+)
 def test_plan_as_json_tells_deployments_and_resources(placement: str, deployments: int, embedded: int) -> None:
     done = run(EAGLERAY, "plan", "--json", "--num-cpus", "2", "--placement", placement, str(EXAMPLES))
     assert done.returncode == 0, done.stderr
@@ -186,9 +196,11 @@ def listener() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@pytest.mark.parametrize(("flag", "purpose"), [("--http-port", "HTTP"), ("--metrics-port", "metrics")])
+@pytest.mark.parametrize(
+    ("flag", "purpose"), [("--http-port", "HTTP"), ("--grpc-port", "gRPC"), ("--metrics-port", "metrics")]
+)
 def test_taken_port_is_named_with_its_holder(listener: int, flag: str, purpose: str) -> None:
-    ports = {"--http-port": "0", "--metrics-port": "0"} | {flag: str(listener)}
+    ports = {"--http-port": "0", "--grpc-port": "0", "--metrics-port": "0"} | {flag: str(listener)}
     flat = [word for pair in ports.items() for word in pair]
     done = run(EAGLERAY, "serve", "--model-repository", str(EXAMPLES), *flat)
     assert done.returncode == 1
@@ -200,9 +212,12 @@ def test_taken_port_is_named_with_its_holder(listener: int, flag: str, purpose: 
 @isolated
 def test_second_start_names_the_port_and_the_server_that_holds_it(server: Server) -> None:
     port = server.address.rpartition(":")[2]
-    done = run(EAGLERAY, "serve", "--model-repository", str(EXAMPLES), "--http-port", port, "--metrics-port", "0")
+    others = ("--grpc-port", "0", "--metrics-port", "0")
+    done = run(EAGLERAY, "serve", "--model-repository", str(EXAMPLES), "--http-port", port, *others)
     assert done.returncode == 1
-    holder = re.search(rf"port {port} \(HTTP\) is taken by process (\d+), ray::ServeReplica:eagleray:Ingress", done.stderr)
+    holder = re.search(
+        rf"port {port} \(HTTP\) is taken by process (\d+), ray::ServeReplica:eagleray:Ingress", done.stderr
+    )
     assert holder, done.stderr
     assert int(holder[1]) in server.replica_pids()
 
@@ -211,12 +226,23 @@ def start(repository: Path, tmp_path: Path, *flags: str) -> Server:
     return Server(repository, tmp_path / "log", "--placement", "embedded", "--num-cpus", "2", "--no-dashboard", *flags)
 
 
-def test_sigterm_answers_what_is_under_way_and_stops(digits: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_signal_lets_requests_under_way_be_answered_and_stops(
+    digits: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    shutil.copytree(write_small_models(tmp_path / "small") / "slow", digits / "slow")
     server = start(digits, tmp_path)
     try:
         server.wait_ready()
         assert server.get("/v2/health/ready").status == 200
-        server.stop(signal.SIGTERM)
+        with server.client() as client, server.client() as idle:
+            assert idle.get("/v2/health/live").status == 200
+            client.send("POST", infer_path("slow"), {"inputs": [tensor("SECONDS", "FP32", [1], [2])]})
+            server.statistics("slow")  # the request has been taken
+            server.send_signal(number)
+            answer = client.receive()
+        assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [2.0])
+        assert server.exit_code() == 0
         assert "draining" in server.log()
         assert "Traceback" not in server.log()
     finally:

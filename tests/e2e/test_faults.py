@@ -96,7 +96,7 @@ def test_death_of_a_lone_replica_is_503_until_it_is_back(server: Server) -> None
             assert time.monotonic() < deadline, refused[-1]
     assert pid_of(answer) != old
     assert refused, "no request was refused while there was no replica"
-    for each, readiness in refused:
+    for each, _ in refused:
         assert each.status == 503
         assert each.error == "Request for unknown model: 'lone' version 1 is not at ready state"
         assert "retry-after" in each.headers
@@ -208,7 +208,9 @@ def test_clients_of_a_ready_model_do_not_notice_the_broken_ones(server: Server) 
             assert client.infer("slow", seconds(0)).status == 200
 
 
-@pytest.mark.xfail(reason="a Python model that was quick so far runs on the event loop, and then whatever it does holds it")
+@pytest.mark.xfail(
+    reason="a Python model that was quick so far runs on the event loop, and then whatever it does holds it"
+)
 def test_python_model_that_was_quick_and_becomes_slow_holds_up_no_other(server: Server) -> None:
     with server.client() as client:
         for _ in range(20):

@@ -67,7 +67,8 @@ def test_pipeline_names_the_image_that_it_cannot_read(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "version", "least"), [("digits", "1", 0.88), ("digits", "2", 0.97), ("digits", "", 0.97), ("digits_torch", "", 0.97)]
+    ("model", "version", "least"),
+    [("digits", "1", 0.88), ("digits", "2", 0.97), ("digits", "", 0.97), ("digits_torch", "", 0.97)],
 )
 def test_digits_models_read_held_out_digits(server: Server, model: str, version: str, least: float) -> None:
     images, digits = held_out_images()
@@ -148,7 +149,10 @@ def test_classification_names_the_labels(server: Server) -> None:
     with http_client.InferenceServerClient(server.address) as client:
         answer = client.infer("digits", [given("IMAGE", images[:1], "FP32")], outputs=wanted)
     best = answer.as_numpy("SCORES")[0, 0].decode().split(":")
-    assert (best[1], best[2]) == (str(digits[0]), ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][digits[0]])
+    assert (best[1], best[2]) == (
+        str(digits[0]),
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][digits[0]],
+    )
 
 
 @pytest.mark.parametrize(

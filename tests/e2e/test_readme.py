@@ -34,7 +34,9 @@ def test_makefile_has_the_target(target: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("target", sorted({word for line in commands() for word in line.split()[1:2] if line.startswith("make ")}))
+@pytest.mark.parametrize(
+    "target", sorted({word for line in commands() for word in line.split()[1:2] if line.startswith("make ")})
+)
 def test_makefile_has_what_the_readme_makes(target: str) -> None:
     assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 

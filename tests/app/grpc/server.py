@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.front import GrpcFront
 from app.grpc.options import GrpcOptions
-from app.grpc.stream_infer_call import GRPC_STREAM
+from deployments.lane.wire import GRPC_STREAM
 from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
 
 

@@ -1,0 +1,137 @@
+"""What Eagleray needs of Ray Serve beyond its public API; a Ray that changed any of it fails here, and says what."""
+
+import inspect
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+from ray.serve._private import replica
+from ray.serve._private.common import RunningReplicaInfo
+from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
+from ray.serve._private.request_router.replica_wrapper import RunningReplica as ServesReplica
+from ray.serve._private.request_router.request_router import RequestRouter
+from ray.serve.config import RequestRouterConfig
+from ray.serve.handle import DeploymentHandle
+
+from deployments import replica_directory
+from deployments.serve_internals import LANE_ROUTER, LaneRouter, pin_version
+from tests.serving import environment, run
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_ray_is_of_the_version_that_was_tried() -> None:
+    assert ray.__version__.startswith("2.60."), "try serve_internals.py on this Ray, then change this line"
+
+
+def test_router_hears_of_replicas_through_update_replicas() -> None:
+    assert issubclass(PowerOfTwoChoicesRequestRouter, RequestRouter)
+    assert parameters(RequestRouter.update_replicas) == ["self", "replicas"]
+    assert "_deployment_id" in inspect.getsource(RequestRouter.__init__)
+
+
+@pytest.mark.parametrize("name", ["replica_id", "node_id", "replica_metadata"])
+def test_replica_has(name: str) -> None:
+    assert isinstance(inspect.getattr_static(ServesReplica, name), property)
+
+
+def test_replicas_publish_metadata_to_routers() -> None:
+    assert "replica_metadata" in RunningReplicaInfo.__dataclass_fields__
+    source = inspect.getsource(replica)
+    assert "record_replica_metadata" in source
+
+
+def test_handle_to_what_does_not_exist_yet_can_be_had_and_initialised() -> None:
+    assert {"deployment_name", "app_name", "_check_exists"} <= set(parameters(serve.get_deployment_handle))
+    assert isinstance(inspect.getattr_static(DeploymentHandle, "is_initialized"), property)
+    assert parameters(DeploymentHandle._init) == ["self", "kwargs"]
+    assert parameters(DeploymentHandle.shutdown) == ["self"]
+
+
+def test_version_of_a_deployment_can_be_pinned() -> None:
+    assert {"version", "_internal"} <= set(parameters(serve.Deployment.options))
+
+    @serve.deployment
+    class Anything:
+        pass
+
+    assert pin_version(Anything, "7").version == "7"
+
+
+def test_router_class_is_found_by_its_path() -> None:
+    config = RequestRouterConfig(request_router_class=LANE_ROUTER)
+    assert config.get_request_router_class() is LaneRouter
+
+
+def test_router_publishes_what_it_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[Any, ...]] = []
+    replica_directory.listen("app#model", heard.append)
+    monkeypatch.setattr(PowerOfTwoChoicesRequestRouter, "update_replicas", lambda self, replicas: None)
+    router = object.__new__(LaneRouter)
+    router._deployment_id = SimpleNamespace(app_name="app", name="model")
+    running = SimpleNamespace(
+        replica_id=SimpleNamespace(unique_id="r1"), node_id="n1", replica_metadata={"lane": "/tmp/lane"}
+    )
+    router.update_replicas([running])
+    router.update_replicas([running])
+    router.update_replicas([])
+    replica_directory.forget("app#model")
+    assert heard == [(replica_directory.RunningReplica("r1", "n1", {"lane": "/tmp/lane"}),), ()]
+
+
+LIVE = """
+import json, queue, sys
+import ray
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+from deployments.serve_internals import LANE_ROUTER, pin_version, watch_replicas
+
+class Publishes:
+    def record_replica_metadata(self):
+        return {"lane": "here"}
+
+    def reconfigure(self, user_config):
+        self.config = user_config
+
+    def __call__(self):
+        import os
+        return [os.getpid(), self.config]
+
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+serve.start(proxy_location="Disabled")
+lists = queue.Queue()
+end = watch_replicas("app", "Publishes", lists.put)
+deployment = serve.deployment(Publishes).options(
+    user_config={"value": 1},
+    ray_actor_options={"num_cpus": 0},
+    request_router_config=RequestRouterConfig(request_router_class=LANE_ROUTER),
+)
+first = serve.run(pin_version(deployment, "1").bind(), name="app", route_prefix=None).remote().result()
+replicas = ()
+while not replicas:
+    replicas = lists.get(timeout=30)
+changed = pin_version(deployment.options(user_config={"value": 2}), "1")
+second = serve.run(changed.bind(), name="app", route_prefix=None).remote().result()
+end()
+serve.shutdown()
+ray.shutdown()
+print(json.dumps({"first": first, "second": second, "metadata": [dict(each.metadata) for each in replicas]}))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_watch_hears_of_a_replica_and_a_pinned_deployment_changes_in_place() -> None:
+    done = run(sys.executable, "-c", LIVE, env=environment(RAY_SERVE_LOG_TO_STDERR="0"), timeout_s=150)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["metadata"] == [{"lane": "here"}]
+    (first_pid, first), (second_pid, second) = told["first"], told["second"]
+    assert (first, second) == ({"value": 1}, {"value": 2})
+    assert first_pid == second_pid, "the replica was restarted for a new user_config"
