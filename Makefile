@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: serve test lint bench install clean
+.PHONY: serve test lint bench fuzz install clean
 
 serve: install
 	@exec $(BIN)/eagleray serve --model-repository $(REPOSITORY) $(ARGS)
@@ -26,6 +26,9 @@ lint: install
 
 bench: install
 	$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: install
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 install: $(STAMP)
 

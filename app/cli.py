@@ -13,6 +13,7 @@ import click
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from app.ignored_flags import IGNORED_FLAGS
 from app.settings import FILE_SETTINGS, Settings, environment
 from repository_loader.overrides import Placement
 
@@ -47,6 +48,19 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def ignored_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command accept tritonserver's flags that have no meaning here, with a warning."""
+
+    def warn(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
+        if value:
+            click.echo(f"warning: --{str(parameter.name).replace('_', '-')} has no effect here", err=True)
+
+    for flag in IGNORED_FLAGS:
+        option = click.option(f"--{flag}", hidden=True, multiple=True, expose_value=False, callback=warn)
+        command = option(command)
+    return command
+
+
 def read_settings(flags: dict[str, Any]) -> Settings:
     """Merge flags and environment; paths become absolute, since replicas run in other folders."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
@@ -76,6 +90,7 @@ def main() -> None:
 
 @main.command()
 @settings_options
+@ignored_options
 @click.option("--num-cpus", type=float, default=0.0, help="CPUs that the local Ray gets; 0: all of this machine's.")
 @click.option("--ray-address", default="", help="A running Ray cluster to use ('auto' finds one); empty: start one.")
 @click.option("--dashboard-port", type=int, default=0, help="Port of the Ray dashboard; 0: 8265 or the next free one.")
