@@ -39,7 +39,7 @@ class Ingress:
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
         self._fleet = Fleet(node_id, self._loop, self._routes_changed, self._settings.max_inflight_per_replica)
-        self._host = ModelHost(self._loop, self._fleet, limits)
+        self._host = ModelHost(self._loop, self._fleet, limits, shared=True)
         self.service = _service(self._settings, self._host, self._fleet)
         self._listeners = Listeners(self._settings, self.service, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}

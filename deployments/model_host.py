@@ -28,10 +28,14 @@ Key = tuple[str, int]
 
 
 class ModelHost:
-    """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads."""
+    """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet | None, limits: Limits) -> None:
+    `shared` says that the loop has more to do than to serve one model.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet | None, limits: Limits, *, shared: bool) -> None:
         self._loop = loop
+        self._shared = shared
         self._limits = limits
         self._clock = LoopClock(loop)
         self._present: dict[Key, dict[str, Any]] = {}
@@ -66,7 +70,9 @@ class ModelHost:
         signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
         self.router.set_signatures(signatures)
         try:
-            model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures)
+            model = await loader.load(
+                hosted.package, hosted.specs, self._clock, self.router, signatures, shared=self._shared
+            )
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())
         except ModelLoadError as error:
             self._fail(key, error.reason)

@@ -41,7 +41,6 @@ class GrpcFront:
         self.methods = methods(handlers or {}, options.reflection)
         self.routes = Routes(service.target)
         self.connections: set[OpenConnection] = set()
-        self.stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -88,7 +87,6 @@ class GrpcFront:
 
     async def close(self, timeout_s: float) -> None:
         """Accept nothing new, let every call under way end, close."""
-        self.stopping = True
         if self._server is not None:
             self._server.close()
         if self._sweeper is not None:
@@ -98,7 +96,7 @@ class GrpcFront:
         for connection in tuple(self.connections):
             connection.shut()
         deadline_s = self.loop.time() + timeout_s
-        while any(connection.busy for connection in self.connections) and self.loop.time() < deadline_s:
+        while self.connections and self.loop.time() < deadline_s:
             await asyncio.sleep(0.02)
         for task in tuple(self._tasks):
             task.cancel()

@@ -117,8 +117,6 @@ class GrpcHead:
             key, wanted = restriction
             if metadata.get(b"triton-grpc-protocol-" + key.encode()) != wanted.encode():
                 return self._refuse(UNAVAILABLE, _RESTRICTED % key)
-        if front.stopping:
-            return self._refuse(UNAVAILABLE, "GRPC server is shutting down and has stopped accepting new requests.")
         self.encoding = metadata.get(b"grpc-encoding", b"identity")
         if self.encoding not in ENCODINGS:
             message = f"Compression algorithm '{self.encoding[:64].decode('latin-1')}' is not supported."

@@ -1,5 +1,6 @@
 """Which target an inference request goes to, found by the first bytes of its message."""
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,7 @@ _MAX_ROUTES: Final = 1024
 # Model name and version with their heads, each under 128 bytes: only such are kept.
 _HEAD_BYTES: Final = 260
 _VERSION: Final = 0x12
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 class Routes:
@@ -61,13 +63,12 @@ def parse_version(version: str) -> int:
     """
     if not version:
         return -1
-    digits = version.strip()
-    if not digits.lstrip("+-").isdigit() or len(digits) > 20:
+    if not _INTEGER.fullmatch(version):
         raise InvalidArgument(
             f"failed to get model version from specified version string '{version[:64]}' (details: stol), "
             "version should be an integral value > 0"
         )
-    number = int(digits)
+    number = int(version)
     if number <= 0:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{version[:64]}', "

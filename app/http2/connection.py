@@ -91,6 +91,8 @@ class Http2Connection(OpenConnection):
         if self.closing:
             return
         self._pings.heard = True
+        sender = self.sender
+        sender.corked = True
         try:
             if not self._greeted:
                 data = self._greet(data)
@@ -101,6 +103,9 @@ class Http2Connection(OpenConnection):
             self._feed(data)
         except Http2Error as error:
             self.fail(error)
+        finally:
+            sender.corked = False
+            sender.flush()
 
     def _greet(self, data: bytes) -> bytes:
         data = self._rest + data

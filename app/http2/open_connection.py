@@ -101,7 +101,7 @@ class OpenConnection(asyncio.Protocol):
         self.streams.pop(stream.stream_id, None)
         if self.incomplete:
             self.incomplete.pop(stream, None)
-        if stream.credit_bytes != self.initial_credit_bytes:
+        if self.reservations.active:
             self.reservations.give_back(stream)
         if stream.queued_bytes:
             self.sender.forget(stream)
@@ -125,8 +125,9 @@ class OpenConnection(asyncio.Protocol):
                 del self.incomplete[stream]
                 stream.expired()
         if self.sender.stalled and now_s - self.sender.progress_s > limits.write_timeout_s:
-            self.abort()
-            return
+            self._give_up_sending()
+            if self.closing:
+                return
         action = self._pings.sweep(now_s, bool(self.streams))
         if action == "ping":
             self.sender.write(frames.frame(frames.PING, 0, 0, b"eagleray"))
@@ -138,6 +139,15 @@ class OpenConnection(asyncio.Protocol):
             grace_s = limits.max_connection_age_grace_s
             if grace_s and age_s > limits.max_connection_age_s + grace_s:
                 self.abort()
+
+    def _give_up_sending(self) -> None:
+        """Leave a client that reads nothing; one that only takes nothing of some streams loses those."""
+        if self.sender.blocked:
+            self.abort()
+            return
+        for stream in tuple(self.streams.values()):
+            if stream.queued_bytes:
+                self.reset(stream, frames.CANCEL)
 
     def shut(self, reason: str = "server is shutting down") -> None:
         """Take no new streams, close when those under way have ended."""

@@ -51,6 +51,7 @@ class Sender:
         "_paused",
         "_ready",
         "_transport",
+        "corked",
         "data_sent",
         "initial_window",
         "max_frame_bytes",
@@ -77,6 +78,8 @@ class Sender:
         self.max_frame_bytes = MIN_FRAME_BYTES
         self.queued_bytes = 0
         self.progress_s = 0.0
+        self.corked = False
+        """Whether `flush` will be called without being scheduled."""
         self.data_sent = False
         """Whether HEADERS or DATA have left since the last look; a client's pings are judged by it."""
 
@@ -84,7 +87,7 @@ class Sender:
 
     def write(self, data: bytes) -> None:
         """Send whole frames; they leave at the end of this turn of the loop."""
-        if not self._out:
+        if not self._out and not self.corked:
             self._loop.call_soon(self.flush)
         self._out.append(data)
         self._out_bytes += len(data)
@@ -114,11 +117,12 @@ class Sender:
             or size > self.max_frame_bytes
             or size > self.initial_window + state.window_change
             or state.queue
+            or self._paused
         ):
             return False
         self.window -= size
         out = self._out
-        if not out:
+        if not out and not self.corked:
             self._loop.call_soon(self.flush)
         if size <= 4096 and len(parts) == 1:
             out.append(b"".join((before, parts[0], after)))
@@ -135,6 +139,8 @@ class Sender:
         queue = state.queue
         if queue is None:
             queue = state.queue = deque()
+        if not self.queued_bytes:
+            self.progress_s = self._loop.time()
         for part in parts:
             if len(part):
                 queue.append(part)
@@ -160,8 +166,6 @@ class Sender:
     def _offer(self, state: SendState) -> None:
         if not state.waiting and state.queued_bytes and self.initial_window + state.window_change > 0:
             state.waiting = True
-            if not self._ready:
-                self.progress_s = self._loop.time()
             self._ready.append(state)
         if self._ready:
             self._pump()
@@ -238,6 +242,7 @@ class Sender:
     def pause(self) -> None:
         """The socket's buffer is full."""
         self._paused = True
+        self.progress_s = self._loop.time()
 
     def resume(self) -> None:
         """The socket's buffer has room."""
@@ -250,6 +255,11 @@ class Sender:
     def stalled(self) -> bool:
         """Whether something waits for the peer."""
         return self._paused or self.queued_bytes > 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether everything waits: for the socket, or for the connection's window."""
+        return self._paused or self.window <= 0
 
 
 def headers_frame(stream_id: int, block: bytes, flags: int) -> bytes:

@@ -54,14 +54,20 @@ async def load(
     clock: Clock,
     router: Router,
     step_signatures: Mapping[str, Signature] | None = None,
+    *,
+    shared: bool = False,
 ) -> ModelVersion:
     """Prepare a package on a worker thread and assemble it on the loop's.
+
+    `shared` says that other models, or clients, wait for the same loop: Python models then never run on it, since
+    nothing bounds how long their code takes, however quick it has been.
 
     Raises:
         ModelLoadError: with the reason that the repository index shows.
     """
     prepared = await asyncio.to_thread(prepare, package, specs, clock)
-    return assemble(prepared, clock, router, step_signatures)
+    bounded = package.config.backend != "python" or not shared
+    return assemble(prepared, clock, router, step_signatures, inline_limit_us=INLINE_LIMIT_US if bounded else 0)
 
 
 def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None = None) -> PreparedModel:

@@ -64,6 +64,12 @@ class DynamicBatcher(PoolScheduler):
         super().submit(request)
         self._wake_at(self._requests.next_deadline_ns)
 
+    def _make_room(self) -> bool:
+        cancelled = self._requests.remove_cancelled()
+        for request in cancelled:
+            self._fail_cancelled(request)
+        return bool(cancelled)
+
     def _next_batch(self) -> Batch | None:
         if len(self._requests) < self._hold_count and self._drained is None:
             return None

@@ -80,7 +80,9 @@ class PoolScheduler:
         try:
             self._queue.append(request)
         except Unavailable as error:
-            return self._refuse(request, error)
+            if not self._make_room():
+                return self._refuse(request, error)
+            return self.submit(request)
         self._statistics.pending_count += 1
         if self._pool.idle and not self._dispatch_due:
             self._dispatch_due = True
@@ -99,6 +101,10 @@ class PoolScheduler:
         """Fail the queued requests as a stopping server does."""
         while self._queue:
             self._fail(self._queue.popleft(), Unavailable(STOPPING), OTHER)
+
+    def _make_room(self) -> bool:
+        """Take out of a full queue what need not wait any more; returns whether there was anything."""
+        return False
 
     def _next_batch(self) -> Batch | None:
         """Take the next batch out of the queue, or None when nothing shall run now."""

@@ -189,6 +189,13 @@ def test_refused_requests(changes: dict[str, str | None], expected: dict[str, st
     asyncio.run(run())
 
 
+@on_loop
+async def test_the_longest_timeout() -> None:
+    wire = Wire()
+    got = await wire.send(wire.headers(1, grpc_timeout="99999999H"), data(1, BODY, end=True))
+    assert wire.status(got)["grpc-status"] == "0"
+
+
 @pytest.mark.parametrize("content_type", ["application/grpc", "application/grpc+proto", "application/grpc;a=b"])
 def test_content_types(content_type: str) -> None:
     async def run() -> None:

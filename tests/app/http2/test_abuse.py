@@ -191,11 +191,32 @@ def test_a_message_must_arrive_in_time() -> None:
     assert reset_codes(wire.sweep(2.0)) == {1: frames.CANCEL}
 
 
-def test_a_client_that_takes_nothing_of_its_answer_is_left() -> None:
-    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 10})
+@pytest.mark.parametrize("window", [0, 10])
+def test_a_client_that_takes_nothing_of_an_answer_loses_it(window: int) -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: window})
     wire.send(wire.request(1, b"x" * 100))
-    wire.sweep(119.0)
+    assert reset_codes(wire.sweep(119.0)) == {}
     wire.send(frames.window_update(1, 10))
+    assert reset_codes(wire.sweep(119.0)) == {}
+    assert reset_codes(wire.sweep(2.0)) == {1: frames.CANCEL}
+    assert not wire.transport.closed
+
+
+def test_a_client_that_reads_nothing_at_all_is_left() -> None:
+    wire = Wire()
+    wire.send(wire.request(1))
+    wire.connection.pause_writing()
+    wire.sweep(119.0)
+    assert not wire.transport.closed
+    wire.sweep(2.0)
+    assert wire.transport.closed
+
+
+def test_a_client_that_opens_no_window_at_all_is_left() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    wire.application.streams[0].answer(bytes(100_000))
     wire.sweep(119.0)
     assert not wire.transport.closed
     wire.sweep(2.0)

@@ -89,6 +89,17 @@ def test_does_not_write_while_the_socket_is_full() -> None:
     assert bodies(wire.send()) == {1: BIG}
 
 
+def test_an_answer_waits_while_the_socket_is_full() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    wire.connection.pause_writing()
+    wire.application.streams[0].answer(b"small")
+    assert bodies(wire.send()) == {}
+    wire.connection.resume_writing()
+    assert bodies(wire.send()) == {1: b"small"}
+
+
 def test_large_answers_leave_in_portions() -> None:
     wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 30, frames.SETTINGS_MAX_FRAME_SIZE: 1 << 20})
     wire.send(frames.window_update(0, 1 << 30))

@@ -258,3 +258,19 @@ def test_held_scheduler_starts_when_enough_requests_are_queued(monkeypatch):
 )
 def test_plain_models_are_told_from_those_with_policies(batching, expected):
     assert needs_policies(config_of(f"dynamic_batching {{ {batching} }}").dynamic_batching, 8) is expected
+
+
+def test_clients_that_have_gone_make_room_in_a_full_queue():
+    bench = Bench("default_queue_policy { max_queue_size: 2 }")
+    free = bench.occupy()
+    gone = [bench.submit("gone 0"), bench.submit("gone 1")]
+    for request in gone:
+        bench.batcher.cancel(request)
+    bench.submit("new 0")
+    bench.submit("new 1")
+    bench.submit("refused")
+    bench.clock.run()
+    free()
+    assert bench.running == [["new 0", "new 1"]]
+    assert bench.statistics.failures[CANCELED] == 2
+    assert bench.statistics.pending_count == 0
