@@ -115,6 +115,7 @@ class _Link:
         self.lane: LaneClient | None = None
         self.lost = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.statistics: Any = None
 
 
 class Fleet:
@@ -253,19 +254,22 @@ class Fleet:
             return None
         return versions.get(version if version != -1 else max(versions))
 
-    async def snapshots(self, timeout_s: float = 2.0) -> list[Any]:
-        """Ask every replica for its statistics; one that does not answer in time is left out."""
-        futures: list[asyncio.Future[Any]] = []
-        for lane in tuple(self._links):
+    async def snapshots(self, timeout_s: float = 1.0) -> list[Any]:
+        """Ask every replica for its statistics; one that does not answer in time stands with what it said last."""
+        futures: dict[asyncio.Future[Any], _Link] = {}
+        for lane, link in tuple(self._links.items()):
             future: asyncio.Future[Any] = self._loop.create_future()
             lane.control(partial(_resolve, future))
-            futures.append(future)
+            futures[future] = link
         if not futures:
             return []
         done, pending = await asyncio.wait(futures, timeout=timeout_s)
         for future in pending:
             future.cancel()
-        return [future.result() for future in done if future.result() is not None]
+        for future in done:
+            if future.result() is not None:
+                futures[future].statistics = future.result()
+        return [link.statistics for link in futures.values() if link.statistics is not None]
 
     async def close(self) -> None:
         """Close every lane."""

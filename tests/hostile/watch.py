@@ -1,0 +1,82 @@
+"""What must hold after every hostile request: the processes live, and good requests over both protocols are answered."""
+
+import re
+from collections.abc import Iterable
+
+import grpc
+import psutil
+from tritonclient.grpc import service_pb2 as pb
+
+from tests.serving import Client, infer_path, tensor
+
+PRIVATE = re.compile(
+    rb"Traceback|File \"|\.py\b|0x[0-9a-f]{8}|/tmp/|/home/|/root/|/usr/|/dev/shm|site-packages|object at |"
+    rb"\b[A-Z]\w*(?:Error|Exception)\b|eagleray_|RAY_"
+)
+"""Found in no answer: a path, a key, a class of ours or Python's, the text of an exception."""
+
+MAX_ERROR_BYTES = 1024
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+_VALUES = list(range(16))
+_BODY = {"inputs": [tensor(name, "INT32", [1, 16], _VALUES) for name in ("INPUT0", "INPUT1")]}
+_RAW = b"".join(value.to_bytes(4, "little") for value in _VALUES)
+_MESSAGE = pb.ModelInferRequest(
+    model_name="simple",
+    inputs=[{"name": name, "datatype": "INT32", "shape": [1, 16]} for name in ("INPUT0", "INPUT1")],
+    raw_input_contents=[_RAW, _RAW],
+)
+_KINDS = ("ray::ServeReplica", "ray::ServeController", "ray::ProxyActor")
+
+
+def serving_processes(pid: int) -> list[psutil.Process]:
+    """Return a server's first process and those below it that serve."""
+    root = psutil.Process(pid)
+    found = [root]
+    for process in root.children(recursive=True):
+        try:
+            title = " ".join(process.cmdline())
+        except psutil.NoSuchProcess:
+            continue
+        if title.startswith(_KINDS) or "raylet" in title.split(" ")[0] or "gcs_server" in title.split(" ")[0]:
+            found.append(process)
+    return found
+
+
+class Watch:
+    """A server's processes, and a good client of each protocol with a connection that it keeps."""
+
+    def __init__(self, address: str, grpc_address: str, pids: Iterable[int]) -> None:
+        self.address = address
+        self.grpc_address = grpc_address
+        self.processes = [process for pid in pids for process in serving_processes(pid)]
+        self._client = Client(address, timeout_s=10.0)
+        self.channel = grpc.insecure_channel(grpc_address)
+        self._infer = self.channel.unary_unary(
+            INFER,
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelInferResponse.FromString,
+        )
+
+    def close(self) -> None:
+        self._client.__exit__()
+        self.channel.close()
+
+    def dead(self) -> list[int]:
+        """Return the processes that are no longer there."""
+        return [p.pid for p in self.processes if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE]
+
+    def assert_well(self) -> None:
+        """Fail unless all processes live and good requests are answered."""
+        assert not self.dead(), f"processes that died: {self.dead()}"
+        answer = self._client.request("POST", infer_path("simple"), _BODY)
+        assert answer.status == 200, answer.body[:500]
+        assert answer.json["outputs"][1]["data"] == [0] * 16
+        response = self._infer(_MESSAGE, timeout=10.0)
+        assert response.raw_output_contents[1] == bytes(64)
+
+
+def grpc_address(log: str) -> str:
+    """Return the address that a server has printed."""
+    found = re.search(r"gRPC\s+(\S+)", log)
+    assert found, log
+    return found[1]
