@@ -24,8 +24,10 @@ EXAMPLES = Path(__file__).parents[1] / "examples/model_repository"
 QUICK_DURATION_S = 2.0
 TABLE_WIDTH = 190
 
-Key = tuple[str, str, str, int]
-"""Placement, server, model and number of clients of a run."""
+Work = tuple[str, str, int]
+"""Model, protocol and number of clients of a run."""
+Key = tuple[str, str, Work]
+"""Placement, server and work of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,6 @@ class Settings:
     home: Home
     rounds: int
     duration_s: float
-    protocol: str
     triton_port: int
     eagleray_port: int
     eagleray_command: str | None
@@ -49,38 +50,39 @@ def measure_rows(settings: Settings, rows: list[Row]) -> list[Comparison]:
             mine = [row for row in rows if row.placement == placement]
             ours, theirs = models_of(mine)
             home, template = settings.home, settings.eagleray_command
-            grpc = settings.protocol == "grpc"
-            servers = [
-                ("triton", triton(home, theirs, settings.triton_port), {(r.triton_model, r.concurrency) for r in mine}),
+            servers: list[tuple[str, Peer, set[Work]]] = [
+                (
+                    "triton",
+                    triton(home, theirs, settings.triton_port),
+                    {(row.triton_model, row.protocol, row.concurrency) for row in mine},
+                ),
                 (
                     "eagleray",
-                    eagleray(home, home.models, placement, ours, settings.eagleray_port, template, grpc),
-                    {(row.model, row.concurrency) for row in mine},
+                    eagleray(home, home.models, placement, ours, settings.eagleray_port, template),
+                    {(row.model, row.protocol, row.concurrency) for row in mine},
                 ),
             ]
             # Who comes first changes from round to round, so that a machine that slows down favours nobody.
             for name, peer, work in servers if round_number % 2 == 0 else reversed(servers):
                 click.echo(f"round {round_number + 1}: {placement}: {name}", err=True)
                 with peer:
-                    for model, concurrency in sorted(work):
-                        measured = measure(settings, peer, model, concurrency)
-                        runs[placement, name, model, concurrency].append(measured)
+                    for what in sorted(work):
+                        runs[placement, name, what].append(measure(settings, peer, *what))
     return [
         Comparison(
             row,
-            settings.protocol,
-            runs[row.placement, "eagleray", row.model, row.concurrency],
-            runs[row.placement, "triton", row.triton_model, row.concurrency],
+            runs[row.placement, "eagleray", (row.model, row.protocol, row.concurrency)],
+            runs[row.placement, "triton", (row.triton_model, row.protocol, row.concurrency)],
         )
         for row in rows
     ]
 
 
-def measure(settings: Settings, peer: Peer, model: str, concurrency: int) -> Run:
+def measure(settings: Settings, peer: Peer, model: str, protocol: str, concurrency: int) -> Run:
     home = settings.home
-    measured = run(peer, model, settings.protocol, concurrency, settings.duration_s, home.models, home.bodies)
+    measured = run(peer, model, protocol, concurrency, settings.duration_s, home.models, home.bodies)
     click.echo(
-        f"  {model} with {concurrency} clients: {measured.throughput:,.0f} requests/s, "
+        f"  {model} by {protocol} with {concurrency} clients: {measured.throughput:,.0f} requests/s, "
         f"{measured.server_cpu_us:,.0f} µs CPU each, {measured.stray_cores:.2f} cores busy otherwise",
         err=True,
     )
@@ -90,9 +92,7 @@ def measure(settings: Settings, peer: Peer, model: str, concurrency: int) -> Run
 def measure_startups(settings: Settings, placements: list[str]) -> list[Startup]:
     def start(placement: str) -> Startup:
         port, template = settings.eagleray_port, settings.eagleray_command
-        return measure_startup(
-            placement, lambda: eagleray(settings.home, EXAMPLES, placement, [], port, template, grpc=False)
-        )
+        return measure_startup(placement, lambda: eagleray(settings.home, EXAMPLES, placement, [], port, template))
 
     return [start(placement) for _ in range(settings.rounds) for placement in placements]
 
@@ -100,7 +100,6 @@ def measure_startups(settings: Settings, placements: list[str]) -> list[Startup]
 def as_json(settings: Settings, comparisons: list[Comparison], startups: list[Startup]) -> str:
     document = {
         "machine": {"cpu_count": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "protocol": settings.protocol,
         "duration_s": settings.duration_s,
         "rows": [
             {
@@ -137,7 +136,7 @@ def split_choice(_: click.Context, parameter: click.Parameter, value: str) -> li
     help="Placements to measure, with commas between.",
 )
 @click.option("--model", "models", multiple=True, help="Measure only this model of Eagleray; may be repeated.")
-@click.option("--protocol", type=click.Choice(sorted(LOAD_GENERATORS)), default="http", show_default=True)
+@click.option("--protocol", type=click.Choice(sorted(LOAD_GENERATORS)), help="Measure only this protocol.")
 @click.option("--duration", "duration_s", default=6.0, show_default=True, help="Seconds for each measurement.")
 @click.option("--quick", is_flag=True, help="One short round; floors are shown, and not enforced.")
 @click.option("--startup/--no-startup", default=True, show_default=True, help="Also measure start to ready.")
@@ -150,7 +149,7 @@ def main(
     rounds: int,
     placements: list[str],
     models: tuple[str, ...],
-    protocol: str,
+    protocol: str | None,
     duration_s: float,
     quick: bool,
     startup: bool,
@@ -164,13 +163,17 @@ def main(
     if quick:
         rounds, duration_s = 1, QUICK_DURATION_S
     home = Home.from_environment()
-    settings = Settings(home, rounds, duration_s, protocol, triton_port, eagleray_port, eagleray_command)
-    rows = [row for row in ROWS if row.placement in placements and (not models or row.model in models)]
+    settings = Settings(home, rounds, duration_s, triton_port, eagleray_port, eagleray_command)
+    rows = [
+        row
+        for row in ROWS
+        if row.placement in placements and (not models or row.model in models) and protocol in (None, row.protocol)
+    ]
     comparisons: list[Comparison] = []
     startups: list[Startup] = []
     try:
         if with_rows:
-            prepare(home, {LOAD_GENERATORS[protocol]})
+            prepare(home, {LOAD_GENERATORS[row.protocol] for row in rows})
             write_models(home.models)
             comparisons = measure_rows(settings, rows)
         if startup:

@@ -168,7 +168,7 @@ def triton(home: Home, models: Sequence[str], port: int) -> Peer:
 
 
 def eagleray(
-    home: Home, repository: Path, placement: str, models: Sequence[str], port: int, template: str | None, grpc: bool
+    home: Home, repository: Path, placement: str, models: Sequence[str], port: int, template: str | None
 ) -> Peer:
     """Eagleray with the named models, or with all of the repository when none is named.
 
@@ -181,7 +181,7 @@ def eagleray(
     else:
         command = [str(Path(sys.executable).with_name("eagleray")), "serve", "--model-repository", str(repository)]
         command += ["--placement", placement, "--http-port", str(port), "--metrics-port", str(port + 2)]
-        command += ["--grpc-port", str(port + 1)] if grpc else []
+        command += ["--grpc-port", str(port + 1)]
     if models:
         command += ["--model-control-mode", "explicit"]
         for model in models:

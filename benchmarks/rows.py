@@ -11,8 +11,9 @@ BATCHED_CONCURRENCY = 64
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model of Eagleray, in one placement, with so many clients, beside one model of Triton."""
+    """One model of Eagleray, in one placement, by one protocol, with so many clients, beside one model of Triton."""
 
+    protocol: str
     placement: str
     model: str
     triton_model: str
@@ -21,18 +22,29 @@ class Row:
     """The least throughput, as a multiple of Triton's; None for rows that only inform."""
 
 
-def rows_of(placement: str, model: str, triton_model: str, floors: dict[int, float | None]) -> list[Row]:
-    """Return a row for each number of clients, given with its floor."""
-    return [Row(placement, model, triton_model, concurrency, floor) for concurrency, floor in floors.items()]
+def rows_of(protocol: str, placement: str, models: str, floors: dict[int, float | None]) -> list[Row]:
+    """Return a row for each number of clients, given with its floor; `models` is ours, or ours/Triton's."""
+    model, _, triton_model = models.partition("/")
+    return [
+        Row(protocol, placement, model, triton_model or model, concurrency, floor)
+        for concurrency, floor in floors.items()
+    ]
 
 
 # Triton's package has no ONNX backend: its mlp_py runs the same file with ONNX Runtime.
 ROWS = (
-    *rows_of("isolated", "mlp_onnx", "mlp_py", {1: 1.2, 16: 1.5, 64: 1.2}),
-    *rows_of("isolated", "mlp_py", "mlp_py", {1: 1.0, 16: 1.0, 64: 1.0}),
-    *rows_of("isolated", "identity_img", "identity_img", {1: None, 8: None}),
-    *rows_of("embedded", "mlp_onnx", "mlp_py", {1: 1.7, 16: 2.0, 64: 2.0}),
-    *rows_of("packed", "ensemble_py", "ensemble_py", {1: 1.5, 16: 1.5, 64: 1.5}),
+    *rows_of("http", "isolated", "mlp_onnx/mlp_py", {1: 1.2, 16: 1.5, 64: 1.2}),
+    *rows_of("http", "isolated", "mlp_py", {1: 1.0, 16: 1.0, 64: 1.0}),
+    *rows_of("http", "isolated", "identity_img", {1: 1.0, 8: 1.0}),
+    *rows_of("grpc", "isolated", "mlp_onnx/mlp_py", {1: 1.1, 16: 1.3, 64: 1.2}),
+    *rows_of("grpc", "isolated", "identity_img", {1: 1.0, 8: 1.0}),
+    *rows_of("http", "embedded", "mlp_onnx/mlp_py", {1: 1.7, 16: 2.0, 64: 2.0}),
+    *rows_of("http", "embedded", "identity_img", {1: 1.0, 8: 1.0}),
+    *rows_of("grpc", "embedded", "mlp_onnx/mlp_py", {1: 1.3, 16: 1.5, 64: 1.6}),
+    *rows_of("grpc", "embedded", "identity_img", {1: 1.0, 8: 1.0}),
+    *rows_of("http", "packed", "ensemble_py", {1: 1.5, 16: 1.5, 64: 1.5}),
+    *rows_of("http", "packed", "identity_img", {1: 1.0, 8: 1.0}),
+    *rows_of("grpc", "packed", "identity_img", {1: 1.0, 8: 1.0}),
 )
 
 

@@ -20,7 +20,6 @@ class Comparison:
     """All runs of a row, by server."""
 
     row: Row
-    protocol: str
     eagleray: Sequence[Run]
     triton: Sequence[Run]
 
@@ -87,7 +86,7 @@ def print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
             for batch in (mean_batch(comparison.eagleray), mean_batch(comparison.triton))
         )
         floor = "-" if row.floor is None else f"{row.floor:.1f}"
-        cells = [name, comparison.protocol, row.placement, str(row.concurrency), *pairs, batches]
+        cells = [name, row.protocol, row.placement, str(row.concurrency), *pairs, batches]
         table.add_row(*cells, f"{comparison.ratio:.2f}", floor, verdict(comparison))
     console.print(table)
 

@@ -13,9 +13,9 @@ class Http2Limits:
     """
 
     max_connections: int = 4096
-    max_concurrent_streams: int = 1024
+    max_concurrent_streams: int = 256
     """grpc clients queue what is above it; anyone else gets REFUSED_STREAM."""
-    initial_window_bytes: int = 256 << 10
+    initial_window_bytes: int = 1 << 20
     """Receive window of a new stream; not under 65,535."""
     max_frame_bytes: int = 1 << 20
     """Largest frame that a client may send: fewer frames per tensor."""

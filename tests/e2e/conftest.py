@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.repositories import write_everything, write_examples
+from tests.hostile.http_case import FLAGS
+from tests.hostile.watch import Watch, grpc_address
+from tests.repositories import write_everything, write_examples, write_small_models
 from tests.serving import Server
 
 PLACEMENTS = ("isolated", "packed", "embedded")
@@ -41,6 +43,22 @@ def server(
     started = Server(repository, log, "--placement", request.param, "--num-cpus", "4", "--no-dashboard")
     try:
         yield started.wait_ready()
+        started.stop()
+    finally:
+        started.kill()
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    """A server with small limits and short times, for what no well-meaning client sends, and good clients of it."""
+    repository = write_small_models(tmp_path_factory.mktemp("hostile"))
+    log = tmp_path_factory.mktemp("hostile-log") / "log"
+    started = Server(repository, log, "--placement", "embedded", "--num-cpus", "4", "--no-dashboard", *FLAGS)
+    try:
+        started.wait_ready()
+        watch = Watch(started.address, grpc_address(started.log()), [started.pid])
+        yield watch
+        watch.close()
         started.stop()
     finally:
         started.kill()

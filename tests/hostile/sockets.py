@@ -34,7 +34,7 @@ def exchange(
         for piece in pieces:
             if isinstance(piece, float):
                 until = min(time.monotonic() + piece, deadline)
-                _listen(sock, wire, until, lambda wire: False)
+                _listen(sock, wire, until, complete)
             else:
                 _send(sock, piece, wire, deadline, complete)
             if wire.closed or complete(wire):
@@ -42,7 +42,7 @@ def exchange(
         if linger and not wire.closed:
             sock.shutdown(socket.SHUT_WR)
         _listen(sock, wire, deadline, complete)
-        if not wire.closed and complete(wire):
+        if not linger and not wire.closed and complete(wire):
             # A connection that is to be closed is closed right after the answer.
             _listen(sock, wire, time.monotonic() + 0.02, lambda wire: False)
     return wire
