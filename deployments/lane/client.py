@@ -87,6 +87,7 @@ class LaneClient(FrameProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand back every call that was not answered."""
         self.open = False
+        self.forget_arenas()
         calls, self.calls = list(self.calls.values()), {}
         controls, self._controls = list(self._controls.values()), {}
         for answer in controls:
@@ -130,19 +131,29 @@ class LaneClient(FrameProtocol):
         self._controls[call_id] = answer
         self.send(Kind.CONTROL, call_id, size=0)
 
+    def _release_unread(self) -> None:
+        if self.shared_offset >= 0:
+            self.release(self.shared_offset)
+
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
         """Hand an answer to the sink that waits for it."""
         if kind == Kind.RESPONSE:
             if flags & FINAL:
                 entry = self.calls.pop(call, None)
                 if entry is None:
+                    self._release_unread()
                     return
                 self.inflight_bytes -= entry.size
             else:
                 entry = self.calls.get(call)
                 if entry is None:
+                    self._release_unread()
                     return
                 entry.delivered = True
+            if self.shared_offset >= 0:
+                # Whoever writes it to a client may take its time; the place is needed again.
+                body = bytes(body)
+                self.release(self.shared_offset)
             entry.sink.on_response(None if json_length == NO_JSON_LENGTH else json_length, (body,), bool(flags & FINAL))
         elif kind == Kind.ERROR:
             entry = self.calls.pop(call, None)

@@ -159,6 +159,7 @@ class Fleet:
             try:
                 if address.node_id == self._node_id:
                     await self._loop.create_unix_connection(partial(_same, lane), address.unix_path)
+                    lane.share()
                 else:
                     await self._loop.create_connection(partial(_same, lane), address.tcp_host, address.tcp_port)
             except OSError as error:

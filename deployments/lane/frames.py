@@ -4,7 +4,8 @@
          0     4  length       of the whole frame, header included
          4     4  call         the id of the call the frame belongs to, 0 for none
          8     1  kind         one of `Kind`
-         9     1  flags        REQUEST: the wire form of the body; answers: `FINAL` on the last of a call
+         9     1  flags        REQUEST: the wire form of the body; answers: `FINAL` on the last of a call;
+                               any: `SHARED` when the body lies in the sender's arena and only its place is here
         10     2  number       REQUEST: index in the peer's model table; ERROR: gRPC code; CONTROL: topic
         12     4  json_length  of a v2 body's JSON header, `NO_JSON_LENGTH` when the whole body is JSON
 
@@ -12,18 +13,29 @@ All integers are little-endian.
 """
 
 import asyncio
+import logging
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, cast
 
+from deployments.lane.arena import Arena, ArenaError, open_arena
+
+logger = logging.getLogger(__name__)
+
 Buffer = bytes | memoryview
 
 HEADER: Final = struct.Struct("<IIBBHI")
 HEADER_SIZE: Final = HEADER.size
+_OFFSET: Final = struct.Struct("<Q")
 NO_JSON_LENGTH: Final = 0xFFFFFFFF
 FINAL: Final = 1
+SHARED: Final = 0x80
+PLACE: Final = struct.Struct("<QQ")
+"""Offset and size of a body in an arena."""
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
+# From this size on a body goes through shared memory, where both sides are on one node.
+_SHARE_BYTES: Final = 1 << 17
 # Above this size a frame is gathered in a buffer of its own, below it reads are joined.
 _LARGE_FRAME_BYTES: Final = 1 << 16
 # Up to this many bytes, what one turn of the loop sends leaves in one joined write.
@@ -45,6 +57,12 @@ class Kind(IntEnum):
     """Client to server, and back with the same call id: a question about statistics, as JSON."""
     REGIONS = 9
     """Client to server, on one node only: the shared-memory regions that clients registered, as JSON."""
+    ARENA = 10
+    """The path of the sender's arena, once, before it is used."""
+    ARENA_OPEN = 11
+    """The receiver has mapped the sender's arena."""
+    RELEASE = 12
+    """A body in the receiver's arena is no longer looked at: its offset."""
     GOAWAY = 8
     """Server to client: finish what is under way, send nothing new."""
 
@@ -64,6 +82,12 @@ class FrameProtocol(asyncio.Protocol):
         self._large_filled = 0
         self._out: list[Buffer] = []
         self._out_bytes = 0
+        self._may_share = False
+        self._arena: Arena | None = None
+        self._arena_open = False
+        self._peer_arena: memoryview | None = None
+        self.shared_offset = -1
+        """Where the body that `frame_received` is given lies in the peer's arena, -1 for one that came by socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -73,7 +97,8 @@ class FrameProtocol(asyncio.Protocol):
         """Hand every complete frame to `frame_received`."""
         try:
             self._feed(data)
-        except LaneProtocolError:
+        except (LaneProtocolError, ArenaError) as error:
+            logger.warning("a lane is closed: %s", error)
             self.abort()
 
     def _feed(self, data: bytes) -> None:
@@ -92,8 +117,16 @@ class FrameProtocol(asyncio.Protocol):
                     self._start_large(length, data, offset)
                     return
                 break
-            self.frame_received(kind, flags, number, call, json_length, data[offset + HEADER_SIZE : offset + length])
+            body: Buffer = data[offset + HEADER_SIZE : offset + length]
             offset += length
+            if kind >= Kind.ARENA:
+                self._take_arena(kind, body)
+                continue
+            if flags & SHARED:
+                body, flags = self._find(body), flags ^ SHARED
+            else:
+                self.shared_offset = -1
+            self.frame_received(kind, flags, number, call, json_length, body)
         self._rest = data[offset:] if offset < end else b""
 
     def _start_large(self, length: int, data: bytes, offset: int) -> None:
@@ -112,6 +145,7 @@ class FrameProtocol(asyncio.Protocol):
             return b""
         self._large = None
         _, call, kind, flags, number, json_length = HEADER.unpack_from(large, 0)
+        self.shared_offset = -1
         self.frame_received(kind, flags, number, call, json_length, memoryview(large)[HEADER_SIZE:])
         return data[taken:]
 
@@ -131,12 +165,71 @@ class FrameProtocol(asyncio.Protocol):
         json_length: int = NO_JSON_LENGTH,
     ) -> None:
         """Queue one frame whose body is `parts`, `size` bytes in all; it leaves at the end of this loop turn."""
+        if size >= _SHARE_BYTES and self._may_share and (kind == Kind.REQUEST or kind == Kind.RESPONSE):
+            place = self._share(parts, size)
+            if place:
+                parts, size, flags = (place,), PLACE.size, flags | SHARED
         out = self._out
         if not out:
             self._loop.call_soon(self.flush)
         out.append(HEADER.pack(HEADER_SIZE + size, call, kind, flags, number, json_length))
         out.extend(parts)
         self._out_bytes += size
+
+    def share(self) -> None:
+        """Let large bodies go through shared memory; the peer is on this node."""
+        self._may_share = True
+
+    def _share(self, parts: Iterable[Buffer], size: int) -> bytes:
+        """Put a body into the arena and return its place, empty when it has to go by socket."""
+        if self._arena is None:
+            try:
+                self._arena = Arena()
+            except ArenaError as error:
+                logger.info("large bodies go by socket: %s", error)
+                self._may_share = False
+                return b""
+            path = self._arena.path.encode()
+            self.send(Kind.ARENA, 0, (path,), size=len(path))
+        if not self._arena_open:
+            return b""
+        offset = self._arena.put(parts, size)
+        return b"" if offset is None else PLACE.pack(offset, size)
+
+    def _find(self, place: Buffer) -> memoryview:
+        """Return the body that lies at a place in the peer's arena."""
+        if self._peer_arena is None or len(place) != PLACE.size:
+            raise LaneProtocolError("a place in an arena that is not there")
+        offset, size = PLACE.unpack(place)
+        if offset + size > len(self._peer_arena):
+            raise LaneProtocolError("a place outside of the arena")
+        self.shared_offset = offset
+        return self._peer_arena[offset : offset + size]
+
+    def _take_arena(self, kind: int, body: Buffer) -> None:
+        if not self._may_share:
+            raise LaneProtocolError("shared memory was not agreed on")
+        if kind == Kind.ARENA and self._peer_arena is None:
+            self._peer_arena = open_arena(bytes(body).decode("utf-8", "replace"))
+            self.send(Kind.ARENA_OPEN, 0, size=0)
+        elif kind == Kind.ARENA_OPEN and self._arena is not None:
+            self._arena.unlink()
+            self._arena_open = True
+        elif kind == Kind.RELEASE and self._arena is not None and len(body) == _OFFSET.size:
+            self._arena.release(_OFFSET.unpack(body)[0])
+        else:
+            raise LaneProtocolError(f"unexpected frame of kind {kind}")
+
+    def release(self, offset: int) -> None:
+        """Tell the peer that the body at `offset` of its arena is no longer looked at."""
+        self.send(Kind.RELEASE, 0, (_OFFSET.pack(offset),), size=_OFFSET.size)
+
+    def forget_arenas(self) -> None:
+        """Let the memory go, once the last body in it is forgotten; the connection is gone."""
+        if self._arena is not None:
+            self._arena.unlink()
+        self._arena = self._peer_arena = None
+        self._may_share = False
 
     def flush(self) -> None:
         """Write what is queued."""

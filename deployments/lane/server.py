@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -118,6 +119,7 @@ class LaneServerConnection(FrameProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the client will not hear of."""
         self._server.connections.discard(self)
+        self.forget_arenas()
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         inflight, self.inflight = self.inflight, {}
@@ -155,32 +157,46 @@ class LaneServerConnection(FrameProtocol):
         assert self._hello_timer is not None
         self._hello_timer.cancel()
         self._welcome = True
+        assert self._transport is not None
+        if self._transport.get_extra_info("socket").family == socket.AF_UNIX:
+            self.share()
         self._server.connections.add(self)
         self.send_table()
 
     def _take_request(self, number: int, call: int, wire: int, json_length: int, body: Buffer) -> None:
+        offset = self.shared_offset
+        if not self._submit(number, call, wire, json_length, body, offset) and offset >= 0:
+            self.release(offset)
+
+    def _submit(self, number: int, call: int, wire: int, json_length: int, body: Buffer, offset: int) -> bool:
+        """Decode and submit; answers and returns False when that is not possible."""
         models = self._server.models
         model = models[number] if number < len(models) else None
         if model is None:
             self._send_error(call, Unavailable("the model has been unloaded"))
-            return
+            return False
         try:
             codec = model.codecs[wire]
             request = codec.decode(
-                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, codec)
+                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, codec, offset)
             )
         except ServingError as error:
             self._send_error(call, error)
-            return
+            return False
         except Exception:
             logger.exception("a request could not be decoded")
             self._send_error(call, Internal("the request could not be decoded"))
-            return
+            return False
         self.inflight[call] = (model, request)
         model.submit_request(request)
+        return True
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
-        call, codec = request.context
+        call, codec, offset = request.context
+        if offset >= 0 and (not isinstance(result, InferResponse) or result.final):
+            # After this reply nobody looks at the request; outputs that are views on it have been copied by then,
+            # since what is sent below is written, or lies in the arena, before the client hears of the release.
+            self._loop.call_soon(self._release_late, offset)
         if call not in self.inflight:
             return
         if isinstance(result, InferResponse):
@@ -205,6 +221,10 @@ class LaneServerConnection(FrameProtocol):
                 return
         del self.inflight[call]
         self._send_error(call, result)
+
+    def _release_late(self, offset: int) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self.release(offset)
 
     def _send_error(self, call: int, error: ServingError) -> None:
         message = error.message.encode("utf-8", "replace")

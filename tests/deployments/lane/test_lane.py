@@ -3,10 +3,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
 from deployments.shared_memory import Regions
 from protocol.errors import InvalidArgument, Unavailable
@@ -329,3 +331,92 @@ def test_sinks_are_told_once() -> None:
 async def _one_answer() -> Sink:
     async with Lanes() as lanes:
         return await lanes.ask()
+
+
+LARGE = bytes(range(256)) * 1000
+
+
+@on_loop
+async def test_large_bodies_go_through_shared_memory_and_leave_it_again() -> None:
+    async with Lanes() as lanes:
+        target: Any = lanes.fleet.target("echo")
+        (lane,) = target.lanes
+        (connection,) = lanes.replicas[0].server.connections
+        assert (await lanes.ask(LARGE)).responses == [LARGE]  # by socket: the arenas are made by it
+        await lanes.until(lambda: lane._arena_open and connection._arena_open)
+        lanes.replicas[0].model.hold = True
+        sinks = [lanes.send(bytes([number]) + LARGE)[0] for number in range(10)]
+        await lanes.until(lambda: len(lanes.replicas[0].model.held) == 10)
+        assert lane._arena.taken_count == 10
+        assert not Path(lane._arena.path).exists()
+        lanes.replicas[0].model.release()
+        for number, sink in enumerate(sinks):
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [bytes([number]) + LARGE]
+        await lanes.until(lambda: lane._arena.taken_count == connection._arena.taken_count == 0)
+
+
+@on_loop
+async def test_what_does_not_fit_the_arena_goes_by_socket() -> None:
+    async with Lanes() as lanes:
+        await lanes.ask(LARGE)
+        huge = bytes(ARENA_BYTES + 1)
+        assert (await lanes.ask(huge)).responses == [huge]
+        assert (await lanes.ask(LARGE)).responses == [LARGE]
+
+
+@on_loop
+async def test_shared_bodies_of_cancelled_refused_and_failed_requests_are_taken_back() -> None:
+    async with Lanes() as lanes:
+        await lanes.ask(LARGE)
+        target: Any = lanes.fleet.target("echo")
+        (lane,) = target.lanes
+        await lanes.until(lambda: lane._arena_open)
+        model = lanes.replicas[0].model
+        assert type((await lanes.ask(b"bad" + LARGE)).error) is InvalidArgument
+        model.hold = True
+        sink, token = lanes.send(LARGE)
+        await lanes.until(lambda: bool(model.held))
+        target.cancel(token)
+        await lanes.until(lambda: bool(model.cancelled))
+        assert lane._arena.taken_count == 1  # the model may still look at it
+        model.release()
+        await lanes.until(lambda: lane._arena.taken_count == 0)
+        assert not sink.done.is_set()
+
+
+@on_loop
+async def test_a_replica_that_dies_with_shared_bodies_loses_no_request() -> None:
+    async with Lanes(2) as lanes:
+        for _ in range(4):
+            await lanes.ask(LARGE)
+        first, second = lanes.replicas
+        first.model.hold = second.model.hold = True
+        sinks = [lanes.send(LARGE)[0] for _ in range(6)]
+        await lanes.until(lambda: len(first.model.held) == len(second.model.held) == 3)
+        second.model.hold = False
+        first.die()
+        second.model.release()
+        for sink in sinks:
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [LARGE]
+
+
+def test_an_arena_gives_out_places_and_takes_them_back() -> None:
+    arena = Arena(1 << 20)
+    arena.unlink()
+    places = [arena.put([b"x" * 300_000], 300_000) for _ in range(4)]
+    assert places[3] is None
+    assert len(set(places[:3])) == 3
+    for place in (places[1], places[0], places[2]):
+        assert place is not None
+        arena.release(place)
+    assert arena.put([bytes(1 << 20)], 1 << 20) == 0
+    with pytest.raises(ArenaError):
+        arena.release(4096)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/dev/shm/other", "", "\0"])
+def test_only_files_in_the_folder_for_arenas_are_opened(path: str) -> None:
+    with pytest.raises((ArenaError, ValueError)):
+        open_arena(path)
