@@ -20,6 +20,7 @@ from deployments.lane.frames import Buffer
 _JOIN_BYTES: Final = 1 << 17
 # So much DATA of queued answers leaves in a turn, then others get theirs.
 _TURN_BYTES: Final = 1 << 20
+_NOTHING: Final = memoryview(b"")
 
 
 class SendState:
@@ -179,11 +180,12 @@ class Sender:
                 self._loop.call_soon(self._pump)
                 return
             state = ready.popleft()
-            size = min(self.window, self.initial_window + state.window_change, self.max_frame_bytes, state.queued_bytes)
+            size = min(self.window, self.initial_window + state.window_change, state.queued_bytes)
             if size <= 0:
                 state.waiting = False
                 continue
-            self._send_frame(state, size)
+            # Alone, a stream sends all that it may; streams that share the connection take turns by the frame.
+            self._send_frames(state, min(size, self.max_frame_bytes if ready else _TURN_BYTES))
             if state.queued_bytes:
                 ready.append(state)
                 continue
@@ -194,10 +196,10 @@ class Sender:
                 state.sent_end = True
                 self._finished(state)
 
-    def _send_frame(self, state: SendState, size: int) -> None:
+    def _send_frames(self, state: SendState, size: int) -> None:
+        """Send `size` bytes of what a stream has queued, in frames as large as the peer takes."""
         queue = state.queue
         assert queue is not None
-        self.write(FRAME.pack(size >> 16, size & 0xFFFF, DATA, 0, state.stream_id))
         self._out_bytes += size
         self.window -= size
         self.queued_bytes -= size
@@ -205,15 +207,25 @@ class Sender:
         state.window_change -= size
         self.progress_s = self._loop.time()
         self.data_sent = True
+        out, pack, stream_id, largest = self._out, FRAME.pack, state.stream_id, self.max_frame_bytes
+        if not out and not self.corked:
+            self._loop.call_soon(self.flush)
+        view = memoryview(queue.popleft())
         while size:
-            part = queue.popleft()
-            if len(part) > size:
-                view = memoryview(part)
-                self._out.append(view[:size])
-                queue.appendleft(view[size:])
-                return
-            self._out.append(part)
-            size -= len(part)
+            frame = left = min(size, largest)
+            out.append(pack(frame >> 16, frame & 0xFFFF, DATA, 0, stream_id))
+            while left >= len(view):
+                out.append(view)
+                left -= len(view)
+                view = memoryview(queue.popleft()) if queue else _NOTHING
+                if not left:
+                    break
+            else:
+                out.append(view[:left])
+                view = view[left:]
+            size -= frame
+        if view:
+            queue.appendleft(view)
 
     # -- what the peer says about windows --------------------------------------------------------------------------
 

@@ -332,7 +332,9 @@ def test_every_plan_holds_together(
 
 def test_an_ensemble_of_an_embedded_model_is_embedded_too() -> None:
     plan = make_plan(
-        snapshot(model("inner", parameter("placement", "embedded")), model("other"), ensemble("outer", "inner", "other")),
+        snapshot(
+            model("inner", parameter("placement", "embedded")), model("other"), ensemble("outer", "inner", "other")
+        ),
         PlanSettings(placement="packed"),
         CPUS,
     )

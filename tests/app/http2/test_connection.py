@@ -14,8 +14,8 @@ def test_says_its_settings_first_and_acknowledges_the_clients() -> None:
     first, update, acknowledgement = wire.greeting
     assert first.kind == frames.SETTINGS
     assert dict(frames.parse_settings(first.payload)) == {
-        frames.SETTINGS_MAX_CONCURRENT_STREAMS: 1024,
-        frames.SETTINGS_INITIAL_WINDOW_SIZE: 256 << 10,
+        frames.SETTINGS_MAX_CONCURRENT_STREAMS: 256,
+        frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20,
         frames.SETTINGS_MAX_FRAME_SIZE: 1 << 20,
         frames.SETTINGS_MAX_HEADER_LIST_SIZE: 64 << 10,
     }
