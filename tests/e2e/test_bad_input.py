@@ -9,7 +9,7 @@ from tests.protocol.cases import CASES, Case
 from tests.serving import Answer, Client, Server, infer_path, tensor
 
 MAX_BODY_BYTES = 64 << 20
-PRIVATE = re.compile(rb"Traceback|File \"|\.py\b|0x[0-9a-f]{8}|/tmp/|/work/|site-packages|object at ")
+PRIVATE = re.compile(rb"Traceback|File \"|\.py\b|0x[0-9a-f]{8}|/tmp/|/home/|/root/|site-packages|object at ")
 GOOD = [tensor(name, "INT32", [1, 16], list(range(16))) for name in ("INPUT0", "INPUT1")]
 
 
