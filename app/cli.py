@@ -102,10 +102,6 @@ def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: boo
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Buffers of large tensors come and go with every request; without these the C library gives their pages back to
-    # the kernel each time, and takes them again.
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(32 << 20))
-    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(64 << 20))
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     os.environ.setdefault("RAY_worker_niceness", "0")
     from app.local_server import LocalServer, RayOptions, StartFailed

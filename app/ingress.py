@@ -17,6 +17,7 @@ from app.model_control import NoModelControl
 from app.service import Service
 from app.settings import Settings
 from app.trace_settings import TraceSettings
+from deployments.allocator import keep_freed_pages
 from deployments.directory import Directory
 from deployments.lane.fleet import Fleet
 from deployments.lane_address import address_of
@@ -33,6 +34,7 @@ class Ingress:
     """One per node. It holds no model, unless models are placed `embedded`."""
 
     def __init__(self, settings: dict[str, Any], limits: Limits, controller: DeploymentHandle) -> None:
+        keep_freed_pages()
         self._settings = Settings(**settings)
         self._controller = controller
         self._id = secrets.token_hex(8)

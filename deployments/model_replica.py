@@ -10,6 +10,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
+from deployments.allocator import keep_freed_pages
 from deployments.backends.backend import ModelLoadError
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
@@ -42,6 +43,7 @@ class ModelReplica:
         *bound: DeploymentHandle,
     ) -> None:
         set_up_logging(log_verbosity)
+        keep_freed_pages()
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = strict
         self._drain_timeout_s = drain_timeout_s

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from app.grpc.compression import decompress
 from app.grpc.head import GrpcHead
 from app.grpc.status import (
@@ -61,7 +63,7 @@ class Call(Stream):
         self.done = False
         """Whether the status was sent, or nobody would hear it."""
         self.headers_sent = False
-        self._body: bytearray | None = None
+        self._body: bytearray | memoryview | None = None
         self._filled = 0
         self._granted_bytes = 0
         """Length of the message whose whole memory is there, 0 otherwise."""
@@ -145,7 +147,7 @@ class Call(Stream):
             )
         self._filled = 0
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
-            self._body = bytearray(length)
+            self._body = _memory(length)
             self._granted_bytes = length
             if length > available + self.credit_bytes:
                 self.grant(length - available - self.credit_bytes)
@@ -157,7 +159,7 @@ class Call(Stream):
         """Go on with a large message whose memory is reserved."""
         assert self._body is not None
         length = PREFIX.unpack(self._prefix)[1]
-        whole = bytearray(length)
+        whole = _memory(length)
         whole[: self._filled] = self._body
         self._body = whole
         self._granted_bytes = length
@@ -171,10 +173,10 @@ class Call(Stream):
         assert body is not None
         length: int = PREFIX.unpack(self._prefix)[1]
         taken = min(length - self._filled, len(view))
-        if self._granted_bytes:
-            body[self._filled : self._filled + taken] = view[:taken]
-        else:
+        if isinstance(body, bytearray):
             body += view[:taken]
+        else:
+            body[self._filled : self._filled + taken] = view[:taken]
         self._filled += taken
         if self._filled == length:
             compressed = self._prefix[0]
@@ -280,6 +282,11 @@ class Call(Stream):
     def _deadline_exceeded(self) -> None:
         self._timer = None
         self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+
+def _memory(size: int) -> memoryview:
+    """Return memory that is not cleared first."""
+    return np.empty(size, np.uint8).data
 
 
 class RefusedCall(Call):

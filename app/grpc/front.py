@@ -18,6 +18,7 @@ from app.http2.open_connection import OpenConnection
 
 _SWEEP_S: Final = 1.0
 _BACKLOG: Final = 2048
+_READ_BYTES: Final = 1 << 18
 
 
 class GrpcFront:
@@ -41,6 +42,7 @@ class GrpcFront:
         self.methods = methods(handlers or {}, options.reflection)
         self.routes = Routes(service.target)
         self.connections: set[OpenConnection] = set()
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None

@@ -36,7 +36,7 @@ class UnaryCall(Call):
             and not self.done
         ):
             self.peer_ended = True
-            self.dispatch(data[5:])
+            self.dispatch(bytes(data[5:]))
         else:
             super().receive(data, end)
 

@@ -18,7 +18,9 @@ from deployments.lane.frames import Buffer
 
 # The connection's own receive window is as large as it can be and replenished in bulk: streams bound the memory.
 _REPLENISH_BYTES: Final = 16 << 20
-# DATA of this size is not copied out of what was read.
+# Reads up to this size are copied out of the read buffer, so that what they hold can be cut out and kept.
+_COPIED_BYTES: Final = 1 << 14
+# DATA of this size goes to its stream as a view.
 _VIEW_BYTES: Final = 1 << 14
 _WRITE_BUFFER_BYTES: Final = 1 << 19
 
@@ -86,8 +88,16 @@ class Http2Connection(OpenConnection):
         if self._transport is not None and not self.closing:
             self._transport.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
-        """Take bytes of the client."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go: the same place for all connections, each is done with it at once."""
+        return self.application.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that are in the buffer; many are not copied out of it first."""
+        data = self.application.read_buffer[:nbytes]
+        self._received(data if nbytes > _COPIED_BYTES else bytes(data))
+
+    def _received(self, data: Buffer) -> None:
         if self.closing:
             return
         self._pings.heard = True
@@ -107,8 +117,8 @@ class Http2Connection(OpenConnection):
             sender.corked = False
             sender.flush()
 
-    def _greet(self, data: bytes) -> bytes:
-        data = self._rest + data
+    def _greet(self, received: Buffer) -> bytes:
+        data = self._rest + received
         preface = frames.PREFACE
         needed = len(preface) + FRAME_SIZE
         if data[: len(preface)] != preface[: len(data)]:
@@ -123,7 +133,7 @@ class Http2Connection(OpenConnection):
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: Buffer) -> None:
         """Work through whole frames; DATA is handed on in pieces as they come."""
         if not self._greeted:
             return
@@ -149,24 +159,24 @@ class Http2Connection(OpenConnection):
                 if stream is None or stream.peer_ended or not length:
                     self._odd_data(stream, stream_id, flags, length)
                 else:
-                    piece = data[start:stop] if length < _VIEW_BYTES else memoryview(data)[start:stop]
+                    piece = bytes(data[start:stop]) if length < _VIEW_BYTES else memoryview(data)[start:stop]
                     stream.receive(piece, flags & END_STREAM != 0)
             elif stop > end:
                 self._check_size(kind, length)
                 break
             elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
-                block = data[start:stop]
+                block = bytes(data[start:stop])
                 self._open(stream_id, flags, heads.get(block), block)
             else:
-                received += self._take(kind, flags, stream_id, data[start:stop])
+                received += self._take(kind, flags, stream_id, bytes(data[start:stop]))
             if self.closing:
                 return
             offset = stop
         self._note_progress(data, offset, received)
 
-    def _note_progress(self, data: bytes, offset: int, received: int) -> None:
+    def _note_progress(self, data: Buffer, offset: int, received: int) -> None:
         """Keep what is left, and set the deadline for the rest of it."""
-        self._rest = data[offset:] if offset < len(data) else b""
+        self._rest = bytes(data[offset:]) if offset < len(data) else b""
         if self._rest or self._data_left or self._block is not None:
             if offset or not self._deadline_s:
                 self._deadline_s = self.loop.time() + self.limits.body_timeout_s
@@ -198,7 +208,7 @@ class Http2Connection(OpenConnection):
             self._odd_data(None, stream_id, flags, length)
         self._continue_data(data)
 
-    def _continue_data(self, data: Buffer) -> bytes:
+    def _continue_data(self, data: Buffer) -> Buffer:
         """Hand on the next piece of a DATA frame; returns what follows the frame."""
         size = len(data)
         piece = data if size <= self._data_left else memoryview(data)[: self._data_left]
@@ -210,7 +220,7 @@ class Http2Connection(OpenConnection):
                 self.reset(stream, frames.STREAM_CLOSED)
             elif piece:
                 stream.receive(piece, not self._data_left and self._data_flags & END_STREAM != 0)
-        return bytes(data[len(piece) :])
+        return data[len(piece) :]
 
     def _odd_data(self, stream: Stream | None, stream_id: int, flags: int, length: int) -> None:
         """Take DATA that is empty, or belongs to no open stream."""

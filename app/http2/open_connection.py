@@ -32,13 +32,15 @@ class Application(Protocol):
     loop: asyncio.AbstractEventLoop
     http2: Http2Limits
     connections: "set[OpenConnection]"
+    read_buffer: memoryview
+    """Where what arrives is read to, by all connections of the loop."""
 
     def read_head(self, headers: HeaderList, too_large: bool) -> Head:
         """Make a head of a list of headers; it may be opened any number of times."""
         ...
 
 
-class OpenConnection(asyncio.Protocol):
+class OpenConnection(asyncio.BufferedProtocol):
     """What a connection is, apart from the frames that arrive on it."""
 
     def __init__(self, application: Application) -> None:

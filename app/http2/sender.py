@@ -210,10 +210,21 @@ class Sender:
         out, pack, stream_id, largest = self._out, FRAME.pack, state.stream_id, self.max_frame_bytes
         if not out and not self.corked:
             self._loop.call_soon(self.flush)
+        whole = pack(largest >> 16, largest & 0xFFFF, DATA, 0, stream_id)
         view = memoryview(queue.popleft())
         while size:
-            frame = left = min(size, largest)
-            out.append(pack(frame >> 16, frame & 0xFFFF, DATA, 0, stream_id))
+            # Frames that lie in one part, most of those of a large body.
+            fitting = min(size, len(view)) // largest * largest
+            if fitting:
+                for start in range(0, fitting, largest):
+                    out += (whole, view[start : start + largest])
+                view = view[fitting:]
+                size -= fitting
+                continue
+            # One that ends the body, or holds the end of a part and the beginning of others.
+            left = min(size, largest)
+            size -= left
+            out.append(pack(left >> 16, left & 0xFFFF, DATA, 0, stream_id))
             while left >= len(view):
                 out.append(view)
                 left -= len(view)
@@ -223,7 +234,6 @@ class Sender:
             else:
                 out.append(view[:left])
                 view = view[left:]
-            size -= frame
         if view:
             queue.appendleft(view)
 

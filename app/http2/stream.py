@@ -24,7 +24,10 @@ class Stream(SendState):
         self.peer_ended = False
 
     def receive(self, data: Buffer, end: bool) -> None:
-        """Take DATA, or a piece of it; `end`: the peer sends nothing more. Neither credit nor end are noted yet."""
+        """Take DATA, or a piece of it, a memoryview of which is valid during the call only.
+
+        `end`: the peer sends nothing more. Neither credit nor end are noted yet.
+        """
         raise NotImplementedError
 
     def aborted(self) -> None:

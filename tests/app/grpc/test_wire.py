@@ -13,7 +13,7 @@ from app.http2.connection import Http2Connection
 from app.http2.limits import Http2Limits
 from tests.app.grpc.server import FakeService, request
 from tests.app.http2 import wire as http2_wire
-from tests.app.http2.wire import Frame, Transport, bodies, data, reset_codes, split
+from tests.app.http2.wire import Frame, Transport, bodies, data, deliver, reset_codes, split
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -38,12 +38,12 @@ class Wire:
         self.connection = Http2Connection(self.front)
         self.connection.connection_made(self.transport)
         self.coder = http2_wire.Wire()
-        self.connection.data_received(frames.PREFACE + frames.settings({}))
+        deliver(self.connection, frames.PREFACE + frames.settings({}))
 
     async def send(self, *pieces: bytes) -> list[Frame]:
         for piece in pieces:
             if not self.transport.closed:
-                self.connection.data_received(piece)
+                deliver(self.connection, piece)
         for _ in range(5):
             await asyncio.sleep(0)
         answered, self.transport.written = self.transport.written, b""
@@ -332,3 +332,23 @@ def test_options_are_those_of_triton() -> None:
     limits: Any = GrpcOptions().http2
     assert (limits.keepalive_time_s, limits.keepalive_timeout_s) == (7200.0, 20.0)
     assert (limits.min_ping_interval_s, limits.max_ping_strikes) == (300.0, 2)
+
+
+@pytest.mark.parametrize("frame_bytes", [1_000, 16_384, 100_000, 1 << 20])
+@pytest.mark.parametrize("read_bytes", [16_393, 100_001, 256_000])
+def test_puts_a_large_message_together_whatever_the_frames_and_reads_are(frame_bytes: int, read_bytes: int) -> None:
+    async def run() -> None:
+        wire = Wire()
+        await wire.send(
+            frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 24}) + frames.window_update(0, 1 << 24)
+        )
+        values = [float(number) for number in range(200_000)]
+        message = request(values=values).SerializeToString()
+        body = prefixed(message)
+        pieces = [body[start : start + frame_bytes] for start in range(0, len(body), frame_bytes)]
+        sent = wire.headers(1) + b"".join(data(1, piece, end=piece is pieces[-1]) for piece in pieces)
+        answer = await wire.send(*(sent[start : start + read_bytes] for start in range(0, len(sent), read_bytes)))
+        assert wire.status(answer)["grpc-status"] == "0"
+        assert request(values=values).raw_input_contents[0] in bodies(answer)[1]
+
+    asyncio.run(run())

@@ -4,7 +4,7 @@ import pytest
 
 from app.http2 import frames
 from app.http2.limits import Http2Limits
-from tests.app.http2.wire import Wire, bodies, data, goaway_code, reset_codes
+from tests.app.http2.wire import Wire, bodies, data, deliver, goaway_code, reset_codes
 
 PING = frames.frame(frames.PING, 0, 0, b"12345678")
 
@@ -44,7 +44,7 @@ def test_all_answers_of_one_turn_leave_together() -> None:
     wire = Wire()
     writes: list[bytes] = []
     wire.transport.write = writes.append  # type: ignore[method-assign, assignment]
-    wire.connection.data_received(b"".join(wire.request(i) for i in (1, 3, 5)))
+    deliver(wire.connection, b"".join(wire.request(i) for i in (1, 3, 5)))
     wire.loop.turn()
     assert len(writes) == 1
 

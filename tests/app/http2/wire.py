@@ -98,6 +98,7 @@ class EchoApplication:
         self.loop: asyncio.AbstractEventLoop = FakeLoop()  # type: ignore[assignment]
         self.http2 = limits
         self.connections: set[OpenConnection] = set()
+        self.read_buffer = memoryview(bytearray(1 << 18))
         self.streams: list[EchoStream] = []
         self.opened: list[EchoHead] = []
         self.reads = 0
@@ -130,6 +131,16 @@ def split(data: bytes) -> Iterator[Frame]:
         offset += length
 
 
+def deliver(connection: Http2Connection, data: bytes) -> None:
+    """Have a connection read bytes as a loop would; what is in its buffer afterwards is something else."""
+    for start in range(0, len(data), 1 << 18):
+        piece = data[start : start + (1 << 18)]
+        buffer = connection.get_buffer(-1)
+        buffer[: len(piece)] = piece
+        connection.buffer_updated(len(piece))
+        buffer[: len(piece)] = b"\xee" * len(piece)
+
+
 class Wire:
     """A connection, greeted unless told otherwise; `send` returns the frames that came back."""
 
@@ -149,7 +160,7 @@ class Wire:
     def send(self, *pieces: bytes) -> list[Frame]:
         for piece in pieces:
             if not self.transport.closed:
-                self.connection.data_received(piece)
+                deliver(self.connection, piece)
         self.loop.turn()
         answered, self.transport.written = self.transport.written, b""
         return list(split(answered))

@@ -1,0 +1,23 @@
+"""How the C library keeps the memory of large buffers."""
+
+import contextlib
+import ctypes
+from typing import Final
+
+# Of <malloc.h>.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_LARGEST_KEPT_BYTES: Final = 32 << 20
+_LARGEST_TOP_BYTES: Final = 64 << 20
+
+
+def keep_freed_pages() -> None:
+    """Have this process keep up to 64 MiB of freed memory for the next buffers.
+
+    Buffers of large tensors come and go with every request. As it stands, the C library gives their pages back to the
+    kernel each time and takes them again, page fault by page fault. Without glibc nothing is changed.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _LARGEST_TOP_BYTES)
