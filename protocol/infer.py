@@ -31,6 +31,18 @@ class InferResponse:
         self.final = final
 
 
+class StreamedResponse(InferResponse):
+    """One of any number of responses of a decoupled model. `output_ns` is how long its outputs took to be read."""
+
+    __slots__ = ("output_ns",)
+
+    def __init__(
+        self, outputs: dict[str, Array], parameters: dict[str, Parameter] | None, final: bool, output_ns: int
+    ) -> None:
+        super().__init__(outputs, parameters, final)
+        self.output_ns = output_ns
+
+
 Reply = Callable[["InferRequest", InferResponse | ServingError], None]
 
 
@@ -41,7 +53,7 @@ class InferRequest:
     an optional input that was not sent is absent. `rows` is the batch size, 1 for a model that does not batch.
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
-    `ran` is set by a decoupled model's instance once it has the request. Times are monotonic nanoseconds.
+    `started_ns` is when a decoupled model's instance got the request, 0 before. Times are monotonic nanoseconds.
     """
 
     __slots__ = (
@@ -55,11 +67,11 @@ class InferRequest:
         "parameters",
         "priority",
         "queued_ns",
-        "ran",
         "received_ns",
         "reply",
         "rows",
         "sequence_id",
+        "started_ns",
         "timeout_us",
     )
 
@@ -92,6 +104,6 @@ class InferRequest:
         self.context = context  # what the transport needs to answer; the core never looks at it
         self.encoding = encoding  # what the codec that decoded it needs to encode its responses
         self.cancelled = False
-        self.ran = False
+        self.started_ns = 0
         self.received_ns = 0
         self.queued_ns = 0

@@ -74,6 +74,10 @@ def write_small_models(root: Path) -> Path:
     _python(root, "async_model", _ASYNC, _tensors(0, ("X", "INT32", "1"), ("INFO", "STRING", "1")))
     _python(root, "moody", _MOODY, _tensors(0, ("SECONDS", "FP32", "1"), ("SLEPT", "FP32", "1")))
     _python(root, "lone", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")))
+    streaming = "model_transaction_policy { decoupled: true }"
+    counting = _tensors(0, ("COUNT", "INT32", "1"), ("NUMBER", "INT32", "1"))
+    _python(root, "countdown", _COUNTDOWN, counting + streaming)
+    _python(root, "countdown_in_thread", _COUNTDOWN_IN_THREAD, counting + streaming)
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
     _python(root, "two_replicas", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")) + two)
     return root
@@ -257,6 +261,60 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("PID", pid)]))
         return responses
 """
+
+_COUNTDOWN = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            self.count_down(request)
+        return None
+
+    def count_down(self, request):
+        sender = request.get_response_sender()
+        count = int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])
+        for number in range(count, 0, -1):
+            tensor = pb_utils.Tensor("NUMBER", np.array([number], np.int32))
+            sender.send(pb_utils.InferenceResponse(output_tensors=[tensor]))
+        if count < 0:
+            error = pb_utils.TritonError("cannot count down from a negative number")
+            sender.send(pb_utils.InferenceResponse(error=error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+"""A response for each number, and an end without one."""
+
+_COUNTDOWN_IN_THREAD = """
+import threading
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            count = int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])
+            threading.Thread(target=self.count_down, args=(request.get_response_sender(), count), daemon=True).start()
+        return None
+
+    def count_down(self, sender, count):
+        for number in range(count, 0, -1):
+            time.sleep(0.01)
+            if sender.is_cancelled():
+                break
+            tensor = pb_utils.Tensor("NUMBER", np.array([number], np.int32))
+            last = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if number == 1 else 0
+            sender.send(pb_utils.InferenceResponse(output_tensors=[tensor]), flags=last)
+        else:
+            return
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+"""The same, long after `execute` has returned; the last response is the end."""
 
 _NO_WEIGHTS = """
 class TritonPythonModel:

@@ -1,11 +1,25 @@
 """Requests of a decoupled model: their responses come one by one, after the batch they ran in has long returned."""
 
-from functools import partial
-
 from deployments.core.clock import Clock
 from deployments.core.statistics import BACKEND, ModelStatistics
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse, Reply
+
+
+class _Stream:
+    """One request that is under way; it stands where the request's `reply` stood."""
+
+    __slots__ = ("index", "reply", "since_ns", "streams")
+
+    def __init__(self, streams: "ResponseStreams", reply: Reply) -> None:
+        self.streams = streams
+        self.reply = reply
+        self.index = 0
+        self.since_ns = 0
+
+    def __call__(self, request: InferRequest, result: InferResponse | ServingError) -> None:
+        self.streams.count(self, request, result)
+        self.reply(request, result)
 
 
 class ResponseStreams:
@@ -20,20 +34,24 @@ class ResponseStreams:
         """Follow a request; to be called before the scheduler gets it."""
         self.open_count += 1
         request.received_ns = self._now_ns()
-        request.reply = partial(self._reply, request.reply)
+        request.reply = _Stream(self, request.reply)
 
-    def _reply(self, reply: Reply, request: InferRequest, result: InferResponse | ServingError) -> None:
-        if isinstance(result, InferResponse):
-            if result.final:
-                self._close(request, reply)
-                self._statistics.record_stream(self._now_ns() - request.received_ns)
-        else:
-            self._close(request, reply)
+    def count(self, stream: _Stream, request: InferRequest, result: InferResponse | ServingError) -> None:
+        """Count a response, and with the last one its request."""
+        now_ns = self._now_ns()
+        statistics = self._statistics
+        if request.started_ns:
+            duration_ns = now_ns - (stream.since_ns or request.started_ns)
+            statistics.record_response(request, stream.index, duration_ns, result)
+            stream.index += 1
+            stream.since_ns = now_ns
+        if isinstance(result, ServingError):
             # A request that never ran was counted by its scheduler.
-            if request.ran:
-                self._statistics.record_failure(BACKEND, self._now_ns() - request.received_ns)
-        reply(request, result)
-
-    def _close(self, request: InferRequest, reply: Reply) -> None:
+            if request.started_ns:
+                statistics.record_failure(BACKEND, now_ns - request.received_ns)
+        elif result.final:
+            statistics.record_stream(now_ns - request.received_ns)
+        else:
+            return
         self.open_count -= 1
-        request.reply = reply
+        request.reply = stream.reply

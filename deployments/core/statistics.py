@@ -6,7 +6,7 @@ from typing import Any
 
 from deployments.backends.backend import Batch
 from protocol.errors import ServingError
-from protocol.infer import InferRequest
+from protocol.infer import InferRequest, InferResponse, StreamedResponse
 
 REJECTED = "REJECTED"
 CANCELED = "CANCELED"
@@ -15,6 +15,9 @@ OTHER = "OTHER"
 REASONS = (REJECTED, CANCELED, BACKEND, OTHER)
 
 _PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+_RESPONSE_PHASES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+# Of a request's responses, those after the first so many are not counted one by one.
+_MAX_RESPONSES = 1024
 _BATCH_PHASES = ("compute_input", "compute_infer", "compute_output")
 
 
@@ -28,6 +31,33 @@ class BatchSizeStatistics:
         self.input_ns = 0
         self.infer_ns = 0
         self.output_ns = 0
+
+
+class ResponseStatistics:
+    """What the n-th responses to requests of a decoupled model cost: how often there was one, and nanoseconds."""
+
+    __slots__ = (
+        "cancel_count",
+        "cancel_ns",
+        "empty_count",
+        "empty_ns",
+        "fail_count",
+        "fail_ns",
+        "infer_ns",
+        "output_ns",
+        "success_count",
+    )
+
+    def __init__(self) -> None:
+        self.cancel_count = 0
+        self.cancel_ns = 0
+        self.success_count = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+        self.fail_count = 0
+        self.fail_ns = 0
+        self.empty_count = 0
+        self.empty_ns = 0
 
 
 class ModelStatistics:
@@ -55,6 +85,7 @@ class ModelStatistics:
         "load_duration_ns",
         "pending_count",
         "queue_ns",
+        "responses",
         "success_count",
         "success_ns",
     )
@@ -79,6 +110,7 @@ class ModelStatistics:
         self.failures = dict.fromkeys(REASONS, 0)
         self.failures_ns = 0
         self.batches: dict[int, BatchSizeStatistics] = {}
+        self.responses: list[ResponseStatistics] = []
 
     def record_batch(self, batch: Batch) -> None:
         """Count a batch that has run, and every request in it."""
@@ -128,6 +160,30 @@ class ModelStatistics:
         self.success_count += 1
         self.success_ns += duration_ns
 
+    def record_response(
+        self, request: InferRequest, index: int, duration_ns: int, result: InferResponse | ServingError
+    ) -> None:
+        """Count a decoupled model's response, `duration_ns` after the one before it or after its model began."""
+        responses = self.responses
+        if index == len(responses) and index < _MAX_RESPONSES:
+            responses.append(ResponseStatistics())
+        if index >= len(responses):
+            return
+        each = responses[index]
+        if request.cancelled:
+            each.cancel_count += 1
+            each.cancel_ns += duration_ns
+        elif not isinstance(result, StreamedResponse):
+            each.fail_count += 1
+            each.fail_ns += duration_ns
+        elif result.outputs:
+            each.success_count += 1
+            each.infer_ns += duration_ns - result.output_ns
+            each.output_ns += result.output_ns
+        else:
+            each.empty_count += 1
+            each.empty_ns += duration_ns
+
     def record_failure(self, reason: str, duration_ns: int) -> None:
         """Count a queued request that failed; `reason` is one of `REASONS`."""
         self.failures[reason] += 1
@@ -169,7 +225,7 @@ class ModelStatistics:
                 "cache_hit": _duration(self.cache_hit_count, self.cache_hit_ns),
                 "cache_miss": _duration(self.cache_miss_count, self.cache_miss_ns),
             },
-            "response_stats": {},
+            "response_stats": {str(index): _response(each) for index, each in enumerate(self.responses)},
             "batch_stats": [_batch_size(rows, size) for rows, size in sorted(self.batches.items())],
             "memory_usage": [],
             "metrics": {
@@ -201,7 +257,7 @@ def merge(snapshots: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "inference_count": sum(replica["inference_count"] for replica in replicas),
         "execution_count": sum(replica["execution_count"] for replica in replicas),
         "inference_stats": _sum_phases([replica["inference_stats"] for replica in replicas], _PHASES),
-        "response_stats": {},
+        "response_stats": _merge_responses(replicas),
         "batch_stats": _merge_batches(replicas),
         "memory_usage": [usage for replica in replicas for usage in replica["memory_usage"]],
         "metrics": {
@@ -226,6 +282,17 @@ def _batch_size(rows: int, size: BatchSizeStatistics) -> dict[str, Any]:
     }
 
 
+def _response(each: ResponseStatistics) -> dict[str, Any]:
+    return {
+        "compute_infer": _duration(each.success_count, each.infer_ns),
+        "compute_output": _duration(each.success_count, each.output_ns),
+        "success": _duration(each.success_count, each.infer_ns + each.output_ns),
+        "fail": _duration(each.fail_count, each.fail_ns),
+        "empty_response": _duration(each.empty_count, each.empty_ns),
+        "cancel": _duration(each.cancel_count, each.cancel_ns),
+    }
+
+
 def _sum_phases(parts: list[dict[str, Any]], phases: tuple[str, ...]) -> dict[str, Any]:
     return {
         phase: _duration(sum(part[phase]["count"] for part in parts), sum(part[phase]["ns"] for part in parts))
@@ -239,3 +306,11 @@ def _merge_batches(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for entry in replica["batch_stats"]:
             by_size.setdefault(entry["batch_size"], []).append(entry)
     return [{"batch_size": size, **_sum_phases(by_size[size], _BATCH_PHASES)} for size in sorted(by_size)]
+
+
+def _merge_responses(replicas: list[dict[str, Any]]) -> dict[str, Any]:
+    by_index: dict[str, list[dict[str, Any]]] = {}
+    for replica in replicas:
+        for index, entry in replica["response_stats"].items():
+            by_index.setdefault(index, []).append(entry)
+    return {index: _sum_phases(by_index[index], _RESPONSE_PHASES) for index in sorted(by_index, key=int)}

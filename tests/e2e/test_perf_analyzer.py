@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import PLACEMENTS
 from tests.repositories import write_small_models
 from tests.serving import Server, run
 
@@ -27,12 +28,12 @@ def perf_analyzer() -> str:
     pytest.skip("there is no perf_analyzer; PERF_ANALYZER may name it")
 
 
-@pytest.fixture(scope="module")
-def server_for_analysis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=PLACEMENTS)
+def server_for_analysis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose clients may register shared memory."""
     perf_analyzer()
     repository = write_small_models(tmp_path_factory.mktemp("analysed"))
-    flags = ("--placement", "embedded", "--num-cpus", "4", "--no-dashboard", "--allow-client-shm", "true")
+    flags = ("--placement", request.param, "--num-cpus", "4", "--no-dashboard", "--allow-client-shm", "true")
     server = Server(repository, tmp_path_factory.mktemp("analysed_log") / "log", *flags)
     try:
         yield server.wait_ready()

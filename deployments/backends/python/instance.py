@@ -221,9 +221,9 @@ class DecoupledPythonInstance(PythonInstance):
         make, output_names, make_sender = self._request_class, self._output_names, self._make_sender
         requests = [make(request, output_names, make_sender) for request in batch.requests]
         senders = [request.get_response_sender() for request in requests]
-        for request in batch.requests:
-            request.ran = True
         batch.infer_start_ns = monotonic_ns()
+        for request in batch.requests:
+            request.started_ns = batch.infer_start_ns
         try:
             returned = self._model_execute(requests)
             if asyncio.iscoroutine(returned):

@@ -3,11 +3,12 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.response import InferenceResponse
 from protocol.errors import Internal, ServingError
-from protocol.infer import InferRequest, InferResponse
+from protocol.infer import InferRequest, InferResponse, StreamedResponse
 
 RESPONSE_COMPLETE_FINAL = 1
 
@@ -70,9 +71,10 @@ class ResponseSender:
             if self._closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
             self._check(response)
+            start_ns = monotonic_ns()
             outcome = None if response is None else self._to_outcome(self._request, response)
             self._closed = flags == RESPONSE_COMPLETE_FINAL
-            self._send(outcome, self._closed)
+            self._send(outcome, self._closed, monotonic_ns() - start_ns)
 
     def is_cancelled(self) -> bool:
         """Return whether the client gave the request up."""
@@ -81,7 +83,7 @@ class ResponseSender:
     def _check(self, response: InferenceResponse | None) -> None:
         raise NotImplementedError
 
-    def _send(self, outcome: Outcome | None, final: bool) -> None:
+    def _send(self, outcome: Outcome | None, final: bool, output_ns: int) -> None:
         raise NotImplementedError
 
 
@@ -126,7 +128,7 @@ class SingleResponseSender(ResponseSender):
                 "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
             )
 
-    def _send(self, outcome: Outcome | None, final: bool) -> None:
+    def _send(self, outcome: Outcome | None, final: bool, output_ns: int) -> None:
         if outcome is not None:
             self.answer.set(outcome)
 
@@ -149,18 +151,18 @@ class DecoupledResponseSender(ResponseSender):
         """End the request with an error, unless it has ended; the model can send nothing more."""
         with self._lock:
             self._closed = True
-            self._send(error, True)
+            self._send(error, True, 0)
 
     def _check(self, response: InferenceResponse | None) -> None:
         pass
 
-    def _send(self, outcome: Outcome | None, final: bool) -> None:
+    def _send(self, outcome: Outcome | None, final: bool, output_ns: int) -> None:
         if self._ended:
             return
         if outcome is None:
-            outcome = InferResponse({}, final=True)
+            outcome = StreamedResponse({}, None, True, 0)
         elif isinstance(outcome, InferResponse):
-            outcome.final = final
+            outcome = StreamedResponse(outcome.outputs, outcome.parameters, final, output_ns)
         self._ended = final or isinstance(outcome, ServingError)
         self._replies.put(self._request, outcome)
 
