@@ -9,6 +9,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+import numpy as np
+
 from app.http.asgi import AsgiExchange
 from app.http.chunked import ChunkedBody, body_too_large
 from app.http.exchange import Exchange
@@ -33,12 +35,17 @@ _CLOSE: Final = b"Connection: close\r\n"
 _JOIN_BYTES: Final = 1 << 17
 
 
-class HttpConnection(asyncio.Protocol):
-    """A client's connection; also the sink of its inference request."""
+class HttpConnection(asyncio.BufferedProtocol):
+    """A client's connection; also the sink of its inference request.
+
+    What arrives is read into a buffer that all connections share, and from there taken at once; the rest of a long
+    body is read to where it stays.
+    """
 
     __slots__ = (
         "_body",
         "_body_filled",
+        "_body_read",
         "_buffer",
         "_busy",
         "_chunked",
@@ -48,6 +55,7 @@ class HttpConnection(asyncio.Protocol):
         "_head",
         "_keep_alive",
         "_paused",
+        "_read_buffer",
         "_target",
         "_token",
         "_transport",
@@ -56,11 +64,13 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, front: HttpFront) -> None:
         self._front = front
+        self._read_buffer = front.read_buffer
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
         self._head: Head | None = None
-        self._body: bytearray | None = None
+        self._body: memoryview | None = None
         self._body_filled = 0
+        self._body_read = False
         self._chunked: ChunkedBody | None = None
         self._busy = False
         self._closing = False
@@ -111,10 +121,29 @@ class HttpConnection(asyncio.Protocol):
         """
         return False
 
-    def data_received(self, data: bytes) -> None:
-        """Take bytes of the client."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        body = self._body
+        if body is None or self._paused or self._buffer:
+            self._body_read = False
+            return self._read_buffer
+        self._body_read = True
+        return body[self._body_filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that are in the buffer."""
         if self._closing:
             return
+        if self._body_read:
+            self._body_filled += nbytes
+            body, head = self._body, self._head
+            assert body is not None
+            assert head is not None
+            if self._body_filled == len(body):
+                self._body = self._head = None
+                self._dispatch(head, body)
+            return
+        data = bytes(self._read_buffer[:nbytes])
         if self._busy or self._paused:
             self._buffer = self._buffer + data if self._buffer else data
             if len(self._buffer) > self._front.limits.max_header_bytes and self._transport is not None:
@@ -180,7 +209,7 @@ class HttpConnection(asyncio.Protocol):
             return data[stop:] if stop < len(data) else b""
         else:
             self._head = head
-            self._body = bytearray(length)
+            self._body = np.empty(length, np.uint8).data
             self._body_filled = 0
         if head.expect_continue and len(data) == end:
             self.write(_CONTINUE)
@@ -207,7 +236,7 @@ class HttpConnection(asyncio.Protocol):
         if self._body_filled < len(whole):
             return b""
         self._body = self._head = None
-        self._dispatch(head, memoryview(whole))
+        self._dispatch(head, whole)
         return data[taken:]
 
     def _dispatch(self, head: Head, body: Buffer) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
 _SWEEP_S: Final = 1.0
+# Of a long body, what comes with the head is copied once more than the rest.
+_READ_BYTES: Final = 1 << 16
 
 
 class Routes(Protocol):
@@ -56,6 +58,7 @@ class HttpFront:
         self.loop = loop
         self.policy = policy or HeadPolicy()
         self.connections: set[HttpConnection] = set()
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.heads: dict[bytes, Head] = {}
         self.generation = 0
         self.stopping = False
