@@ -5,6 +5,7 @@ from pathlib import Path
 
 from app.grpc.options import GrpcOptions
 from app.grpc.tls import server_context
+from app.header_forwarding import HeaderForwarding
 from app.http.restricted_api import parse_restrictions
 from app.http.routes import CATEGORIES
 from app.http2.limits import Http2Limits
@@ -29,6 +30,7 @@ def grpc_options(settings: Settings) -> GrpcOptions:
         http2=http2,
         max_message_bytes=settings.grpc_max_message_size,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
+        forwarding=HeaderForwarding(settings.grpc_header_forward_pattern),
         restricted=parse_restrictions(settings.grpc_restricted_protocol, CATEGORIES),
     )
 

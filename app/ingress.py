@@ -112,7 +112,7 @@ class Ingress:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report what Serve cannot see: requests under way."""
-        return {"inflight_requests": float(self._listeners.busy_count)}
+        return {"inflight_requests": float(self._listeners.inflight_count)}
 
     def check_health(self) -> None:
         """Fail when the watch of the controller has ended."""

@@ -5,10 +5,10 @@ import asyncio
 from app.grpc.front import GrpcFront
 from app.grpc_handlers import HANDLERS
 from app.grpc_options import grpc_options, grpc_tls
+from app.header_forwarding import HeaderForwarding
 from app.http.api import Api
 from app.http.front import HttpFront
 from app.http.head_policy import HeadPolicy
-from app.http.header_forwarding import HeaderForwarding
 from app.http.limits import HttpLimits
 from app.http.metrics_app import MetricsApp, NoModels
 from app.http.restricted_api import RestrictedApis
@@ -79,9 +79,9 @@ class Listeners:
             front.routes_changed()
 
     @property
-    def busy_count(self) -> int:
-        """How many connections have a request under way."""
-        return sum(connection.busy for front in self._fronts for connection in front.connections)
+    def inflight_count(self) -> int:
+        """How many requests are under way."""
+        return sum(connection.inflight_count for front in self._fronts for connection in front.connections)
 
     async def close(self, timeout_s: float) -> None:
         """Take nothing new, answer what is under way."""

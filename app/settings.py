@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from app.http.header_forwarding import HeaderForwarding
+from app.header_forwarding import HeaderForwarding
 from app.http.restricted_api import parse_restrictions
 from app.http.routes import CATEGORIES
 from app.trace_settings import TraceSettings
@@ -72,6 +72,7 @@ class Settings(BaseModel):
     http_header_forward_pattern: str = Field(
         "", description="Headers in whose name this regular expression is found become parameters of the request."
     )
+    grpc_header_forward_pattern: str = Field("", description="The same for the metadata of gRPC calls.")
     allow_grpc: bool = Field(True, description="Whether gRPC is served.")
     grpc_address: str = Field("127.0.0.1", description="Address on which gRPC is served.")
     grpc_port: Port = Field(8001, description="Port on which gRPC is served; 0 takes a free one.")
@@ -183,7 +184,7 @@ class Settings(BaseModel):
         parse_restrictions(value, CATEGORIES)
         return value
 
-    @field_validator("http_header_forward_pattern")
+    @field_validator("http_header_forward_pattern", "grpc_header_forward_pattern")
     @classmethod
     def _forward_pattern(cls, value: str) -> str:
         HeaderForwarding(value)

@@ -11,6 +11,15 @@ from protocol.model_metadata import model_metadata, server_metadata
 _OURS = "metrics"  # stands in a statistics document for our own metrics; the message has no place for it
 
 
+def request_parameters(parameters: Mapping[str, str]) -> bytes:
+    """Return fields that give a serialised ModelInferRequest, when they are put behind it, these parameters too."""
+    message = service_pb2.ModelInferRequest()
+    for name, value in parameters.items():
+        message.parameters[name].string_param = value
+    fields: bytes = message.SerializeToString()
+    return fields
+
+
 def server_metadata_response(name: str, version: str) -> service_pb2.ServerMetadataResponse:
     """Return the answer to ServerMetadata; `name` is the server's id."""
     return service_pb2.ServerMetadataResponse(**server_metadata(name, version))

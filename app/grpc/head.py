@@ -18,6 +18,8 @@ from app.grpc.status import (
 from app.http2.header_blocks import HeaderList
 from app.http2.open_connection import OpenConnection
 from app.http2.stream import Stream
+from protocol.errors import ServingError
+from protocol.grpc_messages import request_parameters
 
 if TYPE_CHECKING:
     from app.grpc.front import GrpcFront
@@ -30,6 +32,7 @@ _CONNECTION_HEADERS: Final = frozenset(
 )
 _BAD_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]")
+_OWN: Final = frozenset((b"content-type", b"te"))
 _RESTRICTED: Final = "This protocol is restricted, expecting header 'triton-grpc-protocol-%s'"
 
 
@@ -39,6 +42,7 @@ class GrpcHead:
     __slots__ = (
         "content_length",
         "encoding",
+        "forwarded",
         "front",
         "malformed",
         "metadata",
@@ -54,6 +58,8 @@ class GrpcHead:
         self.metadata: dict[bytes, bytes] = {}
         self.content_length = -1
         self.encoding = b"identity"
+        self.forwarded = b""
+        """Fields of a ModelInferRequest: the parameters that a request gets from these headers."""
         self.response_encoding = b""
         self.timeout_s: float | None = None
         self.refusal: bytes | None = None
@@ -121,7 +127,7 @@ class GrpcHead:
         if self.encoding not in ENCODINGS:
             message = f"Compression algorithm '{self.encoding[:64].decode('latin-1')}' is not supported."
             return self._refuse(UNIMPLEMENTED, message) + ACCEPT_ENCODING
-        if self.method.compressed_responses:
+        if self.method.inference:
             level = front.options.infer_response_compression_level
             self.response_encoding = response_encoding(level, metadata.get(b"grpc-accept-encoding", b""))
         timeout = metadata.get(b"grpc-timeout")
@@ -129,6 +135,17 @@ class GrpcHead:
             self.timeout_s = parse_timeout(timeout)
             if self.timeout_s is None:
                 return self._refuse(INTERNAL, "malformed grpc-timeout")
+        if self.method.inference:
+            return self._forward()
+        return None
+
+    def _forward(self) -> bytes | None:
+        own = (item for item in self.metadata.items() if item[0] not in _OWN and not item[0].startswith(b"grpc-"))
+        try:
+            parameters = self.front.options.forwarding.choose(own)
+        except ServingError as error:
+            return self._refuse(error.grpc_code, error.message)
+        self.forwarded = request_parameters(parameters)
         return None
 
     def _refuse(self, code: int, message: str) -> bytes:

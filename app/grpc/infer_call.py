@@ -39,7 +39,8 @@ class InferCall(UnaryCall):
         except ServingError as error:
             self.fail(error)
             return
-        token = target.submit((message,), None, self, GRPC)
+        forwarded = self.head.forwarded
+        token = target.submit((message, forwarded) if forwarded else (message,), None, self, GRPC)
         if not self.done:
             self._target = target
             self._token = token

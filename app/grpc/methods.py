@@ -38,7 +38,7 @@ class Method:
     category: str
     call: type[Call] = MethodCall
     handler: Handler | None = None
-    compressed_responses: bool = False
+    inference: bool = False
 
 
 def _server_live(service: GrpcService, message: bytes) -> bytes:
@@ -111,8 +111,8 @@ _METHODS: Final = (
     Method("ModelReady", "health", handler=_model_ready),
     Method("ServerMetadata", "metadata", handler=_server_metadata),
     Method("ModelMetadata", "metadata", handler=_model_metadata),
-    Method("ModelInfer", "inference", call=InferCall, compressed_responses=True),
-    Method("ModelStreamInfer", "inference", call=StreamInferCall, compressed_responses=True),
+    Method("ModelInfer", "inference", call=InferCall, inference=True),
+    Method("ModelStreamInfer", "inference", call=StreamInferCall, inference=True),
     Method("ModelConfig", "model-config", handler=_model_config),
     Method("ModelStatistics", "statistics", handler=_model_statistics),
     Method("RepositoryIndex", "model-repository", handler=_repository_index),

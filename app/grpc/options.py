@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from app.header_forwarding import HeaderForwarding
 from app.http2.limits import Http2Limits
 
 MAX_MESSAGE_BYTES = 2**31 - 1
@@ -25,8 +26,11 @@ class GrpcOptions:
     max_stream_queued_bytes: int = 64 << 20
     """Responses of one stream that wait for its client; above it the stream ends with RESOURCE_EXHAUSTED."""
     max_status_message_bytes: int = 900
+    """Of a status message as it travels, percent-encoded; longer ones are cut."""
     infer_response_compression_level: Literal["none", "low", "medium", "high"] = "none"
     restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Category of methods (see `app.grpc.methods`) → key and value of the metadata that they require; the key stands
     here without its prefix `triton-grpc-protocol-`."""
+    forwarding: HeaderForwarding = field(default_factory=lambda: HeaderForwarding(""))
+    """The metadata that inference requests get as parameters."""
     reflection: bool = True

@@ -1,7 +1,7 @@
 """Header blocks of gRPC answers: constant bytes, without HPACK's dynamic table, percent-encoded messages."""
 
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 OK: Final = 0
 CANCELLED: Final = 1
@@ -59,10 +59,17 @@ def trailers(code: int, message: str, max_bytes: int) -> bytes:
         return OK_TRAILERS
     block = literal(b"grpc-status", b"%d" % code)
     if message:
-        if len(message) > max_bytes:
-            message = message[:max_bytes] + "..."
-        block += literal(b"grpc-message", percent_encoded(message))
+        block += literal(b"grpc-message", _shortened(percent_encoded(message), max_bytes))
     return block
+
+
+def _shortened(encoded: bytes, max_bytes: int) -> bytes:
+    if len(encoded) <= max_bytes:
+        return encoded
+    # Neither a %XX nor a character is cut in two.
+    whole, _, code = encoded[: max_bytes - 3].rpartition(b"%")
+    kept = encoded[: max_bytes - 3] if len(code) >= 2 or not whole else whole
+    return percent_encoded(unquote_to_bytes(kept).decode("utf-8", "ignore")) + b"..."
 
 
 def http_refusal(http_status: int) -> bytes:

@@ -54,7 +54,9 @@ class StreamInferCall(Call):
         if not request.decoupled:
             self._ordered.append(request)
         request.target = target
-        request.token = target.submit((message,), None, request, GRPC_STREAM)
+        forwarded = self.head.forwarded
+        parts = (message, forwarded) if forwarded else (message,)
+        request.token = target.submit(parts, None, request, GRPC_STREAM)
 
     def half_closed(self) -> None:
         """End the call when everything is answered."""

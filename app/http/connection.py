@@ -359,9 +359,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(408, "the request did not arrive in time")
 
     @property
-    def busy(self) -> bool:
-        """Whether a request is under way."""
-        return self._busy
+    def inflight_count(self) -> int:
+        """How many requests are under way: one or none."""
+        return int(self._busy)
 
     def shut(self) -> None:
         """Close at once if nothing is under way, else after the answer."""

@@ -149,7 +149,7 @@ class HttpFront:
         for connection in tuple(self.connections):
             connection.shut()
         deadline = self.loop.time() + timeout_s
-        while any(connection.busy for connection in self.connections) and self.loop.time() < deadline:
+        while any(connection.inflight_count for connection in self.connections) and self.loop.time() < deadline:
             await asyncio.sleep(0.02)
         for connection in tuple(self.connections):
             connection.shut()

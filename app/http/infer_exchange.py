@@ -8,7 +8,7 @@ from app.http.content_coding import compress, decompress
 from app.http.exchange import ExchangeConnection
 from app.http.front import HttpFront
 from app.http.head import Head
-from app.http.header_forwarding import add_parameters
+from app.http.request_parameters import add_parameters
 from app.http.responses import response_head
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target

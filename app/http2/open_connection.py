@@ -189,9 +189,9 @@ class OpenConnection(asyncio.BufferedProtocol):
             stream.aborted()
 
     @property
-    def busy(self) -> bool:
-        """Whether calls are under way."""
-        return bool(self.streams)
+    def inflight_count(self) -> int:
+        """How many calls are under way."""
+        return len(self.streams)
 
     @property
     def peer(self) -> Any:

@@ -16,6 +16,7 @@ def settings(**given: object) -> Settings:
         ({"http_use_ssl_mutual": True, "http_root_cert": "r"}, "needs --http-use-ssl and --http-root-cert"),
         ({"http_restricted_api": ("wealth:a=b",)}, "unknown restricted api 'wealth'"),
         ({"http_header_forward_pattern": "("}, "not a regular expression"),
+        ({"grpc_header_forward_pattern": "["}, "not a regular expression"),
         ({"trace_config": ("rate=fast",)}, "Unable to parse 'trace_rate', got: fast"),
         ({"http_max_decompression_ratio": 0}, "greater than 0"),
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import queue
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,7 +37,8 @@ def open_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     repository = write_small_models(tmp_path_factory.mktemp("clients"))
     log = tmp_path_factory.mktemp("clients_log") / "log"
     flags = ("--placement", request.param, "--num-cpus", "4", "--no-dashboard", "--allow-client-shm", "true")
-    server = Server(repository, log, *flags)
+    forward = ("--http-header-forward-pattern", "^x-tenant$", "--grpc-header-forward-pattern", "^x-tenant$")
+    server = Server(repository, log, *flags, *forward)
     try:
         yield server.wait_ready()
         server.stop()
@@ -411,3 +413,15 @@ def test_http_client_gives_up_at_its_deadline(open_server: Server) -> None:
         with hasty, pytest.raises(TimeoutError):
             hasty.infer("slow", driver.slow(1))
         check_sum(driver.call("infer", "simple", driver.pair()))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_headers_reach_the_model_as_parameters(open_server: Server, name: str) -> None:
+    with Driver(name, open_server) as driver:
+        wanted = driver.module.InferInput("X", [1], "INT32")
+        wanted.set_data_from_numpy(np.array([5], np.int32))
+        result = driver.call(
+            "infer", "async_model", [wanted], headers={"x-tenant": "red", "x-other": "blue"}, parameters={"own": "1"}
+        )
+        info = json.loads(result.as_numpy("INFO")[0])
+        assert {key.lower(): value for key, value in info["parameters"].items()} == {"x-tenant": "red", "own": "1"}

@@ -35,6 +35,7 @@ class FakeTarget:
         except DecodeError:
             sink.on_error(InvalidArgument("failed to parse the request as a ModelInferRequest"))
             return None
+        self._service.requests.append(request)
         if self._service.decoupled(self.model_name) and wire != GRPC_STREAM:
             sink.on_error(Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy"))
         elif request.id.startswith("fail"):
@@ -73,6 +74,7 @@ class FakeTarget:
 class FakeService:
     def __init__(self) -> None:
         self.targets = {name: FakeTarget(name, self) for name in ("identity", "decoupled")}
+        self.requests: list[pb.ModelInferRequest] = []
         self.held: dict[str, Callable[[], None]] = {}
         self.cancelled: list[str] = []
         self.arrived = threading.Semaphore(0)

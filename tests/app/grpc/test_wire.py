@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from app.grpc.front import GrpcFront
 from app.grpc.options import GrpcOptions
+from app.header_forwarding import HeaderForwarding
 from app.http2 import frames
 from app.http2.connection import Http2Connection
 from app.http2.limits import Http2Limits
@@ -287,7 +289,40 @@ async def test_an_error_text_is_short_and_percent_encoded() -> None:
     assert text.isprintable()
     assert text.isascii()
     assert text.startswith("Request for unknown model: '%C3%A9%25%0A")
-    assert len(text) < 3 * 1024 * 4
+    assert text.endswith("...")
+    assert 800 < len(text) <= 1024
+    assert unquote(text, errors="strict").rstrip(".").strip("é%\n") == "Request for unknown model: '"
+
+
+FORWARDING = GrpcOptions(forwarding=HeaderForwarding("^(x-|timeout|triton_|grpc-|content-)"))
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM])
+def test_matching_metadata_become_parameters(path: str) -> None:
+    async def run() -> None:
+        wire = Wire(FORWARDING)
+        message = request()
+        message.parameters["x-tenant"].string_param = "the client's own"
+        message.parameters["other"].int64_param = 7
+        sent = prefixed(message.SerializeToString())
+        await wire.send(wire.headers(1, path, x_tenant="å", x_user="b", y_other="c"), data(1, sent, end=True))
+        (got,) = wire.service.requests
+        forwarded = {name: value.string_param or value.int64_param for name, value in got.parameters.items()}
+        assert forwarded == {"x-tenant": "å", "x-user": "b", "other": 7}
+        assert list(got.raw_input_contents) == list(request().raw_input_contents)
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_metadata_with_a_meaning_of_their_own_cannot_be_forwarded() -> None:
+    wire = Wire(FORWARDING)
+    got = await wire.send(wire.headers(1, timeout="5"), data(1, BODY, end=True))
+    assert wire.status(got)["grpc-status"] == "3"
+    said = "Header 'timeout' is reserved for Triton usage and cannot be forwarded."
+    assert wire.status(got)["grpc-message"] == said
+    got = await wire.send(wire.headers(3, LIVE, timeout="5"), data(3, prefixed(b""), end=True))
+    assert wire.status(got, 3)["grpc-status"] == "0"
 
 
 @on_loop

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from app.header_forwarding import HeaderForwarding
 from app.http.head_policy import HeadPolicy
-from app.http.header_forwarding import HeaderForwarding
 from app.http.limits import HttpLimits
 from app.http.restricted_api import RestrictedApis
 from protocol.errors import Internal

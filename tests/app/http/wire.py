@@ -157,7 +157,7 @@ class Wire:
         for piece in pieces:
             self._deliver(piece)
         async with asyncio.timeout(10):
-            while self.connection.busy:
+            while self.connection.inflight_count:
                 await asyncio.sleep(0)
         return Answer(self.transport.written[before:])
 

@@ -1,0 +1,50 @@
+"""`--http-header-forward-pattern` and `--grpc-header-forward-pattern`: headers that a model gets as parameters."""
+
+import re
+from collections.abc import Iterable
+
+from protocol.errors import InvalidArgument
+
+RESERVED = frozenset(
+    {
+        "binary_data_output",
+        "headers",
+        "priority",
+        "sequence_end",
+        "sequence_id",
+        "sequence_start",
+        "timeout",
+    }
+)
+
+
+class HeaderForwarding:
+    """Which headers are forwarded: those in whose name the pattern is found, in whatever case.
+
+    Raises:
+        ValueError: the pattern is no regular expression.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        try:
+            self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+
+    def choose(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+        """Return the parameters that a request gets from its headers, the names as the client wrote them.
+
+        Raises:
+            InvalidArgument: a header that matches has the name of a parameter with a meaning of its own.
+        """
+        chosen: dict[str, str] = {}
+        if self._pattern is None:
+            return chosen
+        for raw_name, raw_value in headers:
+            name = raw_name.decode("latin-1")
+            if self._pattern.search(name) is None:
+                continue
+            if name.lower() in RESERVED or name.lower().startswith("triton_"):
+                raise InvalidArgument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+            chosen[name] = raw_value.decode("utf-8", "replace")
+        return chosen
