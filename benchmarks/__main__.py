@@ -79,14 +79,30 @@ def measure_rows(settings: Settings, rows: list[Row]) -> list[Comparison]:
 
 
 def measure(settings: Settings, peer: Peer, model: str, protocol: str, concurrency: int) -> Run:
-    home = settings.home
-    measured = run(peer, model, protocol, concurrency, settings.duration_s, home.models, home.bodies)
+    measured = run_again_if_it_dies(settings, peer, model, protocol, concurrency)
     click.echo(
         f"  {model} by {protocol} with {concurrency} clients: {measured.throughput:,.0f} requests/s, "
         f"{measured.server_cpu_us:,.0f} µs CPU each, {measured.stray_cores:.2f} cores busy otherwise",
         err=True,
     )
     return measured
+
+
+def run_again_if_it_dies(settings: Settings, peer: Peer, model: str, protocol: str, concurrency: int) -> Run:
+    """Measure; a server that dies of the load is started once more, since servers do crash at times."""
+    home = settings.home
+    for last in (False, True):
+        try:
+            measured = run(peer, model, protocol, concurrency, settings.duration_s, home.models, home.bodies)
+        except LoadError:
+            if last or not peer.has_ended:
+                raise
+        else:
+            if not peer.has_ended:
+                return measured
+        click.echo(f"  {peer.name} died of {model} by {protocol} with {concurrency} clients", err=True)
+        peer.restart()
+    raise LoadError(f"{peer.name} died twice of {model} by {protocol} with {concurrency} clients")
 
 
 def measure_startups(settings: Settings, placements: list[str]) -> list[Startup]:

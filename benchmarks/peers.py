@@ -90,6 +90,16 @@ class Peer:
     ) -> None:
         self.stop()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server's first process is gone."""
+        return self.root is None or self.root.poll() is not None
+
+    def restart(self) -> None:
+        """Start anew."""
+        self.stop()
+        self.__enter__()
+
     def wait_until_ready(self, started_s: float) -> None:
         assert self.root is not None
         while time.monotonic() - started_s < self.ready_within_s:
