@@ -14,7 +14,7 @@ from app.log_settings import LogSettings
 from app.model_control import ModelControl, NoModelControl
 from app.trace_settings import TraceSettings
 from deployments.core.statistics import merge
-from deployments.directory import READY, UNAVAILABLE, Directory, VersionEntry
+from deployments.directory import NO_REPLICA, READY, UNAVAILABLE, Directory, VersionEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target
 from deployments.model_host import ModelHost
@@ -120,7 +120,7 @@ class Service:
 
     def _version_ready(self, name: str, version: int, entry: VersionEntry) -> bool:
         # What a replica failed to load, or an ensemble whose step failed, may have a lane all the same.
-        if entry.state == UNAVAILABLE and "no replica is alive" not in entry.reason:
+        if entry.failed:
             return False
         target = self._host.target(name, version) or self._fleet.target(name, version)
         return target is not None and target.ready
@@ -130,9 +130,7 @@ class Service:
         if entry is None:
             return NotFound(f"Request for unknown model: '{name}' is not found")
         if version == -1:
-            if all(state.state == UNAVAILABLE for state in entry.versions.values()) and not any(
-                "no replica is alive" in state.reason for state in entry.versions.values()
-            ):
+            if all(state.failed for state in entry.versions.values()):
                 return NotFound(f"Request for unknown model: '{name}' has no available versions")
             version = max(entry.versions)
         if version not in entry.versions:
@@ -215,7 +213,7 @@ class Service:
             for number, version in sorted(entry.versions.items()):
                 state, reason = version.state, version.reason
                 if state == READY and not self._version_ready(name, number, version):
-                    state, reason = UNAVAILABLE, "no replica is alive; Serve is replacing it"
+                    state, reason = UNAVAILABLE, NO_REPLICA
                 if state == READY or not ready_only:
                     row = {"name": name, "version": str(number), "state": state}
                     rows.append(row | {"reason": reason} if reason else row)

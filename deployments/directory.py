@@ -10,9 +10,15 @@ LOADING = "LOADING"
 UNLOADING = "UNLOADING"
 
 
+NO_REPLICA = "no replica is alive; Serve is replacing it"
+
+
 @dataclass(slots=True)
 class VersionEntry:
-    """One version of a model: its state as Triton names it, where it runs and how long loading took."""
+    """One version of a model: its state as Triton names it, where it runs and how long loading took.
+
+    `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones.
+    """
 
     state: str = LOADING
     reason: str = ""
@@ -20,19 +26,24 @@ class VersionEntry:
     device: str = ""
     replicas: int = 0
     seconds: float = 0.0
+    replacing: bool = False
 
     def loaded(self, reason: str, seconds: float) -> None:
         """Note that the version is ready, or why it is not."""
         self.state = UNAVAILABLE if reason else READY
-        self.reason, self.seconds = reason, seconds
+        self.reason, self.seconds, self.replacing = reason, seconds, False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the version will not be ready by itself."""
+        return self.state == UNAVAILABLE and not self.replacing
 
 
 @dataclass(slots=True)
 class ModelEntry:
     """One model: its completed configuration (ModelConfig as JSON, "" when it could not be read) and its versions.
 
-    `reason` says why a model has no versions. `group` is the Serve application that runs it, `deployments` that
-    application's deployments; both are empty for an embedded model.
+    `reason` says why a model has no versions.
     """
 
     config: str = ""

@@ -10,7 +10,7 @@ from ray import serve
 
 from deployments.backends.python.auto_complete import complete
 from deployments.controller_options import ControllerOptions
-from deployments.directory import LOADING, READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
+from deployments.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
 from deployments.group_deployment import group_application
 from deployments.hosted_model import HostedModel, packages_by_name
 from deployments.replica_logging import set_up_logging
@@ -21,6 +21,7 @@ from repository_loader.repository import Snapshot, load_repositories
 logger = logging.getLogger(__name__)
 
 _BUSY_POLL_S = 0.1
+_REPLACING_POLL_S = 1.0
 # A poll costs Serve's controller and this one some 20 ms of CPU for each few deployments, beside the models.
 _IDLE_POLL_S = 5.0
 _WATCH_S = 20.0
@@ -83,11 +84,17 @@ class RepositoryController:
                 changed |= self._fail_dependents()
                 if changed:
                     await self._publish()
-                await asyncio.sleep(_IDLE_POLL_S if self._directory.settled else _BUSY_POLL_S)
+                await asyncio.sleep(self._poll_s())
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
             logger.exception("the repository controller failed")
             raise
+
+    def _poll_s(self) -> float:
+        if not self._directory.settled:
+            return _BUSY_POLL_S
+        versions = (entry for model in self._directory.models.values() for entry in model.versions.values())
+        return _REPLACING_POLL_S if any(entry.replacing for entry in versions) else _IDLE_POLL_S
 
     async def _load(self) -> None:
         options = self._options
@@ -168,16 +175,18 @@ class RepositoryController:
         entry = self._directory.models[model.name].versions[model.version]
         before = (entry.state, entry.reason)
         if status in ("HEALTHY", "UPSCALING", "DOWNSCALING"):
-            if entry.state == LOADING and deployment.placement == "packed":
-                await self._take_packed(deployment)
-            elif entry.state != READY and deployment.placement != "packed":
-                entry.state, entry.reason = READY, ""
+            if deployment.placement == "packed":
+                if entry.state == LOADING or entry.replacing:
+                    await self._take_packed(deployment)
+            elif entry.state != READY and not self._missing_step(model):
+                entry.state, entry.reason, entry.replacing = READY, "", False
                 entry.seconds = time.monotonic() - self._started
                 logger.info("successfully loaded '%s' version %d", model.name, model.version)
         elif status in ("DEPLOY_FAILED", "UNHEALTHY"):
-            reason = _reason(message) if status == "DEPLOY_FAILED" else "no replica is alive; Serve is replacing it"
+            replacing = status == "UNHEALTHY"
+            reason = NO_REPLICA if replacing else _reason(message)
             if (entry.state, entry.reason) != (UNAVAILABLE, reason):
-                entry.state, entry.reason = UNAVAILABLE, reason
+                entry.state, entry.reason, entry.replacing = UNAVAILABLE, reason, replacing
                 logger.error("failed to load '%s' version %d: %s", model.name, model.version, reason)
         return before != (entry.state, entry.reason)
 
@@ -189,17 +198,24 @@ class RepositoryController:
         models = [model for deployment in plan.deployments for model in deployment.models]
         for model in (*models, *plan.embedded):
             entry = self._directory.models[model.name].versions[model.version]
-            for name in model.dependencies:
-                needed = self._directory.models.get(name)
-                if needed is None or any(version.state != UNAVAILABLE for version in needed.versions.values()):
-                    continue
-                cause = needed.reason or next((version.reason for version in needed.versions.values()), "")
-                reason = f"ensemble '{model.name}' depends on '{name}' which has no loaded version. "
-                reason += f"Model '{name}' loading failed with error: {cause}"
-                if entry.state != UNAVAILABLE:
-                    entry.state, entry.reason = UNAVAILABLE, reason
-                    changed = True
+            reason = self._missing_step(model)
+            if reason and not entry.failed:
+                entry.state, entry.reason, entry.replacing = UNAVAILABLE, reason, False
+                changed = True
         return changed
+
+    def _missing_step(self, model: ModelPlan) -> str:
+        """Return why an ensemble cannot run: a step that failed to load; "" when there is none."""
+        for name in model.dependencies:
+            needed = self._directory.models.get(name)
+            if needed is None or not all(version.failed for version in needed.versions.values()):
+                continue
+            cause = needed.reason or next((version.reason for version in needed.versions.values()), "")
+            return (
+                f"ensemble '{model.name}' depends on '{name}' which has no loaded version. "
+                f"Model '{name}' loading failed with error: {cause}"
+            )
+        return ""
 
     async def _take_packed(self, deployment: DeploymentPlan) -> None:
         handle = serve.get_deployment_handle(deployment.name, deployment.app_name)

@@ -105,6 +105,28 @@ def test_death_of_a_lone_replica_is_503_until_it_is_back(server: Server) -> None
     wait_until(lambda: state(server, "lone") == "READY", "READY in the index")
 
 
+@pytest.mark.parametrize(
+    ("server", "title"),
+    [("isolated", "ray::ServeReplica:digits_preprocess"), ("packed", "ray::ServeReplica:eagleray-packed")],
+    indirect=["server"],
+)
+def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, title: str) -> None:
+    """Long enough for Serve to call the deployment unhealthy, and for the controller to hear of it."""
+    ready = {name for name in ("digits_preprocess", "digits_pipeline", "simple") if state(server, name) == "READY"}
+    deadline = time.monotonic() + 8.0
+
+    def over() -> bool:
+        for process in server.descendants():
+            if " ".join(process.cmdline()).startswith(title):
+                process.kill()
+        return time.monotonic() > deadline
+
+    wait_until(over, "the end of the killing")
+    wait_until(lambda: all(state(server, name) == "READY" for name in ready), "READY in the index", 60.0)
+    wait_until(lambda: server.get("/v2/models/digits_pipeline/ready").status == 200, "the ensemble")
+    assert state(server, "broken_dependent") == "UNAVAILABLE"
+
+
 def state(server: Server, model: str) -> str:
     (row,) = [row for row in server.post("/v2/repository/index").json if row["name"] == model]
     return str(row["state"])

@@ -1,19 +1,17 @@
 """The example models answer as their README says, on images they have not seen."""
 
-import importlib.util
+import importlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import onnxruntime
 import pytest
-
-pytest.importorskip("sklearn")
-pytest.importorskip("PIL")
-
 from PIL import Image
 
+from deployments.backends.python.model_module import ModelModule
 from examples.held_out import LABELS, held_out_images, held_out_pngs, png
 
 REPOSITORY = Path(__file__).parents[2] / "examples/model_repository"
@@ -69,14 +67,12 @@ def test_made_files_stay_small_and_name_no_path_of_the_machine() -> None:
 
 
 @pytest.fixture(scope="module")
-def preprocess() -> ModuleType:
-    pytest.importorskip("triton_python_backend_utils", reason="exists only where a Python backend provides it")
-    path = REPOSITORY / "digits_preprocess/1/model.py"
-    spec = importlib.util.spec_from_file_location("digits_preprocess_model", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def preprocess() -> Iterator[ModuleType]:
+    importlib.import_module("deployments.backends.python.pb_utils")  # models import it by Triton's name
+    folder = REPOSITORY / "digits_preprocess"
+    module = ModelModule(str(folder), str(folder / "1"))
+    yield module.load(str(folder / "1/model.py"))
+    module.close()
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])

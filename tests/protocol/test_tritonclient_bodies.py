@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http as http
 
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest
 from tests.protocol.cases.models import SIGNATURES, answer
 
-http = pytest.importorskip("tritonclient.http")
 Client = http.InferenceServerClient
 
 
