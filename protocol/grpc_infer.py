@@ -66,10 +66,11 @@ class GrpcInferCodec:
     def decode(
         self, body: bytes | memoryview, json_length: int | None, reply: Reply, context: Any = None
     ) -> InferRequest:
-        """Return the request of a ModelInfer call; its arrays of numbers are read-only views on the body.
+        """Return the request of a ModelInfer call; its arrays of numbers are views on the body.
 
         Args:
-            body: a serialised ModelInferRequest, with raw or typed contents.
+            body: a serialised ModelInferRequest, with raw or typed contents. The model may write to one that is not
+                read-only.
             json_length: no meaning here.
             reply: for the request.
             context: for the request.
@@ -84,7 +85,7 @@ class GrpcInferCodec:
     def decode_any(self, body: bytes | memoryview, reply: Reply, context: Any = None) -> InferRequest:
         """Return the request of a call of either kind; like `decode`, but decoupled models do not matter."""
         if type(body) is not bytes:
-            body = memoryview(body).toreadonly()
+            body = memoryview(body)
         try:
             header, inputs, request_id = self._recognise(body) or self._read(body)
             for place in header.plan.regions:

@@ -79,10 +79,10 @@ class HttpInferCodec:
     def decode(
         self, body: bytes | memoryview, json_length: int | None, reply: Reply, context: Any = None
     ) -> InferRequest:
-        """Return the request in a body; its arrays of numbers are read-only views on the body.
+        """Return the request in a body; its arrays of numbers are views on the body.
 
         Args:
-            body: JSON, followed by binary tensors.
+            body: JSON, followed by binary tensors. The model may write to one that is not read-only.
             json_length: value of `Inference-Header-Content-Length`; None: all of the body is JSON; 0: none of it is.
             reply: for the request.
             context: for the request.
@@ -91,7 +91,7 @@ class HttpInferCodec:
             ServingError: with Triton's text; what Triton calls a parse error is `InvalidArgument` here.
         """
         if type(body) is not bytes:
-            body = memoryview(body).toreadonly()
+            body = memoryview(body)
         length = len(body) if json_length is None else json_length
         header = None
         request_id = ""

@@ -97,6 +97,7 @@ class InstancePool:
                 self._call_soon_threadsafe(partial(self._returned, worker, batch))
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 log.warning("instance %s finished a batch after its event loop had ended", worker.instance.name)
+            del batch  # while it waits for the next, it keeps nobody's memory
 
     def _returned(self, worker: _Worker, batch: Batch) -> None:
         self._observe_thread(batch)

@@ -28,6 +28,7 @@ Buffer = bytes | memoryview
 HEADER: Final = struct.Struct("<IIBBHI")
 HEADER_SIZE: Final = HEADER.size
 _OFFSET: Final = struct.Struct("<Q")
+_RELEASE: Final = struct.Struct("<IIBBHIQ")
 NO_JSON_LENGTH: Final = 0xFFFFFFFF
 FINAL: Final = 1
 SHARED: Final = 0x80
@@ -86,6 +87,7 @@ class FrameProtocol(asyncio.Protocol):
         self._arena: Arena | None = None
         self._arena_open = False
         self._peer_arena: memoryview | None = None
+        self._releases: list[int] = []
         self.shared_offset = -1
         """Where the body that `frame_received` is given lies in the peer's arena, -1 for one that came by socket."""
 
@@ -221,8 +223,10 @@ class FrameProtocol(asyncio.Protocol):
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
 
     def release(self, offset: int) -> None:
-        """Tell the peer that the body at `offset` of its arena is no longer looked at."""
-        self.send(Kind.RELEASE, 0, (_OFFSET.pack(offset),), size=_OFFSET.size)
+        """Tell the peer that the body at `offset` of its arena is no longer looked at; other frames take it along."""
+        if not self._releases and not self._out:
+            self._loop.call_soon(self.flush)
+        self._releases.append(offset)
 
     def forget_arenas(self) -> None:
         """Let the memory go, once the last body in it is forgotten; the connection is gone."""
@@ -234,9 +238,13 @@ class FrameProtocol(asyncio.Protocol):
     def flush(self) -> None:
         """Write what is queued."""
         out, size = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
+        if self._releases:
+            offsets, self._releases = self._releases, []
+            head = (_RELEASE.size, 0, Kind.RELEASE, 0, 0, NO_JSON_LENGTH)
+            out += [_RELEASE.pack(*head, offset) for offset in offsets]
         if not out:
             return
-        self._out, self._out_bytes = [], 0
         if self._transport is None or self._transport.is_closing():
             return
         if size <= _JOIN_BYTES:

@@ -1,12 +1,16 @@
 """The replica's end of a lane: decodes each request once, submits it to the core, sends back finished bytes."""
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import socket
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import orjson
 
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
@@ -109,6 +113,8 @@ class LaneServerConnection(FrameProtocol):
         self._server = server
         self._welcome = False
         self._hello_timer: asyncio.TimerHandle | None = None
+        self._thread_id = threading.get_ident()
+        self._lent: dict[int, weakref.ref[Any]] = {}
         self.inflight: dict[int, tuple[LaneModel, InferRequest]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,6 +125,7 @@ class LaneServerConnection(FrameProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the client will not hear of."""
         self._server.connections.discard(self)
+        self._lent.clear()
         self.forget_arenas()
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -163,40 +170,52 @@ class LaneServerConnection(FrameProtocol):
         self._server.connections.add(self)
         self.send_table()
 
-    def _take_request(self, number: int, call: int, wire: int, json_length: int, body: Buffer) -> None:
-        offset = self.shared_offset
-        if not self._submit(number, call, wire, json_length, body, offset) and offset >= 0:
+    def _lend(self, body: Buffer, offset: int) -> memoryview:
+        """Return a body in the arena as memory that goes back to the client when the last array on it is gone.
+
+        Models may keep arrays for as long as they like, and let go of them on any thread.
+        """
+        owner = np.frombuffer(body, np.uint8)
+        self._lent[offset] = weakref.ref(owner, lambda _: self._let_go(offset))
+        return owner.data
+
+    def _let_go(self, offset: int) -> None:
+        if threading.get_ident() == self._thread_id:
+            self._give_back(offset)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._give_back, offset)
+
+    def _give_back(self, offset: int) -> None:
+        if self._lent.pop(offset, None) is not None:
             self.release(offset)
 
-    def _submit(self, number: int, call: int, wire: int, json_length: int, body: Buffer, offset: int) -> bool:
-        """Decode and submit; answers and returns False when that is not possible."""
+    def _take_request(self, number: int, call: int, wire: int, json_length: int, body: Buffer) -> None:
+        """Decode and submit, or answer why that is not possible."""
+        if self.shared_offset >= 0:
+            body = self._lend(body, self.shared_offset)
         models = self._server.models
         model = models[number] if number < len(models) else None
         if model is None:
             self._send_error(call, Unavailable("the model has been unloaded"))
-            return False
+            return
         try:
             codec = model.codecs[wire]
             request = codec.decode(
-                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, codec, offset)
+                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, codec)
             )
         except ServingError as error:
             self._send_error(call, error)
-            return False
+            return
         except Exception:
             logger.exception("a request could not be decoded")
             self._send_error(call, Internal("the request could not be decoded"))
-            return False
+            return
         self.inflight[call] = (model, request)
         model.submit_request(request)
-        return True
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
-        call, codec, offset = request.context
-        if offset >= 0 and (not isinstance(result, InferResponse) or result.final):
-            # After this reply nobody looks at the request; outputs that are views on it have been copied by then,
-            # since what is sent below is written, or lies in the arena, before the client hears of the release.
-            self._loop.call_soon(self._release_late, offset)
+        call, codec = request.context
         if call not in self.inflight:
             return
         if isinstance(result, InferResponse):
@@ -221,10 +240,6 @@ class LaneServerConnection(FrameProtocol):
                 return
         del self.inflight[call]
         self._send_error(call, result)
-
-    def _release_late(self, offset: int) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self.release(offset)
 
     def _send_error(self, call: int, error: ServingError) -> None:
         message = error.message.encode("utf-8", "replace")

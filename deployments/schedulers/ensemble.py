@@ -100,7 +100,11 @@ class EnsembleScheduler:
         consumers = run.plan.consumers
         missing = run.missing
         tensors = run.tensors
+        shared = run.plan.shared
         for tensor, array in arrived:
+            if tensor in shared and array is not None:
+                array = array.view()
+                array.flags.writeable = False
             tensors[tensor] = array
             for step in consumers[tensor]:
                 missing[step.index] -= 1

@@ -1,5 +1,6 @@
 """An ensemble's data flow, worked out once, when it is loaded."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,13 +62,15 @@ class Step:
 class Plan:
     """The steps that one choice of outputs needs.
 
-    `inputs` are the ensemble's, with their tensors. `missing` says for each step how many tensors it waits for (0 for
+    `inputs` are the ensemble's, with their tensors. `shared` are the tensors that go to several places, none of which
+    may write to them. `missing` says for each step how many tensors it waits for (0 for
     those that are left out), `consumers` which steps wait for a tensor, `step_outputs` which outputs a step is asked
     for.
     """
 
     outputs: tuple[Edge, ...]
     inputs: tuple[tuple[str, int], ...]
+    shared: frozenset[int]
     missing: tuple[int, ...]
     consumers: tuple[tuple[Step, ...], ...]
     step_outputs: tuple[tuple[str, ...], ...]
@@ -136,9 +139,12 @@ class EnsemblePlan:
                 wanted |= fresh
                 front.extend(fresh)
         waits = [{edge.tensor for edge in step.inputs} if step.index in needed else set() for step in steps]
+        edges = [*outputs, *(edge for step in steps if step.index in needed for edge in step.inputs)]
+        uses = Counter(edge.tensor for edge in edges)
         return Plan(
             outputs,
             tuple((name, self._tensors[name]) for name in self._signature.inputs),
+            frozenset(tensor for tensor, count in uses.items() if count > 1),
             tuple(len(tensors) for tensors in waits),
             tuple(tuple(step for step in steps if tensor in waits[step.index]) for tensor in range(self.tensor_count)),
             tuple(tuple(name for name, tensor in step.outputs if tensor in wanted) for step in steps),

@@ -58,14 +58,14 @@ def encoded(codec: GrpcInferCodec, request: InferRequest, response: InferRespons
 
 
 @pytest.mark.parametrize("wrap", [bytes, memoryview, bytearray], ids=["bytes", "view", "writable"])
-def test_arrays_are_read_only_views_on_the_body(codec: GrpcInferCodec, wrap: Any) -> None:
+def test_arrays_are_views_on_the_body_and_as_writable(codec: GrpcInferCodec, wrap: Any) -> None:
     for content in (wrap(body([2, 4])), memoryview(wrap(body([2, 4], id="x")))):
         for _ in range(2):
             request = codec.decode(content, None, ignore, "context")
             array = request.inputs["X"]
             assert array.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
             assert np.shares_memory(array, np.frombuffer(content, np.uint8))
-            assert not array.flags.writeable
+            assert array.flags.writeable == (wrap is bytearray)
             assert (request.rows, request.context, request.outputs) == (2, "context", None)
 
 

@@ -46,7 +46,7 @@ def joined(codec: HttpInferCodec, request: InferRequest, **outputs: Any) -> tupl
 
 
 @pytest.mark.parametrize("wrap", [bytes, memoryview, bytearray], ids=["bytes", "view", "writable"])
-def test_arrays_are_read_only_views_on_the_body(codec: HttpInferCodec, wrap: Any) -> None:
+def test_arrays_are_views_on_the_body_and_as_writable(codec: HttpInferCodec, wrap: Any) -> None:
     content, length = binary([2, 4])
     for body in (wrap(content), memoryview(wrap(content))):
         for _ in range(2):
@@ -54,7 +54,7 @@ def test_arrays_are_read_only_views_on_the_body(codec: HttpInferCodec, wrap: Any
             array = request.inputs["X"]
             assert array.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
             assert np.shares_memory(array, np.frombuffer(body, np.uint8))
-            assert not array.flags.writeable
+            assert array.flags.writeable == (wrap is bytearray)
             assert (request.rows, request.context, request.outputs, request.id) == (2, "context", None, "")
 
 

@@ -6,6 +6,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
@@ -381,8 +382,36 @@ async def test_shared_bodies_of_cancelled_refused_and_failed_requests_are_taken_
         await lanes.until(lambda: bool(model.cancelled))
         assert lane._arena.taken_count == 1  # the model may still look at it
         model.release()
+        model.cancelled.clear()
         await lanes.until(lambda: lane._arena.taken_count == 0)
         assert not sink.done.is_set()
+
+
+@on_loop
+async def test_what_a_model_keeps_of_a_shared_body_is_not_written_to_again() -> None:
+    async with Lanes() as lanes:
+        await lanes.ask(LARGE)
+        target: Any = lanes.fleet.target("echo")
+        (lane,) = target.lanes
+        await lanes.until(lambda: lane._arena_open)
+        model = lanes.replicas[0].model
+        model.hold = True
+        sink, _ = lanes.send(LARGE)
+        await lanes.until(lambda: bool(model.held))
+        kept = np.frombuffer(model.held[0].parameters["body"], np.uint8)[100:200]  # type: ignore[index, arg-type]
+        as_it_was = kept.copy()
+        model.hold = False
+        model.release()
+        await asyncio.wait_for(sink.done.wait(), 5)
+        for number in range(5):
+            await lanes.ask(bytes([number]) * len(LARGE))
+        assert kept.tolist() == as_it_was.tolist()
+        assert lane._arena.taken_count == 1
+        # Models let go on any thread.
+        holder = [kept]
+        del kept
+        await asyncio.to_thread(holder.clear)
+        await lanes.until(lambda: lane._arena.taken_count == 0)
 
 
 @on_loop

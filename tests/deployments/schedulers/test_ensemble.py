@@ -122,6 +122,27 @@ def test_steps_start_when_their_tensors_are_there():
     assert bench.statistics.success_count == 1 and bench.statistics.execution_count == 1
 
 
+def test_only_a_step_that_gets_a_tensor_alone_may_write_to_it():
+    bench = diamond()
+    bench.submit()
+    given = array(1, 2)
+    first = bench.router.answer("first", O=given)
+    assert first.inputs["I"].flags.writeable
+    for name in ("left", "right"):  # both get `a`
+        (step_request,) = [request for other, _, request in bench.router.steps if other == name]
+        assert not step_request.inputs["I"].flags.writeable
+    assert given.flags.writeable
+    bench.router.answer("left", O=array(1, 2))
+    bench.router.answer("right", O=array(1, 2))
+    joined = bench.router.answer("join", O=array(1, 2))
+    assert joined.inputs["I"].flags.writeable
+    assert not joined.inputs["J"].flags.writeable  # `Q` is also the client's
+    alone = diamond()
+    alone.submit(outputs=("Q",))
+    alone.router.answer("first", O=array(1, 2))
+    assert alone.router.take("right").inputs["I"].flags.writeable
+
+
 def test_steps_that_no_requested_output_needs_are_skipped():
     bench = diamond()
     bench.submit(outputs=("Q",))
