@@ -21,6 +21,8 @@ EXAMPLE_VERSIONS = {
 }
 SMALL = (
     "async_model",
+    "countdown",
+    "countdown_in_thread",
     "failing",
     "flags",
     "floats",
