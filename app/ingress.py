@@ -17,11 +17,11 @@ from app.model_control import NoModelControl
 from app.service import Service
 from app.settings import Settings
 from app.trace_settings import TraceSettings
-from deployments.allocator import keep_freed_pages
 from deployments.directory import Directory
 from deployments.lane.fleet import Fleet
 from deployments.lane_address import address_of
 from deployments.model_host import ModelHost
+from deployments.process_memory import keep_freed_pages, spare_long_lived_objects
 from deployments.serve_internals import watch_replicas
 from protocol.limits import Limits
 
@@ -53,6 +53,7 @@ class Ingress:
             return
         self.service.log.apply()
         await self._listeners.open()
+        spare_long_lived_objects()
         self._task = self._loop.create_task(self._follow_controller(), name="directory watch")
 
     def _routes_changed(self) -> None:

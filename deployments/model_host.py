@@ -14,6 +14,7 @@ from deployments.host_router import HostRouter
 from deployments.hosted_model import HostedModel
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
+from deployments.process_memory import collect_long_lived_objects, spare_long_lived_objects
 from deployments.served_model import LocalTarget, ServedModel
 from deployments.shared_memory import Regions
 from protocol.grpc_infer import GrpcInferCodec
@@ -62,7 +63,12 @@ class ModelHost:
             await asyncio.gather(*(self._load(key, HostedModel.from_dict(wanted[key])) for key in fresh))
             for key in [key for key in self._present if key not in wanted]:
                 await self._unload(key)
+            replaced = any(wanted.get(key) != data for key, data in self._present.items())
             self._present = wanted
+            if replaced:
+                collect_long_lived_objects()
+            elif fresh:
+                spare_long_lived_objects()
 
     async def _load(self, key: Key, hosted: HostedModel) -> None:
         started = time.monotonic()
