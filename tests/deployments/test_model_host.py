@@ -1,0 +1,78 @@
+"""The models of one process, with Python models from files."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.hosted_model import HostedModel, packages_by_name
+from deployments.model_host import ModelHost
+from protocol.limits import Limits
+from repository_loader.plan import ClusterResources, PlanSettings, make_plan
+from repository_loader.repository import LoaderOptions, load_repositories
+
+CONFIG = """
+backend: "python" max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: 4 }
+output { name: "Y" data_type: TYPE_FP32 dims: 4 }
+"""
+MODEL = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.itself = self
+
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Two models that load and one that does not, as a host is told of them."""
+    for name, text in (("one", MODEL), ("two", MODEL), ("broken", "raise RuntimeError('not today')")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(CONFIG)
+        (tmp_path / name / "1" / "model.py").write_text(text)
+    snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
+    plan = make_plan(snapshot, PlanSettings("packed"), ClusterResources(2))
+    packages = packages_by_name(plan)
+    return {model.name: HostedModel.of(model, packages).to_dict() for model in plan.deployments[0].models}
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+async def host_of(*models: dict[str, Any]) -> ModelHost:
+    host = ModelHost(asyncio.get_running_loop(), None, Limits(), shared=True)
+    await host.apply(models)
+    return host
+
+
+def test_a_model_that_fails_harms_no_other(models: dict[str, dict[str, Any]]) -> None:
+    async def check() -> None:
+        host = await host_of(*models.values())
+        assert set(host.served) == {("one", 1), ("two", 1)}
+        assert "not today" in host.failures[("broken", 1)]
+        await host.close()
+
+    asyncio.run(check())
+
+
+def test_loaded_models_are_spared_from_collections_until_one_is_given_up(models: dict[str, dict[str, Any]]) -> None:
+    async def check() -> None:
+        host = await host_of(models["one"])
+        assert gc.get_freeze_count() > 0
+        await host.apply([models["one"], models["two"]])
+        assert gc.get_freeze_count() > 0
+        await host.apply([models["two"]])
+        assert gc.get_freeze_count() == 0
+        assert set(host.served) == {("two", 1)}
+        await host.close()
+
+    asyncio.run(check())
