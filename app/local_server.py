@@ -5,7 +5,6 @@ import io
 import logging
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from types import FrameType
@@ -17,6 +16,7 @@ from app.builder import APPLICATION, CONTROLLER, INGRESS, build
 from app.ports import require_free
 from app.progress import Progress
 from app.settings import Settings
+from app.stop_request import StopRequest
 from deployments.directory import UNAVAILABLE, Directory
 
 _START_TIMEOUT_S = 600.0
@@ -46,7 +46,7 @@ class LocalServer:
     def __init__(self, settings: Settings, options: RayOptions) -> None:
         self._settings = settings
         self._options = options
-        self._stop = threading.Event()
+        self._stop = StopRequest()
         self._signals = 0
         self._directory = Directory()
 
@@ -79,7 +79,7 @@ class LocalServer:
             except BaseException:
                 self._shut_down()
                 raise
-        if self._stop.is_set():
+        if self._stop.made:
             self._shut_down()
             return 0
         self._announce(directory, ports, dashboard)
@@ -90,7 +90,7 @@ class LocalServer:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
-        self._stop.set()
+        self._stop.make()
         if self._signals > 2:
             os._exit(130)
 
@@ -139,7 +139,7 @@ class LocalServer:
         controller, ingress = self._handle(CONTROLLER), self._handle(INGRESS)
         directory = self._directory
         watch = controller.watch.remote(-1)
-        while not self._stop.is_set():
+        while not self._stop.made:
             if time.monotonic() > deadline:
                 raise StartFailed(f"not ready after {_START_TIMEOUT_S:.0f} s")
             self._check_deployments()
