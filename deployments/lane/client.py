@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
 from deployments.lane.sink import Sink
 from protocol.errors import from_grpc_code
@@ -14,6 +15,8 @@ from protocol.errors import from_grpc_code
 logger = logging.getLogger(__name__)
 
 MAX_INFLIGHT_BYTES: Final = 1 << 30
+# Half of an arena.
+_MAX_LENT_BYTES: Final = ARENA_BYTES // 2
 
 
 class LaneCall:
@@ -135,6 +138,14 @@ class LaneClient(FrameProtocol):
         if self.shared_offset >= 0:
             self.release(self.shared_offset)
 
+    def _take_shared(self, body: Buffer) -> Buffer:
+        """Return a body in the replica's arena as it is, or as a copy when clients that read slowly hold much of it."""
+        if self.lent_bytes < _MAX_LENT_BYTES:
+            return self.lend(body)
+        body = bytes(body)
+        self.release(self.shared_offset)
+        return body
+
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
         """Hand an answer to the sink that waits for it."""
         if kind == Kind.RESPONSE:
@@ -151,9 +162,7 @@ class LaneClient(FrameProtocol):
                     return
                 entry.delivered = True
             if self.shared_offset >= 0:
-                # Whoever writes it to a client may take its time; the place is needed again.
-                body = bytes(body)
-                self.release(self.shared_offset)
+                body = self._take_shared(body)
             entry.sink.on_response(None if json_length == NO_JSON_LENGTH else json_length, (body,), bool(flags & FINAL))
         elif kind == Kind.ERROR:
             entry = self.calls.pop(call, None)

@@ -13,11 +13,16 @@ All integers are little-endian.
 """
 
 import asyncio
+import contextlib
 import logging
 import struct
+import threading
+import weakref
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final, cast
+from typing import Any, Final, cast
+
+import numpy as np
 
 from deployments.lane.arena import Arena, ArenaError, open_arena
 
@@ -88,6 +93,9 @@ class FrameProtocol(asyncio.Protocol):
         self._arena_open = False
         self._peer_arena: memoryview | None = None
         self._releases: list[int] = []
+        self._thread_id = threading.get_ident()
+        self._lent: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self.lent_bytes = 0
         self.shared_offset = -1
         """Where the body that `frame_received` is given lies in the peer's arena, -1 for one that came by socket."""
 
@@ -228,8 +236,32 @@ class FrameProtocol(asyncio.Protocol):
             self._loop.call_soon(self.flush)
         self._releases.append(offset)
 
+    def lend(self, body: Buffer) -> memoryview:
+        """Return the body in the peer's arena that is at hand as memory that is released when its last view is gone.
+
+        Whoever gets it may keep it for as long as it likes, and let go of it on any thread.
+        """
+        owner, offset = np.frombuffer(body, np.uint8), self.shared_offset
+        self._lent[offset] = (weakref.ref(owner, lambda _: self._let_go(offset)), owner.nbytes)
+        self.lent_bytes += owner.nbytes
+        return owner.data
+
+    def _let_go(self, offset: int) -> None:
+        if threading.get_ident() == self._thread_id:
+            self._give_back(offset)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._give_back, offset)
+
+    def _give_back(self, offset: int) -> None:
+        entry = self._lent.pop(offset, None)
+        if entry is not None:
+            self.lent_bytes -= entry[1]
+            self.release(offset)
+
     def forget_arenas(self) -> None:
         """Let the memory go, once the last body in it is forgotten; the connection is gone."""
+        self._lent.clear()
         if self._arena is not None:
             self._arena.unlink()
         self._arena = self._peer_arena = None

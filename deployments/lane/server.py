@@ -1,16 +1,12 @@
 """The replica's end of a lane: decodes each request once, submits it to the core, sends back finished bytes."""
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import socket
-import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
 import orjson
 
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
@@ -113,8 +109,6 @@ class LaneServerConnection(FrameProtocol):
         self._server = server
         self._welcome = False
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._thread_id = threading.get_ident()
-        self._lent: dict[int, weakref.ref[Any]] = {}
         self.inflight: dict[int, tuple[LaneModel, InferRequest]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -125,7 +119,6 @@ class LaneServerConnection(FrameProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the client will not hear of."""
         self._server.connections.discard(self)
-        self._lent.clear()
         self.forget_arenas()
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -170,30 +163,10 @@ class LaneServerConnection(FrameProtocol):
         self._server.connections.add(self)
         self.send_table()
 
-    def _lend(self, body: Buffer, offset: int) -> memoryview:
-        """Return a body in the arena as memory that goes back to the client when the last array on it is gone.
-
-        Models may keep arrays for as long as they like, and let go of them on any thread.
-        """
-        owner = np.frombuffer(body, np.uint8)
-        self._lent[offset] = weakref.ref(owner, lambda _: self._let_go(offset))
-        return owner.data
-
-    def _let_go(self, offset: int) -> None:
-        if threading.get_ident() == self._thread_id:
-            self._give_back(offset)
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._give_back, offset)
-
-    def _give_back(self, offset: int) -> None:
-        if self._lent.pop(offset, None) is not None:
-            self.release(offset)
-
     def _take_request(self, number: int, call: int, wire: int, json_length: int, body: Buffer) -> None:
         """Decode and submit, or answer why that is not possible."""
         if self.shared_offset >= 0:
-            body = self._lend(body, self.shared_offset)
+            body = self.lend(body)
         models = self._server.models
         model = models[number] if number < len(models) else None
         if model is None:

@@ -59,9 +59,11 @@ class EchoModel:
 
 
 class Sink:
-    """Collects what one request gets."""
+    """Collects what one request gets; one that keeps also holds on to the memory, as for a client that reads slowly."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool = False) -> None:
+        self._keep = keep
+        self.kept: list[Any] = []
         self.responses: list[bytes] = []
         self.json_length: int | None = -1
         self.error: ServingError | None = None
@@ -69,6 +71,8 @@ class Sink:
 
     def on_response(self, json_length: int | None, parts: Any, final: bool) -> None:
         self.json_length = json_length
+        if self._keep:
+            self.kept.extend(parts)
         self.responses.append(b"".join(parts))
         if final:
             self.done.set()
@@ -137,10 +141,10 @@ class Lanes:
         chosen = replicas or self.replicas
         self.fleet.set_replicas("echo#v1", {replica.address.replica_id: replica.address for replica in chosen})
 
-    def send(self, body: bytes = b"hello", json_length: int | None = None) -> tuple[Sink, Any]:
+    def send(self, body: bytes = b"hello", json_length: int | None = None, *, keep: bool = False) -> tuple[Sink, Any]:
         target = self.fleet.target("echo")
         assert target is not None
-        sink = Sink()
+        sink = Sink(keep=keep)
         return sink, target.submit((body,), json_length, sink)
 
     async def ask(self, body: bytes = b"hello", json_length: int | None = None) -> Sink:

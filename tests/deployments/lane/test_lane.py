@@ -415,6 +415,29 @@ async def test_what_a_model_keeps_of_a_shared_body_is_not_written_to_again() -> 
 
 
 @on_loop
+async def test_clients_that_read_slowly_hold_half_of_the_arena_at_most() -> None:
+    async with Lanes() as lanes:
+        await lanes.ask(LARGE)
+        target: Any = lanes.fleet.target("echo")
+        (lane,) = target.lanes
+        (connection,) = lanes.replicas[0].server.connections
+        await lanes.until(lambda: lane._arena_open and connection._arena_open)
+        body = bytes(range(256)) * (ARENA_BYTES // 1024)  # a quarter
+        slow = [lanes.send(body, keep=True)[0] for _ in range(3)]
+        for sink in slow:
+            await asyncio.wait_for(sink.done.wait(), 5)
+        await lanes.until(lambda: lane._arena.taken_count == 0)
+        assert connection._arena.taken_count == 2
+        for _ in range(5):
+            assert (await lanes.ask(body)).responses == [body]
+        assert all(b"".join(sink.kept) == body for sink in slow)
+        for sink in slow:
+            sink.kept.clear()
+        await lanes.until(lambda: connection._arena.taken_count == 0)
+        assert lane.lent_bytes == 0
+
+
+@on_loop
 async def test_a_replica_that_dies_with_shared_bodies_loses_no_request() -> None:
     async with Lanes(2) as lanes:
         for _ in range(4):
