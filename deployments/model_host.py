@@ -10,6 +10,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
+from deployments.core.model_version import ModelVersion
 from deployments.host_router import HostRouter
 from deployments.hosted_model import HostedModel
 from deployments.lane.fleet import Fleet
@@ -22,6 +23,7 @@ from protocol.grpc_stream import GrpcStreamCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.limits import Limits
 from protocol.signature import Signature
+from repository_loader.overrides import read_overrides
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +33,13 @@ Key = tuple[str, int]
 class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
-    `shared` says that the loop has more to do than to serve one model.
+    `shared` says that the loop has other work than these models'.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet | None, limits: Limits, *, shared: bool) -> None:
         self._loop = loop
         self._shared = shared
+        self._alone = False
         self._limits = limits
         self._clock = LoopClock(loop)
         self._present: dict[Key, dict[str, Any]] = {}
@@ -59,6 +62,9 @@ class ModelHost:
             for data in models:
                 package = data["package"]
                 wanted[(package["name"], int(package["version"]))] = data
+            self._alone = len(wanted) == 1 and not self._shared
+            for served in self.served.values():
+                self._allow_inline(served.model)
             fresh = [key for key, data in wanted.items() if self._present.get(key) != data]
             await asyncio.gather(*(self._load(key, HostedModel.from_dict(wanted[key])) for key in fresh))
             for key in [key for key in self._present if key not in wanted]:
@@ -76,9 +82,8 @@ class ModelHost:
         signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
         self.router.set_signatures(signatures)
         try:
-            model = await loader.load(
-                hosted.package, hosted.specs, self._clock, self.router, signatures, shared=self._shared
-            )
+            model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures)
+            self._allow_inline(model)
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())
         except ModelLoadError as error:
             self._fail(key, error.reason)
@@ -97,6 +102,18 @@ class ModelHost:
             old.ready = False
         if replaced is not None:
             await replaced.close()
+
+    def _allow_inline(self, model: ModelVersion) -> None:
+        """Say whether a model may run on the loop's thread.
+
+        Nothing bounds how long a Python model's code takes, however quick it has been: where others wait for the same
+        loop, it runs there only if its configuration says so.
+        """
+        if model.pool is None:
+            return
+        given = read_overrides(model.package.config).inline
+        bounded = self._alone or model.package.config.backend != "python"
+        model.pool.may_run_inline = bounded if given is None else given
 
     def _codecs(self, signature: Signature, version: str, labels: dict[str, list[str]]) -> tuple[WireCodec, ...]:
         """Return a model version's codecs, in the order of the wire forms."""

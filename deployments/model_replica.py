@@ -49,7 +49,7 @@ class ModelReplica:
         self._drain_timeout_s = drain_timeout_s
         self._loop = asyncio.get_running_loop()
         self._fleet = Fleet(ray.get_runtime_context().get_node_id(), self._loop, lambda: None)
-        self._host = ModelHost(self._loop, self._fleet, limits, shared=not strict)
+        self._host = ModelHost(self._loop, self._fleet, limits, shared=False)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
         self._lane = LaneServer(self._address.secret, self._control, self._host.regions.replace, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}

@@ -33,10 +33,11 @@ class Overrides:
     num_gpus: float | None = None
     memory_bytes: int | None = None
     replicas: int | None = None
+    inline: bool | None = None
 
 
 def read_overrides(config: ModelConfig) -> Overrides:
-    """Read the keys `eagleray.placement`, `.num_cpus`, `.num_gpus`, `.memory_bytes` and `.replicas`.
+    """Read the keys `eagleray.placement`, `.num_cpus`, `.num_gpus`, `.memory_bytes`, `.replicas` and `.inline`.
 
     Other keys with the prefix are other parts' to read.
 
@@ -58,12 +59,23 @@ def read_overrides(config: ModelConfig) -> Overrides:
         _number(config, "num_gpus", whole=False, least=0, most=4096),
         None if memory is None else int(memory),
         None if replicas is None else int(replicas),
+        _boolean(config, "inline"),
     )
 
 
 def _text(config: ModelConfig, name: str) -> str | None:
     key = PREFIX + name
     return config.parameters[key].string_value.strip() if key in config.parameters else None
+
+
+def _boolean(config: ModelConfig, name: str) -> bool | None:
+    text = _text(config, name)
+    if text is None:
+        return None
+    if text not in ("true", "false"):
+        key = PREFIX + name
+        raise OverrideError(key, f"parameter '{key}' of {config.name} must be true or false")
+    return text == "true"
 
 
 def _number(config: ModelConfig, name: str, *, whole: bool, least: int, most: int) -> float | None:

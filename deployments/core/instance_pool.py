@@ -14,6 +14,7 @@ from protocol.errors import Internal, ServingError
 log = logging.getLogger(__name__)
 
 INLINE_LIMIT_US = 1000
+_INLINE_LIMIT_NS = INLINE_LIMIT_US * 1000
 CLOSE_TIMEOUT_S = 30.0
 _UNMEASURED = -1
 
@@ -32,22 +33,20 @@ class _Worker:
 class InstancePool:
     """Runs batches on idle instances and says when each is done.
 
-    A batch runs inline, on the loop's thread, when its instance allows that and batches of its size (to the next power
-    of two) have been measured to take less than `inline_limit_us`; the first of each size runs in the thread, and a
-    size that becomes slow goes back there. `finished` is set by the scheduler and is called on the loop's thread, for
-    an inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be
-    called. All but `close` belongs to the loop's thread.
+    A batch runs inline, on the loop's thread, when its instance and `may_run_inline` allow that and batches of its size
+    (to the next power of two) have been measured to take less than `INLINE_LIMIT_US`; the first of each size runs in
+    the thread, and a size that becomes slow goes back there. `finished` is set by the scheduler and is called on the
+    loop's thread, for an inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when
+    `run` may be called. All but `close` belongs to the loop's thread.
     """
 
-    def __init__(
-        self, instances: Sequence[ModelInstance], clock: Clock, *, inline_limit_us: int = INLINE_LIMIT_US
-    ) -> None:
+    def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
+        self.may_run_inline = True
         self.idle = [_Worker(instance) for instance in reversed(instances)]
         self.finished: Callable[[Batch], None] = _nobody
         self._workers = tuple(self.idle)
         self._now_ns = clock.now_ns
         self._call_soon_threadsafe = clock.call_soon_threadsafe
-        self._inline_limit_ns = inline_limit_us * 1000
         self._estimates_ns: list[int] = [_UNMEASURED] * 32
 
     @property
@@ -59,7 +58,7 @@ class InstancePool:
         """Run the batch on an idle instance; there must be one."""
         worker = self.idle.pop()
         estimate_ns = self._estimates_ns[(batch.rows - 1).bit_length()]
-        if worker.instance.may_run_inline and _UNMEASURED < estimate_ns < self._inline_limit_ns:
+        if _UNMEASURED < estimate_ns < _INLINE_LIMIT_NS and worker.instance.may_run_inline and self.may_run_inline:
             self._execute(worker.instance, batch)
             self._observe_inline(batch, estimate_ns)
             self.idle.append(worker)

@@ -10,7 +10,7 @@ from typing import cast
 
 from deployments.backends.backend import Backend, ModelInstance, ModelLoadError
 from deployments.core.clock import Clock
-from deployments.core.instance_pool import INLINE_LIMIT_US, InstancePool
+from deployments.core.instance_pool import InstancePool
 from deployments.core.model_version import ModelVersion
 from deployments.core.router import Router
 from deployments.core.statistics import ModelStatistics
@@ -54,20 +54,14 @@ async def load(
     clock: Clock,
     router: Router,
     step_signatures: Mapping[str, Signature] | None = None,
-    *,
-    shared: bool = False,
 ) -> ModelVersion:
     """Prepare a package on a worker thread and assemble it on the loop's.
-
-    `shared` says that other models, or clients, wait for the same loop: Python models then never run on it, since
-    nothing bounds how long their code takes, however quick it has been.
 
     Raises:
         ModelLoadError: with the reason that the repository index shows.
     """
     prepared = await asyncio.to_thread(prepare, package, specs, clock)
-    bounded = package.config.backend != "python" or not shared
-    return assemble(prepared, clock, router, step_signatures, inline_limit_us=INLINE_LIMIT_US if bounded else 0)
+    return assemble(prepared, clock, router, step_signatures)
 
 
 def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None = None) -> PreparedModel:
@@ -96,8 +90,6 @@ def assemble(
     clock: Clock,
     router: Router,
     step_signatures: Mapping[str, Signature] | None = None,
-    *,
-    inline_limit_us: int = INLINE_LIMIT_US,
 ) -> ModelVersion:
     """Give a prepared model its scheduler; quick, on the loop's thread.
 
@@ -110,7 +102,7 @@ def assemble(
     if _is_ensemble(package):
         ensemble = EnsembleScheduler(package.config, step_signatures or {}, router, statistics, clock)
         return ModelVersion(package, signature, statistics, ensemble, None, clock)
-    pool = InstancePool(prepared.instances, clock, inline_limit_us=inline_limit_us)
+    pool = InstancePool(prepared.instances, clock)
     try:
         scheduler = _scheduler(package, signature, pool, statistics, clock)
     except BaseException:

@@ -31,10 +31,17 @@ class TritonPythonModel:
 
 @pytest.fixture
 def models(tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """Two models that load and one that does not, as a host is told of them."""
-    for name, text in (("one", MODEL), ("two", MODEL), ("broken", "raise RuntimeError('not today')")):
+    """Four models that load and one that does not, as a host is told of them."""
+    for name, text, inline in (
+        ("one", MODEL, ""),
+        ("two", MODEL, ""),
+        ("quick", MODEL, "true"),
+        ("slow", MODEL, "false"),
+        ("broken", "raise RuntimeError('not today')", ""),
+    ):
         (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "config.pbtxt").write_text(CONFIG)
+        parameters = f'parameters {{ key: "eagleray.inline" value {{ string_value: "{inline}" }} }}' if inline else ""
+        (tmp_path / name / "config.pbtxt").write_text(CONFIG + parameters)
         (tmp_path / name / "1" / "model.py").write_text(text)
     snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
     plan = make_plan(snapshot, PlanSettings("packed"), ClusterResources(2))
@@ -48,16 +55,23 @@ def unfrozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-async def host_of(*models: dict[str, Any]) -> ModelHost:
-    host = ModelHost(asyncio.get_running_loop(), None, Limits(), shared=True)
+async def host_of(*models: dict[str, Any], shared: bool = False) -> ModelHost:
+    host = ModelHost(asyncio.get_running_loop(), None, Limits(), shared=shared)
     await host.apply(models)
     return host
+
+
+def inline(host: ModelHost) -> dict[str, bool]:
+    return {
+        name: served.model.pool is not None and served.model.pool.may_run_inline
+        for (name, _), served in host.served.items()
+    }
 
 
 def test_a_model_that_fails_harms_no_other(models: dict[str, dict[str, Any]]) -> None:
     async def check() -> None:
         host = await host_of(*models.values())
-        assert set(host.served) == {("one", 1), ("two", 1)}
+        assert set(host.served) == {("one", 1), ("two", 1), ("quick", 1), ("slow", 1)}
         assert "not today" in host.failures[("broken", 1)]
         await host.close()
 
@@ -74,5 +88,23 @@ def test_loaded_models_are_spared_from_collections_until_one_is_given_up(models:
         assert gc.get_freeze_count() == 0
         assert set(host.served) == {("two", 1)}
         await host.close()
+
+    asyncio.run(check())
+
+
+def test_python_models_run_inline_when_alone_or_when_they_say_so(models: dict[str, dict[str, Any]]) -> None:
+    async def check() -> None:
+        host = await host_of(models["one"])
+        assert inline(host) == {"one": True}
+        await host.apply([models["one"], models["two"], models["quick"], models["slow"]])
+        assert inline(host) == {"one": False, "two": False, "quick": True, "slow": False}
+        await host.apply([models["two"]])
+        assert inline(host) == {"two": True}
+        await host.apply([models["slow"]])
+        assert inline(host) == {"slow": False}
+        await host.close()
+        ingress = await host_of(models["one"], shared=True)
+        assert inline(ingress) == {"one": False}
+        await ingress.close()
 
     asyncio.run(check())

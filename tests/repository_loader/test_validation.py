@@ -242,6 +242,11 @@ RULES = {
         'parameters["eagleray.replicas"]',
         "parameter 'eagleray.replicas' of m must be a whole number from 1 to 10000",
     ),
+    "neither true nor false": (
+        f'{PYTHON} parameters {{ key: "eagleray.inline" value {{ string_value: "yes" }} }}',
+        'parameters["eagleray.inline"]',
+        "parameter 'eagleray.inline' of m must be true or false",
+    ),
     "gpus that are no number": (
         f'{PYTHON} parameters {{ key: "eagleray.num_gpus" value {{ string_value: "nan" }} }}',
         'parameters["eagleray.num_gpus"]',
