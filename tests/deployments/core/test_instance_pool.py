@@ -39,6 +39,19 @@ def test_first_batch_of_a_size_runs_in_the_instances_thread_and_later_ones_inlin
     pool.close()
 
 
+def test_nothing_runs_inline_where_the_pool_must_not(clock):
+    pool, done = pool_of(clock, FakeInstance(clock))
+    pool.may_run_inline = False
+    for count in range(3):
+        pool.run(batch_of())
+        assert not pool.idle and len(done) == count
+        clock.wait_for_thread()
+    pool.may_run_inline = True
+    pool.run(batch_of())
+    assert len(done) == 4
+    pool.close()
+
+
 def test_sizes_are_measured_apart_by_powers_of_two(clock):
     pool, done = pool_of(clock, FakeInstance(clock))
     pool.run(batch_of(3))

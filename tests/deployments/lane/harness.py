@@ -152,6 +152,16 @@ class Lanes:
         await asyncio.wait_for(sink.done.wait(), 5)
         return sink
 
+    async def open_arenas(self) -> tuple[Any, Any]:
+        """Return the two ends of the first lane, which pass large bodies by shared memory from now on."""
+        target: Any = self.fleet.target("echo")
+        (lane,) = target.lanes
+        (connection,) = self.replicas[0].server.connections
+        body = bytes(range(256)) * 1000
+        assert (await self.ask(body)).responses == [body]  # by socket: the arenas are made by it
+        await self.until(lambda: lane._arena_open and connection._arena_open)
+        return lane, connection
+
     @staticmethod
     async def until(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):

@@ -340,11 +340,7 @@ LARGE = bytes(range(256)) * 1000
 @on_loop
 async def test_large_bodies_go_through_shared_memory_and_leave_it_again() -> None:
     async with Lanes() as lanes:
-        target: Any = lanes.fleet.target("echo")
-        (lane,) = target.lanes
-        (connection,) = lanes.replicas[0].server.connections
-        assert (await lanes.ask(LARGE)).responses == [LARGE]  # by socket: the arenas are made by it
-        await lanes.until(lambda: lane._arena_open and connection._arena_open)
+        lane, connection = await lanes.open_arenas()
         lanes.replicas[0].model.hold = True
         sinks = [lanes.send(bytes([number]) + LARGE)[0] for number in range(10)]
         await lanes.until(lambda: len(lanes.replicas[0].model.held) == 10)
@@ -369,10 +365,8 @@ async def test_what_does_not_fit_the_arena_goes_by_socket() -> None:
 @on_loop
 async def test_shared_bodies_of_cancelled_refused_and_failed_requests_are_taken_back() -> None:
     async with Lanes() as lanes:
-        await lanes.ask(LARGE)
+        lane, _ = await lanes.open_arenas()
         target: Any = lanes.fleet.target("echo")
-        (lane,) = target.lanes
-        await lanes.until(lambda: lane._arena_open)
         model = lanes.replicas[0].model
         assert type((await lanes.ask(b"bad" + LARGE)).error) is InvalidArgument
         model.hold = True
@@ -390,10 +384,7 @@ async def test_shared_bodies_of_cancelled_refused_and_failed_requests_are_taken_
 @on_loop
 async def test_what_a_model_keeps_of_a_shared_body_is_not_written_to_again() -> None:
     async with Lanes() as lanes:
-        await lanes.ask(LARGE)
-        target: Any = lanes.fleet.target("echo")
-        (lane,) = target.lanes
-        await lanes.until(lambda: lane._arena_open)
+        lane, _ = await lanes.open_arenas()
         model = lanes.replicas[0].model
         model.hold = True
         sink, _ = lanes.send(LARGE)
@@ -417,11 +408,7 @@ async def test_what_a_model_keeps_of_a_shared_body_is_not_written_to_again() -> 
 @on_loop
 async def test_clients_that_read_slowly_hold_half_of_the_arena_at_most() -> None:
     async with Lanes() as lanes:
-        await lanes.ask(LARGE)
-        target: Any = lanes.fleet.target("echo")
-        (lane,) = target.lanes
-        (connection,) = lanes.replicas[0].server.connections
-        await lanes.until(lambda: lane._arena_open and connection._arena_open)
+        lane, connection = await lanes.open_arenas()
         body = bytes(range(256)) * (ARENA_BYTES // 1024)  # a quarter
         slow = [lanes.send(body, keep=True)[0] for _ in range(3)]
         for sink in slow:
