@@ -8,10 +8,10 @@ from typing import Any
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-from app.ingress import Ingress
+from app.ingress.ingress import Ingress
 from app.settings import Settings, environment
-from deployments.controller_options import ControllerOptions
-from deployments.repository_controller import RepositoryController
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.repository_controller import RepositoryController
 from protocol.limits import Limits
 from repository_loader.plan import PlanSettings
 from repository_loader.repository import LoaderOptions
@@ -44,7 +44,7 @@ def build(args: dict[str, Any]) -> serve.Application:
             max_replicas=MAX_NODES,
             upscale_delay_s=0.0,
             downscale_delay_s=10.0,
-            policy=AutoscalingPolicy(policy_function="app.ingress_scaling:one_per_node"),
+            policy=AutoscalingPolicy(policy_function="app.ingress.scaling:one_per_node"),
         ),
         max_ongoing_requests=10_000,
         max_replicas_per_node=1,

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from app.header_forwarding import HeaderForwarding
-from app.http.restricted_api import parse_restrictions
+from app.edge.header_forwarding import HeaderForwarding
+from app.edge.restricted_api import parse_restrictions
 from app.http.routes import CATEGORIES
-from app.trace_settings import TraceSettings
+from app.service.trace_settings import TraceSettings
 
 _ONE_PER_LINE = frozenset({"http_restricted_api", "grpc_restricted_protocol"})
 

@@ -9,7 +9,7 @@ from ray import serve
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve.handle import DeploymentHandle
 
-from deployments import replica_directory
+from deployments.control import replica_directory
 
 LANE_ROUTER: Final = "deployments.serve_internals:LaneRouter"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.header_forwarding import HeaderForwarding
+from app.edge.header_forwarding import HeaderForwarding
 from app.http2.limits import Http2Limits
 
 MAX_MESSAGE_BYTES = 2**31 - 1

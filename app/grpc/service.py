@@ -1,4 +1,4 @@
-"""What gRPC needs of the server; `app.service.Service` offers it, tests bring their own."""
+"""What gRPC needs of the server; `app.service.service.Service` offers it, tests bring their own."""
 
 from typing import Any, Protocol
 

@@ -9,16 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.edge.restricted_api import RestrictedApis
 from app.http.docs_api import DocsApi
 from app.http.endpoint import Endpoint
 from app.http.model_api import ModelApi
 from app.http.repository_api import RepositoryApi
 from app.http.responses import error_body
-from app.http.restricted_api import RestrictedApis
 from app.http.routes import RouteTable
 from app.http.settings_api import SettingsApi
 from app.http.shared_memory_api import SharedMemoryApi
-from app.service import Service
+from app.service.service import Service
 from protocol.errors import ServingError
 
 

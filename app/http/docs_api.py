@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, json_response
-from app.service import Service
+from app.service.service import Service
 
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 

@@ -7,12 +7,12 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from app.edge.server_tls import ServerTls
 from app.http.asgi import AsgiApp
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import Head
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
-from app.http.tls import ServerTls
 from app.http.unix_socket import UnixSocket
 from deployments.lane.sink import Target
 

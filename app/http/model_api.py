@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_response, model_and_version
-from app.service import Service
+from app.service.service import Service
 from protocol.errors import NotFound
 
 

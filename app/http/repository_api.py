@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_object, json_response, path_name
-from app.service import Service
+from app.service.service import Service
 from protocol.errors import InvalidArgument
 from protocol.json_document import as_boolean
 

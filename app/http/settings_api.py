@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, json_object, json_response, path_name
-from app.service import Service
+from app.service.service import Service
 
 
 class SettingsApi:

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_object, json_response, path_name
-from app.service import Service
+from app.service.service import Service
 from protocol.errors import InvalidArgument, NotFound, Unsupported
 from protocol.json_document import as_string, as_unsigned
 

@@ -17,7 +17,7 @@ from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from deployments import replica_directory
+from deployments.control import replica_directory
 from deployments.serve_internals import LANE_ROUTER, LaneRouter, pin_version
 from tests.serving import environment, run
 

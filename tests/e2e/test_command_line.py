@@ -170,7 +170,7 @@ def test_help_is_quick(command: str) -> None:
 @pytest.mark.parametrize("command", ["serve --help", "validate --help", f"validate {EXAMPLES / 'digits'}", "version"])
 def test_commands_that_start_nothing_import_no_ray(command: str) -> None:
     code = (
-        "import sys\nfrom app.cli import main\n"
+        "import sys\nfrom app.cli.main import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         "sys.exit('ray' in sys.modules)"
     )

@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from app.edge.header_forwarding import HeaderForwarding
 from app.grpc.front import GrpcFront
 from app.grpc.options import GrpcOptions
-from app.header_forwarding import HeaderForwarding
 from app.http2 import frames
 from app.http2.connection import Http2Connection
 from app.http2.limits import Http2Limits

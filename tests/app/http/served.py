@@ -5,12 +5,12 @@ from typing import Any
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from app.edge.restricted_api import RestrictedApis
 from app.http.api import Api
 from app.http.head_policy import HeadPolicy
-from app.http.restricted_api import RestrictedApis
-from app.service import Service
-from deployments.directory import READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
-from deployments.shared_memory import Regions
+from app.service.service import Service
+from deployments.control.directory import READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
+from deployments.replica.shared_memory import Regions
 from tests.app.http.wire import EchoTarget, Wire
 
 CONFIG = """

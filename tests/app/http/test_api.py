@@ -8,7 +8,7 @@ import pytest
 
 from app.http.api import Api
 from app.http.routes import ROUTES
-from app.model_control import NoModelControl
+from app.service.model_control import NoModelControl
 from tests.app.http.served import Served
 from tests.app.http.wire import Answer
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.header_forwarding import HeaderForwarding
+from app.edge.header_forwarding import HeaderForwarding
+from app.edge.restricted_api import RestrictedApis
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
-from app.http.restricted_api import RestrictedApis
 from protocol.errors import Internal
 from tests.app.http.wire import Wire
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from app.edge.server_tls import ServerTls
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
-from app.http.tls import ServerTls
 from app.http.unix_socket import UnixSocket
 from tests.app.http.wire import EchoRoutes, hello, infer
 from tests.certificates import Authority

@@ -1,6 +1,6 @@
 import pytest
 
-from app.http.restricted_api import RestrictedApis
+from app.edge.restricted_api import RestrictedApis
 from app.http.routes import CATEGORIES, ROUTES, RouteTable
 from protocol.errors import Restricted
 

@@ -11,7 +11,7 @@ import pytest
 
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
-from deployments.shared_memory import Regions
+from deployments.replica.shared_memory import Regions
 from protocol.errors import InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
 

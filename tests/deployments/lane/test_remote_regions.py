@@ -12,7 +12,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.wire import GRPC, HTTP, WireCodec
-from deployments.shared_memory import Regions
+from deployments.replica.shared_memory import Regions
 from protocol.errors import Internal, NotFound, ServingError
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.http_infer import HttpInferCodec

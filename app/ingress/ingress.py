@@ -11,17 +11,17 @@ from typing import Any
 import ray
 from ray.serve.handle import DeploymentHandle
 
-from app.listeners import Listeners
-from app.log_settings import LogSettings
-from app.model_control import NoModelControl
-from app.service import Service
+from app.ingress.listeners import Listeners
+from app.service.log_settings import LogSettings
+from app.service.model_control import NoModelControl
+from app.service.service import Service
+from app.service.trace_settings import TraceSettings
 from app.settings import Settings
-from app.trace_settings import TraceSettings
-from deployments.directory import Directory
+from deployments.control.directory import Directory
 from deployments.lane.fleet import Fleet
-from deployments.lane_address import address_of
-from deployments.model_host import ModelHost
-from deployments.process_memory import keep_freed_pages, spare_long_lived_objects
+from deployments.replica.lane_address import address_of
+from deployments.replica.model_host import ModelHost
+from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
 from deployments.serve_internals import watch_replicas
 from protocol.limits import Limits
 

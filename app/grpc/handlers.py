@@ -7,7 +7,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.methods import Handler
 from app.grpc.service import GrpcService
-from app.service import Service
+from app.service.service import Service
 from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.log_settings import LOGGERS, LogSettings
+from app.service.log_settings import LOGGERS, LogSettings
 from protocol.errors import InvalidArgument, ServingError, Unavailable, Unsupported
 
 DEFAULTS = {

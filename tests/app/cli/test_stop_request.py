@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from app.stop_request import StopRequest
+from app.cli.stop_request import StopRequest
 
 PROGRAM = """
 import signal, time
-from app.stop_request import StopRequest
+from app.cli.stop_request import StopRequest
 
 requests = [StopRequest()]
 signal.signal(signal.SIGALRM, lambda number, frame: requests[0].make())

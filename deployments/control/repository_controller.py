@@ -9,11 +9,11 @@ import ray
 from ray import serve
 
 from deployments.backends.python.auto_complete import complete
-from deployments.controller_options import ControllerOptions
-from deployments.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
-from deployments.group_deployment import group_application
-from deployments.hosted_model import HostedModel, packages_by_name
-from deployments.replica_logging import set_up_logging
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.directory import LOADING, NO_REPLICA, READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
+from deployments.control.group_deployment import group_application
+from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.replica_logging import set_up_logging
 from repository_loader.config_json import config_to_json
 from repository_loader.plan import ClusterResources, DeploymentPlan, ModelPlan, Plan, make_plan
 from repository_loader.repository import Snapshot, load_repositories

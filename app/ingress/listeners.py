@@ -2,19 +2,19 @@
 
 import asyncio
 
+from app.edge.header_forwarding import HeaderForwarding
+from app.edge.restricted_api import RestrictedApis
+from app.edge.server_tls import ServerTls
 from app.grpc.front import GrpcFront
-from app.grpc_handlers import HANDLERS
-from app.grpc_options import grpc_options, grpc_tls
-from app.header_forwarding import HeaderForwarding
+from app.grpc.handlers import HANDLERS
+from app.grpc.option_values import grpc_options, grpc_tls
 from app.http.api import Api
 from app.http.front import HttpFront
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.metrics_app import MetricsApp, NoModels
-from app.http.restricted_api import RestrictedApis
-from app.http.tls import ServerTls
-from app.metrics import cpu_utilization, render
-from app.service import Service
+from app.service.metrics import cpu_utilization, render
+from app.service.service import Service
 from app.settings import Settings
 
 

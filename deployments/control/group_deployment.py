@@ -5,9 +5,9 @@ from typing import Any
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
-from deployments.controller_options import ControllerOptions
-from deployments.hosted_model import HostedModel
-from deployments.model_replica import MAX_BATCH_SIZE, ModelReplica
+from deployments.control.controller_options import ControllerOptions
+from deployments.replica.hosted_model import HostedModel
+from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.serve_internals import LANE_ROUTER, pin_version
 from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan

@@ -3,10 +3,10 @@
 import ssl
 from pathlib import Path
 
+from app.edge.header_forwarding import HeaderForwarding
+from app.edge.restricted_api import parse_restrictions
 from app.grpc.options import GrpcOptions
 from app.grpc.tls import server_context
-from app.header_forwarding import HeaderForwarding
-from app.http.restricted_api import parse_restrictions
 from app.http.routes import CATEGORIES
 from app.http2.limits import Http2Limits
 from app.settings import Settings

@@ -11,13 +11,13 @@ from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.core.model_version import ModelVersion
-from deployments.host_router import HostRouter
-from deployments.hosted_model import HostedModel
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
-from deployments.process_memory import collect_long_lived_objects, spare_long_lived_objects
-from deployments.served_model import LocalTarget, ServedModel
-from deployments.shared_memory import Regions
+from deployments.replica.host_router import HostRouter
+from deployments.replica.hosted_model import HostedModel
+from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
+from deployments.replica.served_model import LocalTarget, ServedModel
+from deployments.replica.shared_memory import Regions
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.grpc_stream import GrpcStreamCodec
 from protocol.http_infer import HttpInferCodec

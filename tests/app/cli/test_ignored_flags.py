@@ -2,8 +2,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from app.cli import ignored_options
-from app.ignored_flags import IGNORED_FLAGS
+from app.cli.ignored_flags import IGNORED_FLAGS
+from app.cli.main import ignored_options
 from app.settings import Settings
 
 

@@ -13,10 +13,10 @@ from ray.util import get_node_ip_address
 from deployments.backends.backend import ModelLoadError
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
-from deployments.lane_address import LaneAddress, address_of
-from deployments.model_host import ModelHost
-from deployments.process_memory import keep_freed_pages
-from deployments.replica_logging import set_up_logging
+from deployments.replica.lane_address import LaneAddress, address_of
+from deployments.replica.model_host import ModelHost
+from deployments.replica.process_memory import keep_freed_pages
+from deployments.replica.replica_logging import set_up_logging
 from deployments.serve_internals import watch_replicas
 from protocol.array_request import request_from_arrays
 from protocol.errors import InvalidArgument, NotFound, ServingError

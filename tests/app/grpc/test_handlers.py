@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.grpc_handlers import HANDLERS
-from app.grpc_options import grpc_options
+from app.grpc.handlers import HANDLERS
+from app.grpc.option_values import grpc_options
 from app.settings import Settings
 from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
 from tests.app.http.served import Served

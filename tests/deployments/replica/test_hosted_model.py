@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deployments.backends.backend import ModelLoadError
-from deployments.hosted_model import HostedModel, packages_by_name
+from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.plan import ClusterResources, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 

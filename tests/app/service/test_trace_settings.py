@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from app.trace_settings import TraceSettings
+from app.service.trace_settings import TraceSettings
 from protocol.errors import InvalidArgument, Unsupported
 
 DEFAULTS = {

@@ -13,7 +13,7 @@ import click
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from app.ignored_flags import IGNORED_FLAGS
+from app.cli.ignored_flags import IGNORED_FLAGS
 from app.settings import FILE_SETTINGS, Settings, environment
 from repository_loader.overrides import Placement
 
@@ -104,8 +104,8 @@ def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: boo
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    from app.local_server import LocalServer, RayOptions, StartFailed
-    from app.ports import PortTaken
+    from app.cli.local_server import LocalServer, RayOptions, StartFailed
+    from app.cli.ports import PortTaken
 
     options = RayOptions(ray_address, num_cpus, dashboard, dashboard_port)
     # A local cluster has no other nodes.
@@ -123,7 +123,7 @@ def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: boo
 @click.option("--disable-auto-complete-config", is_flag=True, help="Require complete configurations.")
 def validate(repositories: tuple[str, ...], as_json: bool, disable_auto_complete_config: bool) -> None:
     """Read, complete and check repositories; print file:line:column for each fault. Starts nothing."""
-    from app.offline import print_findings, read_repositories
+    from app.cli.offline import print_findings, read_repositories
 
     snapshot = read_repositories(repositories, disable_auto_complete_config)
     sys.exit(print_findings(snapshot, as_json))
@@ -145,7 +145,7 @@ def plan(
     gpu_memory_bytes: int,
 ) -> None:
     """Print the deployments that repositories would become, with their resources. Starts nothing."""
-    from app.offline import print_plan, read_repositories
+    from app.cli.offline import print_plan, read_repositories
     from repository_loader.plan import ClusterResources, PlanSettings
 
     snapshot = read_repositories(repositories, False, num_gpus, gpu_memory_bytes)

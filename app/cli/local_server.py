@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 
 from app.builder import APPLICATION, CONTROLLER, INGRESS, build
-from app.ports import require_free
-from app.progress import Progress
+from app.cli.ports import require_free
+from app.cli.progress import Progress
+from app.cli.stop_request import StopRequest
 from app.settings import Settings
-from app.stop_request import StopRequest
-from deployments.directory import UNAVAILABLE, Directory
+from deployments.control.directory import UNAVAILABLE, Directory
 
 _START_TIMEOUT_S = 600.0
 _STEP_S = 0.25
@@ -231,7 +231,7 @@ def example_request(directory: Directory) -> tuple[str, str] | None:
     """Return a ready model with small numeric inputs and a JSON body of zeros that it answers."""
     import orjson
 
-    from app.example_body import example_body
+    from app.service.example_body import example_body
 
     for name, entry in sorted(directory.models.items()):
         if entry.config and any(version.state == "READY" for version in entry.versions.values()):

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 import numpy as np
-from deployments.process_memory import keep_freed_pages
+from deployments.replica.process_memory import keep_freed_pages
 
 if sys.argv[1] == "keep":
     keep_freed_pages()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deployments.hosted_model import HostedModel, packages_by_name
-from deployments.model_host import ModelHost
+from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.model_host import ModelHost
 from protocol.limits import Limits
 from repository_loader.plan import ClusterResources, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories

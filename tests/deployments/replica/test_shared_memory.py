@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.shared_memory import RESERVED_PREFIX, Regions
+from deployments.replica.shared_memory import RESERVED_PREFIX, Regions
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
 
 SIZE = 10_000

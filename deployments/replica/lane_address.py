@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from deployments.control.replica_directory import RunningReplica
 from deployments.lane.fleet import ReplicaAddress
-from deployments.replica_directory import RunningReplica
 
 
 class LaneAddress:

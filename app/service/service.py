@@ -9,15 +9,15 @@ from urllib.parse import unquote_to_bytes
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from app.example_body import example_body
-from app.log_settings import LogSettings
-from app.model_control import ModelControl, NoModelControl
-from app.trace_settings import TraceSettings
+from app.service.example_body import example_body
+from app.service.log_settings import LogSettings
+from app.service.model_control import ModelControl, NoModelControl
+from app.service.trace_settings import TraceSettings
+from deployments.control.directory import NO_REPLICA, READY, UNAVAILABLE, Directory, VersionEntry
 from deployments.core.statistics import merge
-from deployments.directory import NO_REPLICA, READY, UNAVAILABLE, Directory, VersionEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target
-from deployments.model_host import ModelHost
+from deployments.replica.model_host import ModelHost
 from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata, server_metadata
 

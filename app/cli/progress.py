@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from deployments.directory import LOADING, READY, UNAVAILABLE, Directory
+from deployments.control.directory import LOADING, READY, UNAVAILABLE, Directory
 
 _COLUMNS = ("model", "version", "backend", "placement", "replicas", "device", "state", "seconds", "reason")
 _STYLES = {READY: "green", UNAVAILABLE: "red", LOADING: "yellow"}

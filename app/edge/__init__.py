@@ -1,0 +1,1 @@
+"""What HTTP and gRPC share where clients connect: TLS, restricted APIs, forwarded headers."""

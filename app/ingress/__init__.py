@@ -1,0 +1,1 @@
+"""The Serve deployment that clients talk to, and what it listens on."""

@@ -1,0 +1,1 @@
+"""What runs in one process that hosts models."""
