@@ -13,10 +13,10 @@ import numpy as np
 
 from app.http.asgi import AsgiExchange
 from app.http.chunked import ChunkedBody, body_too_large
+from app.http.context import HttpContext
 from app.http.exchange import Exchange
-from app.http.front import HttpFront
 from app.http.generate_exchange import GenerateExchange
-from app.http.head import INFER, BadRequest, Head, parse_head
+from app.http.head import INFER, BadRequest, Head
 from app.http.infer_exchange import InferExchange
 from app.http.responses import error_response
 from deployments.lane.frames import Buffer
@@ -50,8 +50,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_busy",
         "_chunked",
         "_closing",
+        "_context",
         "_exchange",
-        "_front",
         "_head",
         "_keep_alive",
         "_paused",
@@ -62,9 +62,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         "deadline",
     )
 
-    def __init__(self, front: HttpFront) -> None:
-        self._front = front
-        self._read_buffer = front.read_buffer
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._read_buffer = context.read_buffer
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
         self._head: Head | None = None
@@ -86,16 +86,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection in, or refuse it."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
-        front = self._front
-        if len(front.connections) >= front.limits.max_connections:
+        context = self._context
+        if not context.connections.add(self):
             self._refuse(503, "too many connections")
             return
-        front.connections.add(self)
-        self.deadline = front.loop.time() + front.limits.header_timeout_s
+        self.deadline = context.loop.time() + context.limits.header_timeout_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is under way."""
-        self._front.connections.discard(self)
+        self._context.connections.discard(self)
         self._closing = True
         self._transport = None
         if self._target is not None and self._token is not None:
@@ -146,7 +145,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         data = bytes(self._read_buffer[:nbytes])
         if self._busy or self._paused:
             self._buffer = self._buffer + data if self._buffer else data
-            if len(self._buffer) > self._front.limits.max_header_bytes and self._transport is not None:
+            if len(self._buffer) > self._context.limits.max_header_bytes and self._transport is not None:
                 self._transport.pause_reading()
             return
         self._advance(data)
@@ -175,34 +174,30 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(bad.status, bad.message)
 
     def _wait_for_head(self, data: bytes) -> None:
-        limits = self._front.limits
+        limits = self._context.limits
         if len(data) > limits.max_header_bytes:
             raise BadRequest(431, "request header fields too large")
         if not 65 <= data[0] <= 90 or b"\n\n" in data:
             raise BadRequest(400, "malformed HTTP request")
         self._buffer = data
         if not self.deadline:
-            self.deadline = self._front.loop.time() + limits.header_timeout_s
+            self.deadline = self._context.loop.time() + limits.header_timeout_s
 
     def _begin(self, data: bytes, end: int) -> bytes:
         """Start the request whose head ends at `end`; returns what was not used."""
-        front = self._front
+        context = self._context
         raw = data[:end]
-        head = front.heads.get(raw)
+        head = context.heads.get(raw)
         if head is None:
-            if end > front.limits.max_header_bytes:
+            if end > context.limits.max_header_bytes:
                 raise BadRequest(431, "request header fields too large")
-            head = parse_head(raw, front.limits)
-            if head.action is not None:
-                front.policy.apply(head)
-            if head.cacheable:
-                front.remember(raw, head)
+            head = context.read_head(raw)
         length = head.content_length
         if length is None:
             self._head = head
-            self._chunked = ChunkedBody(front.limits)
-        elif length > front.limits.max_body_bytes:
-            raise BadRequest(400, body_too_large(length, front.limits.max_body_bytes))
+            self._chunked = ChunkedBody(context.limits)
+        elif length > context.limits.max_body_bytes:
+            raise BadRequest(400, body_too_large(length, context.limits.max_body_bytes))
         elif len(data) - end >= length:
             stop = end + length
             self._dispatch(head, data[end:stop])
@@ -213,7 +208,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._body_filled = 0
         if head.expect_continue and len(data) == end:
             self.write(_CONTINUE)
-        self.deadline = front.loop.time() + front.limits.body_timeout_s
+        self.deadline = context.loop.time() + context.limits.body_timeout_s
         return self._fill(data[end:])
 
     def _fill(self, data: bytes) -> bytes:
@@ -246,10 +241,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not head.direct:
             self._detour(head, body)
             return
-        front = self._front
-        if head.generation != front.generation:
+        context = self._context
+        if head.generation != context.generation:
             try:
-                front.target(head)
+                context.target(head)
             except ServingError as error:
                 self.on_error(error)
                 return
@@ -261,7 +256,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _detour(self, head: Head, body: Buffer) -> None:
         """Handle what is not simply passed on."""
-        front = self._front
+        context = self._context
         if head.refusal:
             self.write(head.refusal)
             self.finish(head.keep_alive)
@@ -271,11 +266,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             assert self._transport is not None
             peer = self._transport.get_extra_info("peername")
             client = peer if isinstance(peer, tuple) else None
-            exchange = AsgiExchange(front.app, self, head, bytes(body), client, front.loop)
+            exchange = AsgiExchange(context.app, self, head, bytes(body), client, context.loop)
         elif head.action is INFER:
-            exchange = InferExchange(head, body, self, front)
+            exchange = InferExchange(head, body, self, context)
         else:
-            exchange = GenerateExchange(head, body, self, front)
+            exchange = GenerateExchange(head, body, self, context)
         self._exchange = exchange
         exchange.start()
 
@@ -327,13 +322,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        if not keep_alive or not self._keep_alive or self._front.stopping:
+        if not keep_alive or not self._keep_alive or self._context.connections.stopping:
             self._closing = True
             transport.close()
         elif self._buffer:
             transport.resume_reading()
             # Not from here: this may run inside `_advance`.
-            self._front.loop.call_soon(self._resume)
+            self._context.loop.call_soon(self._resume)
 
     def _resume(self) -> None:
         if self._buffer and not self._busy and not self._paused and not self._closing:
@@ -347,9 +342,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write(error_response(status, message, keep_alive=False))
             self._transport.close()
 
-    def expire(self) -> None:
-        """The head or the body did not arrive in time."""
-        if self._busy or self._closing:
+    def sweep(self, now_s: float) -> None:
+        """End the connection if a head or a body did not arrive in time."""
+        if not self.deadline or self.deadline > now_s or self._busy or self._closing:
             return
         if self._head is None and not self._buffer:
             self._closing = True

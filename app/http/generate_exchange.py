@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
-from app.http.front import HttpFront
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import GENERATE_STREAM, Head
 from app.http.responses import error_body, response_head
@@ -27,11 +27,11 @@ class GenerateExchange:
     does not take what is sent is given up when more than `max_stream_buffer_bytes` wait for it.
     """
 
-    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, front: HttpFront) -> None:
+    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
         self._head = head
         self._body = body
         self._connection = connection
-        self._front = front
+        self._context = context
         self._streams = head.action is GENERATE_STREAM
         # An HTTP/1.0 client knows no chunks: there the end of the connection ends the stream.
         self._chunked = head.http_version != "1.0"
@@ -47,7 +47,7 @@ class GenerateExchange:
         head, body = self._head, self._body
         self._body = b""
         try:
-            target = self._front.generate_target(head)
+            target = self._context.generate_target(head)
             self._mapping = cast(GenerateMapping, head.mapping)
             request = self._mapping.request(body, head.forwarded)
         except ServingError as error:
@@ -126,7 +126,7 @@ class GenerateExchange:
             self._event(flat)
         if final:
             self._end_stream()
-        elif self._connection.unsent_bytes > self._front.limits.max_stream_buffer_bytes:
+        elif self._connection.unsent_bytes > self._context.limits.max_stream_buffer_bytes:
             self._cancel()
             self._connection.abort()
 

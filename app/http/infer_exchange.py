@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.http.content_coding import compress, decompress
+from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
-from app.http.front import HttpFront
 from app.http.head import Head
 from app.http.request_parameters import add_parameters
 from app.http.responses import response_head
@@ -22,11 +22,11 @@ _INLINE_BYTES: Final = 32 << 10
 class InferExchange:
     """Unpacks the body, adds parameters, submits, packs the response; the sink of its request."""
 
-    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, front: HttpFront) -> None:
+    def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
         self._head = head
         self._body = body
         self._connection = connection
-        self._front = front
+        self._context = context
         self._target: Target | None = None
         self._token: Any = None
         self._gone = False
@@ -38,7 +38,7 @@ class InferExchange:
         if not head.content_encoding:
             self._submit(body)
             return
-        limits = self._front.limits
+        limits = self._context.limits
 
         def unpack() -> bytes:
             return decompress(body, head.content_encoding, limits.max_body_bytes, limits.max_decompression_ratio)
@@ -54,7 +54,7 @@ class InferExchange:
     def _work(self, work: Callable[[], bytes], then: Callable[[bytes], None], inline: bool) -> None:
         """Do `work` here or in a thread, then go on with its result; a ServingError is the answer."""
         if not inline:
-            future = self._front.loop.run_in_executor(None, work)
+            future = self._context.loop.run_in_executor(None, work)
             future.add_done_callback(lambda done: self._worked(done, then))
             return
         try:
@@ -76,7 +76,7 @@ class InferExchange:
     def _submit(self, body: Buffer) -> None:
         head = self._head
         try:
-            target = self._front.target(head)
+            target = self._context.target(head)
         except ServingError as error:
             self.on_error(error)
             return

@@ -9,6 +9,7 @@ from app.grpc.front import GrpcFront
 from app.grpc.handlers import HANDLERS
 from app.grpc.option_values import grpc_options, grpc_tls
 from app.http.api import Api
+from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
@@ -55,7 +56,7 @@ class Listeners:
             self.ports["grpc"] = await grpc.listen(settings.grpc_address, settings.grpc_port, grpc_tls(settings))
         if settings.allow_metrics:
             cpu_utilization()  # the first call has nothing to compare with
-            metrics = HttpFront(MetricsApp(self._scrape), NoModels(), limits, self._loop)
+            metrics = HttpFront(HttpContext(MetricsApp(self._scrape), NoModels(), limits, self._loop))
             self._fronts.append(metrics)
             address = settings.metrics_address or settings.http_address
             self.ports["metrics"] = await metrics.listen(address, settings.metrics_port)
@@ -68,7 +69,8 @@ class Listeners:
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
             tls = ServerTls(settings.http_server_cert, settings.http_server_key, client_root)
-        return HttpFront(Api(self._service, restricted), self._service, limits, self._loop, policy, tls)
+        context = HttpContext(Api(self._service, restricted), self._service, limits, self._loop, policy)
+        return HttpFront(context, tls)
 
     async def _scrape(self) -> bytes:
         return render(await self._service.snapshots(), self._settings.allow_cpu_metrics)

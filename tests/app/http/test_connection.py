@@ -227,7 +227,7 @@ async def test_a_slow_head_and_a_slow_body_time_out() -> None:
         wire = Wire()
         await wire.send(piece)
         assert wire.connection.deadline > 0
-        wire.connection.expire()
+        wire.connection.sweep(wire.connection.deadline + 1)
         assert wire.transport.written.startswith(b"HTTP/1.1 408 ")
         assert wire.transport.closed
 

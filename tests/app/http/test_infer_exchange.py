@@ -152,7 +152,7 @@ async def test_the_plain_way_is_decided_once_for_a_head() -> None:
     wire = Wire()
     await wire.request("POST", INFER, b"{}")
     await wire.request("POST", INFER, b"{}", Accept_Encoding="gzip")
-    assert [head.direct for head in wire.front.heads.values()] == [True, False]
+    assert [head.direct for head in wire.context.heads.by_bytes.values()] == [True, False]
 
 
 FORWARDED = {
@@ -215,7 +215,7 @@ def test_headers_with_a_meaning_of_their_own_cannot_be_forwarded(name: str) -> N
 async def test_without_a_match_nothing_is_paid() -> None:
     wire = Wire(policy=HeadPolicy(forwarding=HeaderForwarding("x-trace")))
     await wire.request("POST", INFER, b"{}", X_Other="8")
-    assert [head.direct for head in wire.front.heads.values()] == [True]
+    assert [head.direct for head in wire.context.heads.by_bytes.values()] == [True]
     assert wire.target.bodies == [b"{}"]
 
 
@@ -233,7 +233,7 @@ async def test_headers_that_control_ray_have_no_effect() -> None:
         traceparent="junk",
     )
     assert (answer.status, answer.body) == (200, b"{}")
-    assert all(head.direct for head in wire.front.heads.values())
+    assert all(head.direct for head in wire.context.heads.by_bytes.values())
 
 
 RESTRICTED = {

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from app.edge.server_tls import ServerTls
+from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
 from app.http.unix_socket import UnixSocket
@@ -30,7 +31,7 @@ on_both_loops = pytest.mark.parametrize("on", [asyncio.run, uvloop.run], ids=["a
 
 
 def front(tls: ServerTls | None = None) -> HttpFront:
-    return HttpFront(hello, EchoRoutes(), HttpLimits(), asyncio.get_running_loop(), tls=tls)
+    return HttpFront(HttpContext(hello, EchoRoutes(), HttpLimits(), asyncio.get_running_loop()), tls)
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:

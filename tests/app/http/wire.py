@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.http.connection import HttpConnection
-from app.http.front import HttpFront
+from app.http.context import HttpContext
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from protocol.errors import NotFound, ServingError
@@ -123,9 +123,9 @@ class Wire:
     ) -> None:
         self.routes = routes or EchoRoutes()
         self.loop = asyncio.get_running_loop()
-        self.front = HttpFront(app, self.routes, limits or HttpLimits(), self.loop, policy)
+        self.context = HttpContext(app, self.routes, limits or HttpLimits(), self.loop, policy)
         self.transport = Transport()
-        self.connection = HttpConnection(self.front)
+        self.connection = HttpConnection(self.context)
         self.connection.connection_made(self.transport)
 
     @property
@@ -140,7 +140,7 @@ class Wire:
             buffer[:size] = data[:size]
             self.connection.buffer_updated(size)
             data = data[size:]
-            self.front.read_buffer[:] = b"\xee" * len(self.front.read_buffer)
+            self.context.read_buffer[:] = b"\xee" * len(self.context.read_buffer)
 
     async def send(self, *pieces: bytes) -> bytes:
         """Deliver the pieces one by one and return what was answered."""

@@ -1,0 +1,85 @@
+"""What the connections of a port share: limits, known heads, the route to a model, the ASGI application."""
+
+import asyncio
+from typing import Any, Final, Protocol
+
+from app.http.asgi import AsgiApp
+from app.http.generate_mapping import GenerateMapping
+from app.http.head import Head, parse_head
+from app.http.head_cache import HeadCache
+from app.http.head_policy import HeadPolicy
+from app.http.limits import HttpLimits
+from app.http.open_connections import OpenConnections
+from deployments.lane.sink import Target
+
+# Of a long body, what comes with the head is copied once more than the rest.
+_READ_BYTES: Final = 1 << 16
+
+
+class Routes(Protocol):
+    """Finds what a model's name in a URL means, for the version asked for (-1: none was); both raise ServingErrors."""
+
+    def resolve(self, quoted_name: bytes, version: int) -> Target:
+        """Return where inference requests go."""
+        ...
+
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
+        """Return where generate requests go, and the model's inputs as its metadata lists them."""
+        ...
+
+
+class HttpContext:
+    """Given to every connection of a port, and to the exchanges on it.
+
+    What `routes` answers is kept in the heads that it was asked for until `generation` is raised.
+    """
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        routes: Routes,
+        limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
+        policy: HeadPolicy | None = None,
+    ) -> None:
+        self.app = app
+        self.limits = limits
+        self.loop = loop
+        self.policy = policy or HeadPolicy()
+        self.connections = OpenConnections(limits.max_connections)
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        self.heads = HeadCache()
+        self.generation = 0
+        self._routes = routes
+
+    def read_head(self, raw: bytes) -> Head:
+        """Return the head that these bytes, up to and including the empty line, are.
+
+        Raises:
+            BadRequest: with the status and text to answer before the connection is closed.
+        """
+        head = parse_head(raw, self.limits)
+        if head.action is not None:
+            self.policy.apply(head)
+        if head.cacheable:
+            self.heads.remember(raw, head)
+        return head
+
+    def target(self, head: Head) -> Target:
+        """Return where an inference request goes."""
+        if head.generation != self.generation:
+            head.target = self._routes.resolve(head.model, head.version)
+            head.generation = self.generation
+        return head.target  # type: ignore[return-value]
+
+    def generate_target(self, head: Head) -> Target:
+        """Return where a request of the generate extension goes, and set the head's mapping."""
+        if head.generation != self.generation:
+            head.target, inputs = self._routes.resolve_generate(head.model, head.version)
+            head.mapping = GenerateMapping(inputs)
+            head.generation = self.generation
+        return head.target  # type: ignore[return-value]
+
+    def routes_changed(self) -> None:
+        """Resolve every target anew."""
+        self.generation += 1
