@@ -10,13 +10,24 @@ import orjson
 from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
 from deployments.lane.sink import Sink
-from protocol.errors import from_grpc_code
+from protocol.errors import ServingError, from_grpc_code
 
 logger = logging.getLogger(__name__)
 
 MAX_INFLIGHT_BYTES: Final = 1 << 30
 # Half of an arena.
 _MAX_LENT_BYTES: Final = ARENA_BYTES // 2
+
+
+class CallTarget(Protocol):
+    """What a call is for: a model version, and the way to send it to another replica."""
+
+    model_name: str
+    version: int
+
+    def send(self, call: "LaneCall") -> ServingError | None:
+        """Put a call on a lane; returns why that is not possible."""
+        ...
 
 
 class LaneCall:
@@ -37,7 +48,7 @@ class LaneCall:
     )
 
     def __init__(
-        self, target: Any, parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int, wire: int
+        self, target: CallTarget, parts: Sequence[Buffer], json_length: int | None, sink: Sink, size: int, wire: int
     ) -> None:
         self.target = target
         self.parts = parts
@@ -69,10 +80,11 @@ class LaneOwner(Protocol):
 
 
 class LaneClient(FrameProtocol):
-    """One connection to one replica."""
+    """One connection to one replica; `near` says that it goes by Unix socket, so that both ends can share memory."""
 
-    def __init__(self, secret: str, owner: LaneOwner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, secret: str, owner: LaneOwner, loop: asyncio.AbstractEventLoop, *, near: bool) -> None:
         super().__init__(loop)
+        self.near = near
         self._secret = secret.encode()
         self._owner = owner
         self._next_id = 0

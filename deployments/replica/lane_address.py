@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.control.replica_directory import RunningReplica
-from deployments.lane.fleet import ReplicaAddress
+from deployments.lane.address import ReplicaAddress
 
 
 class LaneAddress:

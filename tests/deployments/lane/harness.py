@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deployments.lane.fleet import Fleet, ReplicaAddress
+from deployments.lane.address import ReplicaAddress
+from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import InferRequest, InferResponse
@@ -135,7 +136,7 @@ class Lanes:
     @property
     def lanes_open(self) -> int:
         target: Any = self.fleet.target("echo")
-        return len(target.lanes) if target else 0
+        return len(target.choice.lanes) if target else 0
 
     def publish(self, *replicas: Replica) -> None:
         chosen = replicas or self.replicas
@@ -155,7 +156,7 @@ class Lanes:
     async def open_arenas(self) -> tuple[Any, Any]:
         """Return the two ends of the first lane, which pass large bodies by shared memory from now on."""
         target: Any = self.fleet.target("echo")
-        (lane,) = target.lanes
+        (lane,) = target.choice.lanes
         (connection,) = self.replicas[0].server.connections
         body = bytes(range(256)) * 1000
         assert (await self.ask(body)).responses == [body]  # by socket: the arenas are made by it

@@ -1,7 +1,6 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -242,8 +241,8 @@ async def test_statistics_are_asked_of_every_replica() -> None:
 async def test_only_replicas_of_this_node_hear_of_shared_memory() -> None:
     async with Lanes(2) as lanes:
         first, second = lanes.replicas
-        (link,) = [link for link in lanes.fleet._links.values() if link.address.replica_id == "r1"]
-        link.address = replace(link.address, node_id="another")
+        (lane,) = [lane for lane, link in lanes.fleet._open.items() if link._address.replica_id == "r1"]
+        lane.near = False
         lanes.fleet.set_regions(Regions(), [["name", "/key", 0, 64]])
         await lanes.until(lambda: bool(first.regions))
         assert first.regions == [[["name", "/key", 0, 64]]]
@@ -280,10 +279,10 @@ async def test_a_peer_that_is_not_a_lane_is_cut_off(data: bytes) -> None:
 async def test_an_index_that_no_model_has_is_an_error_of_that_request_only() -> None:
     async with Lanes() as lanes:
         target: Any = lanes.fleet.target("echo")
-        (lane,) = target.lanes
-        target.lanes[lane] = 7
+        (lane,) = target.choice.lanes
+        target.choice.lanes[lane] = 7
         assert type((await lanes.ask()).error) is Unavailable
-        target.lanes[lane] = 0
+        target.choice.lanes[lane] = 0
         assert (await lanes.ask()).error is None
 
 

@@ -1,0 +1,15 @@
+"""Where a replica's lane listens."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAddress:
+    """A Unix socket on the replica's own node and, when it accepts other nodes, TCP (port 0: it does not)."""
+
+    replica_id: str
+    node_id: str
+    unix_path: str
+    tcp_host: str
+    tcp_port: int
+    secret: str

@@ -1,0 +1,79 @@
+"""One model version that other processes serve: what a request for it is given to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deployments.lane.choice import LaneChoice
+from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall
+from deployments.lane.frames import Buffer
+from deployments.lane.remote_regions import inline, names_region
+from deployments.lane.sink import Sink
+from deployments.lane.wire import HTTP
+from protocol.errors import ServingError, Unavailable
+from protocol.shared_memory import SharedMemory
+
+
+@dataclass(slots=True)
+class Limits:
+    """What every target of a process goes by.
+
+    `max_inflight` bounds the requests under way on one lane; `regions` is the shared memory that clients of this node
+    registered, None while there is none.
+    """
+
+    max_inflight: int
+    regions: SharedMemory | None = None
+
+
+class LaneTarget:
+    """Sends requests for one model version over the lanes that lead to it."""
+
+    def __init__(self, model_name: str, version: int, limits: Limits) -> None:
+        self.model_name = model_name
+        self.version = version
+        self.choice = LaneChoice()
+        self._limits = limits
+
+    @property
+    def ready(self) -> bool:
+        """Whether a live lane leads to the model."""
+        return bool(self.choice.lanes)
+
+    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> LaneCall | None:
+        """Send a request; its bytes are kept until it is answered."""
+        near = False
+        regions = self._limits.regions
+        if regions is not None and names_region(parts, json_length, wire):
+            near = bool(self.choice.near())
+            if not near:
+                try:
+                    parts, json_length, sink = inline(parts, json_length, wire, regions, sink)
+                except ServingError as refused:
+                    sink.on_error(refused)
+                    return None
+        size = 0
+        for part in parts:
+            size += len(part)
+        call = LaneCall(self, parts, json_length, sink, size, wire)
+        call.near = near
+        error = self.send(call)
+        if error is not None:
+            sink.on_error(error)
+        return call
+
+    def send(self, call: LaneCall) -> ServingError | None:
+        """Put a call on a lane; returns why that is not possible."""
+        lane = self.choice.next(near=call.near)
+        if lane is None:
+            return Unavailable(
+                f"Request for unknown model: '{self.model_name}' version {self.version} is not at ready state"
+            )
+        if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+            return Unavailable("Exceeds maximum queue size")
+        lane.call(self.choice.lanes[lane], call)
+        return None
+
+    def cancel(self, token: LaneCall | None) -> None:
+        """Give a request up."""
+        if token is not None and token.lane is not None:
+            token.lane.cancel(token)
