@@ -5,35 +5,20 @@ Source: Triton's server-side autofill, which also runs under `--disable-auto-com
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.backend_traits import BACKENDS, BackendTraits, ModelFile, traits_of
 
 
 class ModelFileError(Exception):
     """There is no file that the backend could open."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    backend: str
-    platform: str
-    default_file: str
-    inferred: bool
-
-
-_KNOWN = (
-    _Known("tensorrt", "tensorrt_plan", "model.plan", True),
-    _Known("onnxruntime", "onnxruntime_onnx", "model.onnx", True),
-    _Known("openvino", "", "model.xml", True),
-    _Known("pytorch", "pytorch_libtorch", "model.pt", True),
-    _Known("pytorch", "torch_aoti", "model.pt2", True),
-    _Known("tensorflow", "tensorflow_savedmodel", "model.savedmodel", True),
-    _Known("tensorflow", "tensorflow_graphdef", "model.graphdef", True),
-    _Known("python", "", "model.py", True),
-    _Known("dali", "", "model.dali", False),
-    _Known("vllm", "", "model.json", False),
+_FILES: tuple[tuple[BackendTraits, ModelFile], ...] = tuple(
+    (backend, file) for backend in BACKENDS.values() for file in backend.files
 )
+_TELLING = tuple((backend, file) for backend, file in _FILES if backend.infers)
 _PLATFORM_ALIASES = {"libtorch": "pytorch_libtorch"}
 ENSEMBLE = "ensemble"
 
@@ -57,41 +42,39 @@ def fill_backend(config: ModelConfig, version_paths: Sequence[str]) -> None:
     present = _names(min(version_paths, key=os.path.basename)) if version_paths else frozenset()
     if not config.backend and not config.platform:
         _infer(config, present)
-    known = [row for row in _KNOWN if _matches(row, config)]
+    known = [(backend, file) for backend, file in _FILES if _matches(backend, file, config)]
     if not known:
         _fill_custom(config)
         return
-    chosen = next((row for row in known if row.default_file in present), known[0])
+    backend, file = next((row for row in known if row[1].name in present), known[0])
     if not config.backend:
-        config.backend = chosen.backend
+        config.backend = backend.name
     if not config.platform:
-        config.platform = chosen.platform
+        config.platform = file.platform
     if not config.default_model_filename:
-        config.default_model_filename = chosen.default_file
+        config.default_model_filename = file.name
 
 
-def _matches(row: _Known, config: ModelConfig) -> bool:
+def _matches(backend: BackendTraits, file: ModelFile, config: ModelConfig) -> bool:
     if config.platform:
-        return bool(row.platform == config.platform and config.backend in ("", row.backend))
-    return bool(row.backend == config.backend)
+        return bool(file.platform == config.platform and config.backend in ("", backend.name))
+    return bool(backend.name == config.backend)
 
 
 def _infer(config: ModelConfig, present: frozenset[str]) -> None:
     wanted = config.default_model_filename
-    for row in _KNOWN:
-        suffix = os.path.splitext(row.default_file)[1]
-        if row.inferred and (row.default_file in present if not wanted else wanted.endswith(suffix)):
-            config.backend, config.platform = row.backend, row.platform
+    for backend, file in _TELLING:
+        if file.name in present if not wanted else wanted.endswith(_suffix(file.name)):
+            config.backend, config.platform = backend.name, file.platform
             return
     if config.name.count(".") and not config.name.endswith("."):
         config.backend = config.name.rsplit(".", 1)[1]
         return
-    suffixes = {os.path.splitext(row.default_file)[1]: row for row in _KNOWN if row.inferred}
-    candidates = [
-        suffixes[os.path.splitext(name)[1]] for name in sorted(present) if os.path.splitext(name)[1] in suffixes
-    ]
+    suffixes = {_suffix(file.name): (backend, file) for backend, file in _TELLING}
+    candidates = [suffixes[_suffix(name)] for name in sorted(present) if _suffix(name) in suffixes]
     if len(candidates) == 1:
-        config.backend, config.platform = candidates[0].backend, candidates[0].platform
+        backend, file = candidates[0]
+        config.backend, config.platform = backend.name, file.platform
         return
     raise ModelFileError(
         f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in model "
@@ -112,9 +95,9 @@ def default_file(config: ModelConfig, version_path: str) -> tuple[str, str | Non
     name = config.default_model_filename
     if not name or os.path.exists(os.path.join(version_path, name)):
         return name, None
-    suffix = os.path.splitext(name)[1]
-    if any(row.default_file == name for row in _KNOWN) and suffix:
-        others = sorted(entry for entry in _names(version_path) if os.path.splitext(entry)[1] == suffix)
+    suffix = _suffix(name)
+    if any(file.name == name for _, file in _FILES) and suffix:
+        others = sorted(entry for entry in _names(version_path) if _suffix(entry) == suffix)
         taken = set(config.cc_model_filenames.values())
         others = [entry for entry in others if entry not in taken]
         if len(others) == 1:
@@ -157,7 +140,7 @@ def leaves_folder(name: str) -> bool:
 
 def backend_needs_file(config: ModelConfig) -> bool:
     """Whether the backend is known to open its model file, so that a missing one can be told early."""
-    return any(row.backend == config.backend and row.inferred for row in _KNOWN) and not config.runtime
+    return traits_of(config.backend).infers and not config.runtime
 
 
 def exists_for_some_device(config: ModelConfig, version_path: str) -> bool:
@@ -174,6 +157,10 @@ def files_bytes(path: str) -> int:
     for folder, _, names in os.walk(path):
         total += sum(os.path.getsize(full) for name in names if os.path.isfile(full := os.path.join(folder, name)))
     return total
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1]
 
 
 def _names(folder: str) -> frozenset[str]:

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from repository_loader.backend_traits import traits_of
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
 
 DEFAULT_SEQUENCE_IDLE_US = 1_000_000
-
-_TWO_ON_CPU = ("onnxruntime", "tensorflow")
 
 
 def normalise(config: ModelConfig, gpu_ids: Sequence[int], kind_gpu_fallback_to_cpu: bool = False) -> Iterator[Fault]:
@@ -71,7 +70,7 @@ def _normalise_groups(config: ModelConfig, gpu_ids: Sequence[int], fall_back: bo
             group.gpus.extend(gpu_ids)
         if group.count == 0:
             on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
-            group.count = 2 if on_cpu and config.backend in _TWO_ON_CPU else 1
+            group.count = traits_of(config.backend).cpu_count if on_cpu else 1
 
 
 def _complete_warmup(config: ModelConfig) -> Iterator[Fault]:

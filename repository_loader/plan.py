@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from repository_loader.backend_traits import traits_of
 from repository_loader.deployment_plan import ClusterResources, DeploymentPlan, ModelPlan, Plan, PlanSettings
 from repository_loader.ensemble_graph import step_models
 from repository_loader.model_files import files_bytes, is_ensemble
@@ -16,12 +17,9 @@ from repository_loader.snapshot import RepositoryModel, Snapshot
 
 __all__ = ["ClusterResources", "DeploymentPlan", "ModelPlan", "Plan", "PlanSettings", "app_name", "make_plan"]
 
-RELEASES_GIL = frozenset({"onnxruntime", "pytorch", "tensorrt", "openvino", "tensorflow"})
 PACKED_APP = "eagleray-packed"
 PACKED_DEPLOYMENT = "models"
 GPU_STEP = 0.05
-
-_NEEDS_GPU = frozenset({"tensorrt"})
 
 
 class _Unplaceable(Exception):
@@ -156,7 +154,7 @@ class _Planner:
             raise _Unplaceable(
                 f"model '{config.name}' needs {devices} GPUs and the cluster has {self._resources.num_gpus}"
             )
-        if cpu_specs and config.backend in _NEEDS_GPU:
+        if cpu_specs and traits_of(config.backend).needs_gpu:
             raise _Unplaceable(
                 f"model '{config.name}' of backend '{config.backend}' runs on GPUs only, not on KIND_CPU"
             )
@@ -166,7 +164,7 @@ class _Planner:
         return [part for part in parts if part.instances]
 
     def _isolated(self, base: ModelPlan, part: _Part, divided: bool, overrides: Overrides) -> DeploymentPlan:
-        shared = base.package.config.backend in RELEASES_GIL or not part.instances
+        shared = traits_of(base.package.config.backend).releases_gil or not part.instances
         specs = part.instances if shared else part.instances[:1]
         replicas = part.device_count * (1 if shared else len(part.instances))
         memory = self._memory_bytes(base, overrides)

@@ -15,6 +15,7 @@ from tritonclient.grpc.model_config_pb2 import (
     ModelQueuePolicy,
 )
 
+from repository_loader.backend_traits import platform_backend, traits_of
 from repository_loader.ensemble_validation import check_ensemble
 from repository_loader.findings import Fault
 from repository_loader.model_files import ENSEMBLE, is_ensemble, leaves_folder
@@ -22,14 +23,6 @@ from repository_loader.overrides import OverrideError, read_overrides
 from repository_loader.sequence_validation import check_sequence_batching
 from repository_loader.tensor_validation import check_tensors
 
-_PLATFORMS = {
-    "tensorrt_plan": "tensorrt",
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "torch_aoti": "pytorch",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorflow_savedmodel": "tensorflow",
-}
 MAX_NAME_BYTES = 255
 
 
@@ -82,8 +75,9 @@ def _check_platform(config: ModelConfig) -> Iterator[Fault]:
     elif config.platform != ENSEMBLE and not config.backend:
         yield Fault("platform", f"unexpected platform type '{config.platform}' for {name}")
     elif config.platform and config.backend:
-        known = _PLATFORMS.get(config.platform)
-        if known != config.backend and (known is not None or config.backend in _PLATFORMS.values()):
+        known = platform_backend(config.platform)
+        has_platforms = any(file.platform for file in traits_of(config.backend).files)
+        if known != config.backend and (known is not None or has_platforms):
             yield Fault(
                 "platform", f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
             )

@@ -39,12 +39,11 @@ class PyTorchBackend:
         """Load the module once for each device.
 
         Raises:
-            ModelLoadError: PyTorch is missing, the file is missing or is no TorchScript, or a parameter is wrong.
+            ImportError: PyTorch is not installed.
+            ModelLoadError: the file is missing or is no TorchScript, or a parameter is wrong.
         """
-        try:
-            import torch
-        except ImportError:
-            raise ModelLoadError("PyTorch is not installed; install it with: pip install 'eagleray[torch]'") from None
+        import torch
+
         if not os.path.exists(package.file_path):
             raise ModelLoadError(f"unable to find '{_shown(package)}' for model instance '{specs[0].name}'")
         options = _Options(package)

@@ -27,10 +27,12 @@ class TensorRTBackend:
         """Deserialize the engine once for each GPU.
 
         Raises:
-            ModelLoadError: TensorRT, PyTorch or the GPU is missing, or the engine does not fit this TensorRT, this GPU
-                or the configuration.
+            ImportError: TensorRT or PyTorch is not installed.
+            ModelLoadError: the GPU is missing, or the engine does not fit this TensorRT, this GPU or the configuration.
         """
-        tensorrt, torch = _frameworks()
+        import tensorrt
+        import torch
+
         shown = os.path.relpath(package.file_path, os.path.dirname(package.model_path))
         if not os.path.isfile(package.file_path):
             raise ModelLoadError(f"unable to find '{shown}' for model instance '{specs[0].name}'")
@@ -149,20 +151,6 @@ def _gather(requests: Sequence[InferRequest], name: str, out: Array, first: Arra
         np.copyto(out, first)
     else:
         concatenate(requests, name, out)
-
-
-def _frameworks() -> tuple[Any, Any]:
-    try:
-        import tensorrt
-    except ImportError:
-        raise ModelLoadError("TensorRT is not installed; install it with: pip install 'eagleray[tensorrt]'") from None
-    try:
-        import torch
-    except ImportError:
-        raise ModelLoadError(
-            "TensorRT engines need PyTorch for GPU memory; install it with: pip install 'eagleray[torch]'"
-        ) from None
-    return tensorrt, torch
 
 
 def _engine(tensorrt: Any, logger: Any, package: ModelPackage, shown: str) -> Any:

@@ -21,21 +21,10 @@ from deployments.schedulers.ensemble import EnsembleScheduler
 from deployments.schedulers.fifo import FifoBatcher
 from deployments.schedulers.scheduler import Scheduler
 from protocol.signature import Signature
+from repository_loader.backend_traits import traits_of
 from repository_loader.package import InstanceSpec, ModelPackage
 
 log = logging.getLogger(__name__)
-
-BACKENDS = {
-    "onnxruntime": "deployments.backends.onnxruntime:OnnxRuntimeBackend",
-    "python": "deployments.backends.python.backend:PythonBackend",
-    "pytorch": "deployments.backends.pytorch:PyTorchBackend",
-    "tensorrt": "deployments.backends.tensorrt:TensorRTBackend",
-}
-_INSTALL = {
-    "onnxruntime": "onnxruntime",
-    "torch": "eagleray[torch]",
-    "tensorrt": "eagleray[tensorrt]",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +129,8 @@ def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock:
 
 def _backend(name: str, clock: Clock | None) -> Backend:
     """Return the one object that loads a backend's models for a core."""
-    where = BACKENDS.get(name)
-    if where is None:
+    where = traits_of(name).implementation
+    if not where:
         raise ModelLoadError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
         )
@@ -151,11 +140,12 @@ def _backend(name: str, clock: Clock | None) -> Backend:
 
 def _not_installed(package: ModelPackage, error: ImportError) -> ModelLoadError:
     missing = (error.name or "").partition(".")[0]
-    if missing not in _INSTALL:
+    requires = traits_of(package.config.backend).requires
+    if missing not in requires:
         return ModelLoadError(f"unable to load model '{package.name}': {error}")
     return ModelLoadError(
         f"unable to load model '{package.name}', backend '{package.config.backend}' needs '{missing}', which is not "
-        f"installed; install it with: pip install '{_INSTALL[missing]}'"
+        f"installed; install it with: pip install '{requires[missing]}'"
     )
 
 

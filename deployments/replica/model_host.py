@@ -23,6 +23,7 @@ from protocol.grpc_stream import GrpcStreamCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.limits import Limits
 from protocol.signature import Signature
+from repository_loader.backend_traits import traits_of
 from repository_loader.overrides import read_overrides
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class ModelHost:
         if model.pool is None:
             return
         given = read_overrides(model.package.config).inline
-        bounded = self._alone or model.package.config.backend != "python"
+        bounded = self._alone or traits_of(model.package.config.backend).bounded
         model.pool.may_run_inline = bounded if given is None else given
 
     def _codecs(self, signature: Signature, version: str, labels: dict[str, list[str]]) -> tuple[WireCodec, ...]:

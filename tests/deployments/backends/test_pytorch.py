@@ -252,13 +252,6 @@ def test_broken_file_is_a_reason(load, tmp_path):
         load(None, fp32("x"), fp32("y"), file="model.pt2")
 
 
-def test_missing_pytorch_tells_how_to_install_it(load, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModelLoadError) as raised:
-        load(None, fp32("x"), fp32("y"))
-    assert raised.value.reason == "PyTorch is not installed; install it with: pip install 'eagleray[torch]'"
-
-
 def test_gpu_instance_needs_a_gpu(load, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     load(Double(), fp32("x"), fp32("y"))

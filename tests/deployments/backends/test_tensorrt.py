@@ -1,6 +1,5 @@
 """What can be said of the TensorRT backend without a GPU."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -19,13 +18,6 @@ def package_of(path):
     return ModelPackage(
         "engine", 1, config, str(path / "engine"), str(path / "engine" / "1"), str(path / "engine/1/model.plan")
     )
-
-
-def test_missing_tensorrt_tells_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorrt", None)
-    with pytest.raises(ModelLoadError) as raised:
-        tensorrt.TensorRTBackend().load(package_of(tmp_path), [InstanceSpec("g_0", "GPU", 0)])
-    assert raised.value.reason == "TensorRT is not installed; install it with: pip install 'eagleray[tensorrt]'"
 
 
 def test_instance_takes_its_groups_profile(tmp_path):

@@ -1,4 +1,5 @@
 import asyncio
+import sys
 import threading
 
 import numpy as np
@@ -15,6 +16,7 @@ from deployments.schedulers.fifo import FifoBatcher
 from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
+from repository_loader.backend_traits import BACKENDS, BackendTraits
 from repository_loader.package import InstanceSpec, ModelPackage
 from tests.deployments.fakes import config_of
 
@@ -61,7 +63,10 @@ class DoublerBackend:
 
 @pytest.fixture(autouse=True)
 def backend(monkeypatch):
-    monkeypatch.setitem(loader.BACKENDS, "doubler", f"{__name__}:DoublerBackend")
+    doubler = BackendTraits(
+        "doubler", implementation=f"{__name__}:DoublerBackend", requires={"torch": "eagleray[torch]"}
+    )
+    monkeypatch.setitem(BACKENDS, "doubler", doubler)
     yield
     DoublerBackend.error = None
 
@@ -120,6 +125,24 @@ FAILURES = {
     "anything else": (OSError("disk on fire"), "unable to load model 'm': OSError: disk on fire"),
     "a reason": (ModelLoadError("as it is"), "as it is"),
 }
+
+
+@pytest.mark.parametrize(
+    ("backend", "missing", "extra"),
+    [("pytorch", "torch", "torch"), ("tensorrt", "tensorrt", "tensorrt"), ("onnxruntime", "onnxruntime", "")],
+)
+def test_framework_that_is_not_installed_is_named_with_the_line_that_installs_it(
+    backend, missing, extra, monkeypatch, tmp_path
+):
+    monkeypatch.setitem(sys.modules, missing, None)
+    package = package_of(path=str(tmp_path))
+    package.config.backend = backend
+    with pytest.raises(ModelLoadError) as caught:
+        loader.prepare(package, SPECS)
+    assert caught.value.reason == (
+        f"unable to load model 'm', backend '{backend}' needs '{missing}', which is not installed; install it with: "
+        f"pip install '{f'eagleray[{extra}]' if extra else missing}'"
+    )
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES.values(), ids=FAILURES)

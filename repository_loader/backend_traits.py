@@ -1,0 +1,123 @@
+"""What each backend is and can do here: the one table that files, completion, checks, plan and loader read.
+
+Source: the backends' own pages, and Triton's server-side autofill for files and platforms.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file name that a backend opens unless the configuration names another, and the platform it stands for."""
+
+    name: str
+    platform: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendTraits:
+    """One backend.
+
+    Attributes:
+        name: as in `backend`.
+        files: default model files; the first is assumed when none is there.
+        infers: whether such a file alone tells that a model is this backend's.
+        implementation: `module:class` of its loader, "" for a backend of Triton's that Eagleray does not have.
+        instead: what to do with a model of a backend without implementation.
+        requires: what it imports, by import name, and what pip installs for that.
+        kinds: instance kinds (CPU, GPU, MODEL) that it runs.
+        releases_gil: whether `count` instances are threads of one process; otherwise each is a process.
+        bounded: whether how long a batch takes is known from batches before it, so that it may share an event loop.
+        cpu_count: instances of a KIND_CPU group without `count`.
+    """
+
+    name: str
+    files: tuple[ModelFile, ...] = ()
+    infers: bool = False
+    implementation: str = ""
+    instead: str = ""
+    requires: Mapping[str, str] = field(default_factory=dict)
+    kinds: frozenset[str] = frozenset({"CPU", "GPU", "MODEL"})
+    releases_gil: bool = False
+    bounded: bool = True
+    cpu_count: int = 1
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it runs on GPUs only."""
+        return "GPU" in self.kinds and "CPU" not in self.kinds
+
+
+_CONVERT = "convert the model to ONNX"
+
+BACKENDS: dict[str, BackendTraits] = {
+    backend.name: backend
+    for backend in (
+        BackendTraits(
+            "tensorrt",
+            (ModelFile("model.plan", "tensorrt_plan"),),
+            infers=True,
+            implementation="deployments.backends.tensorrt:TensorRTBackend",
+            requires={"tensorrt": "eagleray[tensorrt]", "torch": "eagleray[torch]"},
+            kinds=frozenset({"GPU"}),
+            releases_gil=True,
+        ),
+        BackendTraits(
+            "onnxruntime",
+            (ModelFile("model.onnx", "onnxruntime_onnx"),),
+            infers=True,
+            implementation="deployments.backends.onnxruntime:OnnxRuntimeBackend",
+            requires={"onnxruntime": "onnxruntime"},
+            kinds=frozenset({"CPU", "GPU"}),
+            releases_gil=True,
+            cpu_count=2,
+        ),
+        BackendTraits("openvino", (ModelFile("model.xml"),), infers=True, instead=_CONVERT),
+        BackendTraits(
+            "pytorch",
+            (ModelFile("model.pt", "pytorch_libtorch"), ModelFile("model.pt2", "torch_aoti")),
+            infers=True,
+            implementation="deployments.backends.pytorch:PyTorchBackend",
+            requires={"torch": "eagleray[torch]"},
+            releases_gil=True,
+        ),
+        BackendTraits(
+            "tensorflow",
+            (
+                ModelFile("model.savedmodel", "tensorflow_savedmodel"),
+                ModelFile("model.graphdef", "tensorflow_graphdef"),
+            ),
+            infers=True,
+            instead=f"{_CONVERT} (tf2onnx)",
+            cpu_count=2,
+        ),
+        BackendTraits(
+            "python",
+            (ModelFile("model.py"),),
+            infers=True,
+            implementation="deployments.backends.python.backend:PythonBackend",
+            bounded=False,
+        ),
+        BackendTraits("dali", (ModelFile("model.dali"),), instead="do its preprocessing in a Python model"),
+        BackendTraits("vllm", (ModelFile("model.json"),), instead="call it from a Python model, or use Ray Serve LLM"),
+        BackendTraits("tensorrtllm", instead="use Ray Serve LLM"),
+        BackendTraits("fil", instead=f"{_CONVERT}, or run the forest in a Python model"),
+    )
+}
+"""Every backend that is known, in the order in which a model's files are compared with it."""
+
+_UNKNOWN = BackendTraits("")
+
+
+def traits_of(backend: str) -> BackendTraits:
+    """Return what is known of a backend; one that nobody knows has no files and no implementation."""
+    return BACKENDS.get(backend, _UNKNOWN)
+
+
+def platform_backend(platform: str) -> str | None:
+    """Return the backend of a platform, None for a platform that is not Triton's."""
+    for backend in BACKENDS.values():
+        if any(file.platform == platform for file in backend.files if file.platform):
+            return backend.name
+    return None
