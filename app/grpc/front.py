@@ -11,10 +11,10 @@ from app.grpc.head import GrpcHead
 from app.grpc.methods import Handler, methods
 from app.grpc.options import GrpcOptions
 from app.grpc.routes import Routes
-from app.grpc.service import GrpcService
 from app.http2.connection import Http2Connection
 from app.http2.header_blocks import HeaderList
 from app.http2.open_connection import OpenConnection
+from app.service.service import Service
 
 _SWEEP_S: Final = 1.0
 _BACKLOG: Final = 2048
@@ -30,7 +30,7 @@ class GrpcFront:
 
     def __init__(
         self,
-        service: GrpcService,
+        service: Service,
         options: GrpcOptions,
         loop: asyncio.AbstractEventLoop,
         handlers: dict[str, Handler] | None = None,
@@ -40,7 +40,7 @@ class GrpcFront:
         self.http2 = options.http2
         self.loop = loop
         self.methods = methods(handlers or {}, options.reflection)
-        self.routes = Routes(service.target)
+        self.routes = Routes(service.routing.target)
         self.connections: set[OpenConnection] = set()
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._tasks: set[asyncio.Task[None]] = set()

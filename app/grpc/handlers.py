@@ -1,18 +1,13 @@
 """gRPC's methods for loading models, shared memory, trace and log settings, over the same service as HTTP's."""
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.methods import Handler
-from app.grpc.service import GrpcService
 from app.service.service import Service
 from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
-
-
-def _service(service: GrpcService) -> Service:
-    return cast(Service, service)
 
 
 def _bytes(message: Any) -> bytes:
@@ -20,18 +15,18 @@ def _bytes(message: Any) -> bytes:
     return serialised
 
 
-async def _load(service: GrpcService, message: bytes) -> bytes:
+async def _load(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryModelLoadRequest.FromString(message)
     _check_repository(request.repository_name)
-    await _service(service).load_model(request.model_name, _parameters(request.parameters))
+    await service.control.load(request.model_name, _parameters(request.parameters))
     return b""
 
 
-async def _unload(service: GrpcService, message: bytes) -> bytes:
+async def _unload(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryModelUnloadRequest.FromString(message)
     _check_repository(request.repository_name)
     dependents = _parameters(request.parameters).get("unload_dependents", False)
-    await _service(service).unload_model(request.model_name, bool(dependents))
+    await service.control.unload(request.model_name, bool(dependents))
     return b""
 
 
@@ -49,58 +44,58 @@ def _value(value: Any) -> Any:
     return None if chosen is None else getattr(value, chosen)
 
 
-def _system_status(service: GrpcService, message: bytes) -> bytes:
+def _system_status(service: Service, message: bytes) -> bytes:
     request = pb.SystemSharedMemoryStatusRequest.FromString(message)
-    regions = {row["name"]: row for row in _service(service).shm_status(request.name)}
+    regions = {row["name"]: row for row in service.shared_memory.status(request.name)}
     return _bytes(pb.SystemSharedMemoryStatusResponse(regions=regions))
 
 
-def _system_register(service: GrpcService, message: bytes) -> bytes:
+def _system_register(service: Service, message: bytes) -> bytes:
     request = pb.SystemSharedMemoryRegisterRequest.FromString(message)
-    _service(service).shm_register(request.name, request.key, request.offset, request.byte_size)
+    service.shared_memory.register(request.name, request.key, request.offset, request.byte_size)
     return b""
 
 
-def _system_unregister(service: GrpcService, message: bytes) -> bytes:
-    _service(service).shm_unregister(pb.SystemSharedMemoryUnregisterRequest.FromString(message).name)
+def _system_unregister(service: Service, message: bytes) -> bytes:
+    service.shared_memory.unregister(pb.SystemSharedMemoryUnregisterRequest.FromString(message).name)
     return b""
 
 
-def _cuda_status(service: GrpcService, message: bytes) -> bytes:
+def _cuda_status(service: Service, message: bytes) -> bytes:
     name = pb.CudaSharedMemoryStatusRequest.FromString(message).name
     if name:
         raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
     return b""
 
 
-def _cuda_register(service: GrpcService, message: bytes) -> bytes:
-    _service(service).check_client_shm()
+def _cuda_register(service: Service, message: bytes) -> bytes:
+    service.shared_memory.check_allowed()
     name = pb.CudaSharedMemoryRegisterRequest.FromString(message).name
     raise Unsupported(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
 
 
-def _cuda_unregister(service: GrpcService, message: bytes) -> bytes:
-    _service(service).check_client_shm()
+def _cuda_unregister(service: Service, message: bytes) -> bytes:
+    service.shared_memory.check_allowed()
     return b""
 
 
-def _trace_settings(service: GrpcService, message: bytes) -> bytes:
+def _trace_settings(service: Service, message: bytes) -> bytes:
     request = pb.TraceSettingRequest.FromString(message)
     changes: dict[str, Any] = {}
     for key, setting in request.settings.items():
         values = list(setting.value)
         changes[key] = None if not values else values if key == "trace_level" else values[0]
-    settings = _service(service).update_trace_settings(changes, request.model_name)
+    settings = service.settings.update_trace(changes, request.model_name)
     answer = pb.TraceSettingResponse()
     for key, value in settings.items():
         answer.settings[key].value.extend(value if isinstance(value, list) else [value])
     return _bytes(answer)
 
 
-def _log_settings(service: GrpcService, message: bytes) -> bytes:
+def _log_settings(service: Service, message: bytes) -> bytes:
     request = pb.LogSettingsRequest.FromString(message)
     try:
-        settings = _service(service).update_log_settings(_parameters(request.settings))
+        settings = service.settings.update_log(_parameters(request.settings))
     except Unavailable as error:
         # Triton's gRPC has another code for it than its HTTP, and names the setting without dashes.
         raise InvalidArgument(error.message.replace("--log_format", "log_format")) from None

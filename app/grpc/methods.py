@@ -15,13 +15,13 @@ from app.grpc.call import Call
 from app.grpc.infer_call import InferCall
 from app.grpc.reflection import reflection_call
 from app.grpc.routes import parse_version
-from app.grpc.service import GrpcService
 from app.grpc.stream_infer_call import StreamInferCall
 from app.grpc.unary_call import MethodCall
+from app.service.service import Service
 from protocol.errors import Unavailable, Unsupported
 from protocol.grpc_messages import model_config_response, model_statistics_response, repository_index_response
 
-Handler = Callable[[GrpcService, bytes], bytes | Awaitable[bytes]]
+Handler = Callable[[Service, bytes], bytes | Awaitable[bytes]]
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 NO_CONTROL: Final = "explicit model load / unload is not allowed if polling is enabled"
@@ -41,62 +41,62 @@ class Method:
     inference: bool = False
 
 
-def _server_live(service: GrpcService, message: bytes) -> bytes:
+def _server_live(service: Service, message: bytes) -> bytes:
     return _bytes(pb.ServerLiveResponse(live=True))
 
 
-def _server_ready(service: GrpcService, message: bytes) -> bytes:
-    return _bytes(pb.ServerReadyResponse(ready=service.server_ready()))
+def _server_ready(service: Service, message: bytes) -> bytes:
+    return _bytes(pb.ServerReadyResponse(ready=service.health.server_ready()))
 
 
-def _model_ready(service: GrpcService, message: bytes) -> bytes:
+def _model_ready(service: Service, message: bytes) -> bytes:
     request = pb.ModelReadyRequest.FromString(message)
-    return _bytes(pb.ModelReadyResponse(ready=service.model_ready(request.name, parse_version(request.version))))
+    return _bytes(pb.ModelReadyResponse(ready=service.health.model_ready(request.name, parse_version(request.version))))
 
 
-def _health(service: GrpcService, message: bytes) -> bytes:
-    return _SERVING if service.server_ready() else _NOT_SERVING
+def _health(service: Service, message: bytes) -> bytes:
+    return _SERVING if service.health.server_ready() else _NOT_SERVING
 
 
-def _server_metadata(service: GrpcService, message: bytes) -> bytes:
-    return _bytes(pb.ServerMetadataResponse(**service.server_metadata()))
+def _server_metadata(service: Service, message: bytes) -> bytes:
+    return _bytes(pb.ServerMetadataResponse(**service.metadata.server()))
 
 
-def _model_metadata(service: GrpcService, message: bytes) -> bytes:
+def _model_metadata(service: Service, message: bytes) -> bytes:
     request = pb.ModelMetadataRequest.FromString(message)
-    document = service.model_metadata(request.name, parse_version(request.version))
+    document = service.metadata.model(request.name, parse_version(request.version))
     return _bytes(pb.ModelMetadataResponse(**document))
 
 
-def _model_config(service: GrpcService, message: bytes) -> bytes:
+def _model_config(service: Service, message: bytes) -> bytes:
     request = pb.ModelConfigRequest.FromString(message)
-    document = service.model_config(request.name, parse_version(request.version))
+    document = service.metadata.config(request.name, parse_version(request.version))
     return _bytes(model_config_response(json_format.Parse(document, ModelConfig(), ignore_unknown_fields=True)))
 
 
-async def _model_statistics(service: GrpcService, message: bytes) -> bytes:
+async def _model_statistics(service: Service, message: bytes) -> bytes:
     request = pb.ModelStatisticsRequest.FromString(message)
-    return _bytes(model_statistics_response(await service.statistics(request.name, parse_version(request.version))))
+    return _bytes(model_statistics_response(await service.statistics.of(request.name, parse_version(request.version))))
 
 
-def _repository_index(service: GrpcService, message: bytes) -> bytes:
+def _repository_index(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryIndexRequest.FromString(message)
-    return _bytes(repository_index_response(service.index(request.ready)))
+    return _bytes(repository_index_response(service.metadata.index(request.ready)))
 
 
-def _no_control(service: GrpcService, message: bytes) -> bytes:
+def _no_control(service: Service, message: bytes) -> bytes:
     raise Unavailable(NO_CONTROL)
 
 
-def _no_shared_memory(service: GrpcService, message: bytes) -> bytes:
+def _no_shared_memory(service: Service, message: bytes) -> bytes:
     raise Unsupported(NO_SHARED_MEMORY)
 
 
-def _nothing(service: GrpcService, message: bytes) -> bytes:
+def _nothing(service: Service, message: bytes) -> bytes:
     return b""
 
 
-def _not_offered(service: GrpcService, message: bytes) -> bytes:
+def _not_offered(service: Service, message: bytes) -> bytes:
     raise Unsupported("")
 
 

@@ -45,7 +45,7 @@ class StreamInferCall(Call):
         self._inflight_bytes += request.size
         try:
             name, _, request.id = read_route(message)
-            request.decoupled = self.front.service.decoupled(name)
+            request.decoupled = self.front.service.routing.decoupled(name)
             target = self.front.routes.find(message)
         except ServingError as error:
             self._ordered.append(request)

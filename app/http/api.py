@@ -30,10 +30,10 @@ class Api:
         self._routes = RouteTable()
         self.endpoints: dict[str, Endpoint] = {
             **ModelApi(service).endpoints(),
-            **RepositoryApi(service).endpoints(),
-            **SettingsApi(service).endpoints(),
-            **SharedMemoryApi(service).endpoints(),
-            **DocsApi(service).endpoints(),
+            **RepositoryApi(service.metadata, service.control).endpoints(),
+            **SettingsApi(service.settings).endpoints(),
+            **SharedMemoryApi(service.shared_memory).endpoints(),
+            **DocsApi(service.metadata).endpoints(),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

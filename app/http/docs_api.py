@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, json_response
-from app.service.service import Service
+from app.service.metadata import Metadata
 
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
@@ -41,8 +41,8 @@ def security_policy(page: str) -> str:
 class DocsApi:
     """The page, the document and the examples."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
         page = (files("app.http") / "docs.html").read_text("utf-8")
         self._page = page.encode()
         self._document = orjson.dumps(read_document())
@@ -66,4 +66,4 @@ class DocsApi:
 
     async def examples(self, request: Request) -> Response:
         """Return a small request for each model that is ready."""
-        return json_response(self._service.example_requests())
+        return json_response(self._metadata.examples())

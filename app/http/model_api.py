@@ -33,28 +33,28 @@ class ModelApi:
 
     async def ready(self, request: Request) -> Response:
         """200 or 400, both without a body."""
-        return empty_response(200 if self._service.server_ready() else 400)
+        return empty_response(200 if self._service.health.server_ready() else 400)
 
     async def server_metadata(self, request: Request) -> Response:
         """Return the server's metadata."""
-        return json_response(self._service.server_metadata())
+        return json_response(self._service.metadata.server())
 
     async def model_metadata(self, request: Request) -> Response:
         """Return a model's metadata."""
-        return json_response(self._service.model_metadata(*model_and_version(request)))
+        return json_response(self._service.metadata.model(*model_and_version(request)))
 
     async def model_ready(self, request: Request) -> Response:
         """200 when ready; Triton's text otherwise."""
-        self._service.target(*model_and_version(request))
+        self._service.routing.target(*model_and_version(request))
         return empty_response()
 
     async def model_config(self, request: Request) -> Response:
         """Return a model's configuration."""
-        return Response(self._service.model_config(*model_and_version(request)), media_type="application/json")
+        return Response(self._service.metadata.config(*model_and_version(request)), media_type="application/json")
 
     async def statistics(self, request: Request) -> Response:
         """Return the statistics of one model or all."""
-        return json_response({"model_stats": await self._service.statistics(*model_and_version(request))})
+        return json_response({"model_stats": await self._service.statistics.of(*model_and_version(request))})
 
     async def inference(self, request: Request) -> Response:
         """Say so, should an inference request arrive here: connections take those themselves."""

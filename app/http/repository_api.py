@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_object, json_response, path_name
-from app.service.service import Service
+from app.service.metadata import Metadata
+from app.service.model_control import ModelControl
 from protocol.errors import InvalidArgument
 from protocol.json_document import as_boolean
 
@@ -14,8 +15,9 @@ from protocol.json_document import as_boolean
 class RepositoryApi:
     """The model-repository extension."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, metadata: Metadata, control: ModelControl) -> None:
+        self._metadata = metadata
+        self._control = control
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return the endpoints by the names that the table of routes has for them."""
@@ -26,17 +28,17 @@ class RepositoryApi:
         ready = (await json_object(request)).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidArgument("Invalid value for 'ready': expected a boolean")
-        return json_response(self._service.index(ready))
+        return json_response(self._metadata.index(ready))
 
     async def load(self, request: Request) -> Response:
         """Load a model."""
-        await self._service.load_model(path_name(request, "model"), await _parameters(request))
+        await self._control.load(path_name(request, "model"), await _parameters(request))
         return empty_response()
 
     async def unload(self, request: Request) -> Response:
         """Unload a model."""
         dependents = as_boolean((await _parameters(request)).get("unload_dependents", False), "unload_dependents")
-        await self._service.unload_model(path_name(request, "model"), dependents)
+        await self._control.unload(path_name(request, "model"), dependents)
         return empty_response()
 
 

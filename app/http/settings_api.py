@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, json_object, json_response, path_name
-from app.service.service import Service
+from app.service.client_settings import ClientSettings
 
 
 class SettingsApi:
     """What clients may set."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return the endpoints by the names that the table of routes has for them."""
@@ -28,17 +28,17 @@ class SettingsApi:
 
     async def trace_settings(self, request: Request) -> Response:
         """Return the trace settings of the server or a model."""
-        return json_response(self._service.trace_settings(path_name(request, "model")))
+        return json_response(self._settings.trace(path_name(request, "model")))
 
     async def update_trace_settings(self, request: Request) -> Response:
         """Change trace settings; return all of them."""
         changes = await json_object(request)
-        return json_response(self._service.update_trace_settings(changes, path_name(request, "model")))
+        return json_response(self._settings.update_trace(changes, path_name(request, "model")))
 
     async def log_settings(self, request: Request) -> Response:
         """Return the log settings."""
-        return json_response(self._service.log_settings())
+        return json_response(self._settings.log())
 
     async def update_log_settings(self, request: Request) -> Response:
         """Change log settings; return all of them."""
-        return json_response(self._service.update_log_settings(await json_object(request)))
+        return json_response(self._settings.update_log(await json_object(request)))

@@ -51,7 +51,7 @@ class Ingress:
         """Open the ports, once; Serve reports the ingress as running when they are open."""
         if self._task is not None:
             return
-        self.service.log.apply()
+        self.service.settings.apply()
         await self._listeners.open()
         spare_long_lived_objects()
         self._task = self._loop.create_task(self._follow_controller(), name="directory watch")
@@ -76,7 +76,7 @@ class Ingress:
             if directory.generation == generation:
                 continue
             generation = directory.generation
-            self.service.set_directory(directory)
+            self.service.models.set_directory(directory)
             self._watch(directory)
             self._routes_changed()
             await self._embed(directory)
@@ -109,7 +109,7 @@ class Ingress:
 
     async def settled(self) -> bool:
         """Return whether every model was tried and whatever loaded can be reached from here."""
-        return self.service.models_settled()
+        return self.service.health.models_settled()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report what Serve cannot see: requests under way."""
@@ -122,7 +122,7 @@ class Ingress:
 
     async def drain(self) -> None:
         """Answer what is under way, take nothing new."""
-        self.service.draining = True
+        self.service.health.draining = True
         await self._listeners.close(self._settings.exit_timeout_secs)
 
     async def __del__(self) -> None:

@@ -69,11 +69,11 @@ class Listeners:
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
             tls = ServerTls(settings.http_server_cert, settings.http_server_key, client_root)
-        context = HttpContext(Api(self._service, restricted), self._service, limits, self._loop, policy)
+        context = HttpContext(Api(self._service, restricted), self._service.routing, limits, self._loop, policy)
         return HttpFront(context, tls)
 
     async def _scrape(self) -> bytes:
-        return render(await self._service.snapshots(), self._settings.allow_cpu_metrics)
+        return render(await self._service.statistics.snapshots(), self._settings.allow_cpu_metrics)
 
     def routes_changed(self) -> None:
         """Find every target anew."""

@@ -81,6 +81,8 @@ class FakeService:
         self.gave_up = threading.Semaphore(0)
         self.resolved = 0
         self.ready = True
+        # It is every part of the service in one.
+        self.routing = self.health = self.metadata = self.statistics = self
 
     def target(self, name: str, version: int = -1) -> Any:
         self.resolved += 1
@@ -105,10 +107,10 @@ class FakeService:
             return False
         return True
 
-    def server_metadata(self) -> dict[str, Any]:
+    def server(self) -> dict[str, Any]:
         return {"name": "triton", "version": "1", "extensions": ["statistics"]}
 
-    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+    def model(self, name: str, version: int = -1) -> dict[str, Any]:
         self.target(name, version)
         tensor = {"datatype": "FP32", "shape": [-1]}
         return {
@@ -119,7 +121,7 @@ class FakeService:
             "outputs": [{"name": "OUT", **tensor}],
         }
 
-    def model_config(self, name: str, version: int = -1) -> bytes:
+    def config(self, name: str, version: int = -1) -> bytes:
         self.target(name, version)
         return b'{"name":"%s","max_batch_size":8}' % name.encode()
 
@@ -127,7 +129,7 @@ class FakeService:
         rows = [{"name": "identity", "version": "1", "state": "READY"}]
         return rows if ready_only else [*rows, {"name": "other"}]
 
-    async def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+    async def of(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         if name not in ("", "identity"):
             raise InvalidArgument(f"requested model '{name}' is not available")
         await asyncio.sleep(0)

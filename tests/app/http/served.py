@@ -65,6 +65,7 @@ class Served(Wire):
 
     def __init__(self, restricted: tuple[str, ...] = (), **options: Any) -> None:
         host, self.fleet = FakeHost(), FakeFleet()
+        self._echo = host.echo
         self.service = Service("triton", "1.0", True, host, self.fleet, **options)  # type: ignore[arg-type]
         models = {
             "bad": entry("bad", (1, UNAVAILABLE, "it does not load")),
@@ -75,10 +76,10 @@ class Served(Wire):
         }
         for name, model in models.items():
             host.ready |= {(name, number) for number, version in model.versions.items() if version.state == READY}
-        self.service.set_directory(Directory(1, True, models))
+        self.service.models.set_directory(Directory(1, True, models))
         apis = RestrictedApis(restricted)
-        super().__init__(policy=HeadPolicy(apis), app=Api(self.service, apis), routes=self.service)
+        super().__init__(policy=HeadPolicy(apis), app=Api(self.service, apis), routes=self.service.routing)
 
     @property
     def target(self) -> EchoTarget:
-        return self.service._host.echo  # type: ignore[attr-defined,no-any-return]
+        return self._echo

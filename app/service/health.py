@@ -1,0 +1,46 @@
+"""Whether the server and its models are ready."""
+
+from app.service.models import Models
+from app.service.routing import Routing
+from deployments.control.directory import READY
+from protocol.errors import Unavailable
+
+
+class Health:
+    """One ingress's readiness; it is not ready while `draining`."""
+
+    def __init__(self, models: Models, routing: Routing, strict_readiness: bool) -> None:
+        self._models = models
+        self._routing = routing
+        self._strict_readiness = strict_readiness
+        self.draining = False
+
+    def server_ready(self) -> bool:
+        """Whether every model is ready (strict), else whether the repository has been read."""
+        directory = self._models.directory
+        if self.draining or not directory.settled:
+            return False
+        if not self._strict_readiness:
+            return True
+        return all(
+            entry.versions
+            and all(self._models.version_ready(name, number, state) for number, state in entry.versions.items())
+            for name, entry in directory.models.items()
+        )
+
+    def models_settled(self) -> bool:
+        """Whether every model has been tried, and every one that loaded can be reached from here."""
+        directory = self._models.directory
+        return directory.settled and all(
+            state.state != READY or self._models.version_ready(name, number, state)
+            for name, entry in directory.models.items()
+            for number, state in entry.versions.items()
+        )
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """Whether a model version is ready; raises NotFound for an unknown model or version."""
+        try:
+            self._routing.target(name, version)
+        except Unavailable:
+            return False
+        return True

@@ -1,0 +1,74 @@
+"""What the server and its models are: Triton's metadata, configuration and repository index."""
+
+from typing import Any, Final
+
+from app.service.example_body import example_body
+from app.service.models import Models
+from app.service.routing import Routing
+from deployments.control.directory import NO_REPLICA, READY, UNAVAILABLE
+from protocol.model_metadata import model_metadata, server_metadata
+
+# What is offered so far, of the names that Triton lists.
+EXTENSIONS: Final = (
+    "classification",
+    "model_repository",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class Metadata:
+    """Describes the server by `server_id` and `version`, and every model of the directory."""
+
+    def __init__(self, server_id: str, version: str, models: Models, routing: Routing) -> None:
+        self._server_id = server_id
+        self._version = version
+        self._models = models
+        self._routing = routing
+
+    def server(self) -> dict[str, Any]:
+        """Return the server's metadata."""
+        return server_metadata(self._server_id, self._version, EXTENSIONS)
+
+    def model(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return a model's metadata with its ready versions, or with the one that is asked for."""
+        self._routing.target(name, version)
+        versions = [version] if version != -1 else self._models.ready_versions(name)
+        return model_metadata(self._models.configs[name], versions)
+
+    def config(self, name: str, version: int = -1) -> bytes:
+        """Return a model's completed configuration as JSON."""
+        self._routing.target(name, version)
+        return self._models.directory.models[name].config.encode()
+
+    def examples(self) -> list[dict[str, Any]]:
+        """Return, for each model with a ready version, its name and a small body that it answers (None: too large)."""
+        rows: list[dict[str, Any]] = []
+        for name, entry in sorted(self._models.directory.models.items()):
+            if entry.config and self._models.ready_versions(name):
+                rows.append({"model": name, "body": example_body(entry.config)})
+        return rows
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """Return the repository index: every model and version with its state and the reason for it."""
+        rows: list[dict[str, str]] = []
+        for name, entry in sorted(self._models.directory.models.items()):
+            if not entry.versions and not ready_only:
+                row = {"name": name}
+                if entry.reason:
+                    row |= {"version": "1", "state": UNAVAILABLE, "reason": entry.reason}
+                rows.append(row)
+            for number, version in sorted(entry.versions.items()):
+                state, reason = version.state, version.reason
+                if state == READY and not self._models.version_ready(name, number, version):
+                    state, reason = UNAVAILABLE, NO_REPLICA
+                if state == READY or not ready_only:
+                    row = {"name": name, "version": str(number), "state": state}
+                    rows.append(row | {"reason": reason} if reason else row)
+        return rows
