@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from app.edge.header_forwarding import HeaderForwarding
-from app.edge.restricted_api import parse_restrictions
-from app.http.routes import CATEGORIES
+from app.edge.restricted_api import RestrictedApis
 from app.service.trace_settings import TraceSettings
 
 _ONE_PER_LINE = frozenset({"http_restricted_api", "grpc_restricted_protocol"})
@@ -181,7 +180,7 @@ class Settings(BaseModel):
     @field_validator("http_restricted_api", "grpc_restricted_protocol")
     @classmethod
     def _restrictions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        parse_restrictions(value, CATEGORIES)
+        RestrictedApis(value)
         return value
 
     @field_validator("http_header_forward_pattern", "grpc_header_forward_pattern")

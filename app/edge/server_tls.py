@@ -1,8 +1,12 @@
-"""TLS for HTTP: a certificate, and with a root certificate clients that have to show one of theirs."""
+"""TLS of a port: a certificate, and with a root certificate clients that have to show one of theirs."""
 
 import logging
 import os
 import ssl
+from typing import Final
+
+HTTP_1: Final = "http/1.1"
+HTTP_2: Final = "h2"
 
 logger = logging.getLogger(__name__)
 
@@ -13,6 +17,7 @@ class ServerTls:
     Args:
         certificate: file with the server's certificate and those between it and the root, PEM.
         key: file with its key, PEM, not encrypted.
+        alpn: the protocol that the port speaks, as TLS calls it.
         client_root: file with the certificates that must have signed a client's, PEM; "" asks clients for none.
 
     Raises:
@@ -20,11 +25,12 @@ class ServerTls:
         ssl.SSLError: a file does not hold what it should.
     """
 
-    def __init__(self, certificate: str, key: str, client_root: str = "") -> None:
+    def __init__(self, certificate: str, key: str, alpn: str, client_root: str = "") -> None:
         self._files = (certificate, key)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(["http/1.1"])
+        self.context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        self.context.set_alpn_protocols([alpn])
         self.context.load_cert_chain(certificate, key)
         if client_root:
             self.context.load_verify_locations(client_root)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from app.http2.sender import headers_frame
 from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
 from protocol.errors import ServingError
-
-if TYPE_CHECKING:
-    from app.grpc.front import GrpcFront
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +47,17 @@ class Call(Stream):
         "_prefix",
         "_received",
         "_timer",
+        "context",
         "done",
-        "front",
         "head",
         "headers_sent",
     )
 
+    connection: OpenConnection
+
     def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id)
-        self.front: GrpcFront = head.front
+        self.context = head.context
         self.head = head
         self.done = False
         """Whether the status was sent, or nobody would hear it."""
@@ -73,7 +72,7 @@ class Call(Stream):
         self._later: list[tuple[int, Buffer] | None] = []
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout_s is not None:
-            self._timer = self.front.loop.call_later(head.timeout_s, self._deadline_exceeded)
+            self._timer = self.context.loop.call_later(head.timeout_s, self._deadline_exceeded)
 
     # -- what calls implement --------------------------------------------------------------------------------------
 
@@ -132,18 +131,18 @@ class Call(Stream):
             view = self._fill(view)
         if self._prefix and not self.done and self not in self.connection.incomplete:
             length = PREFIX.unpack(self._prefix)[1] if self._body is not None else 0
-            timeout_s = self.connection.limits.body_timeout_s + length / self.front.options.min_message_bytes_per_s
-            self.connection.incomplete[self] = self.front.loop.time() + timeout_s
+            timeout_s = self.connection.limits.body_timeout_s + length / self.context.options.min_message_bytes_per_s
+            self.connection.incomplete[self] = self.context.loop.time() + timeout_s
 
     def _begin(self, available: int) -> None:
         """Start a message of which `available` bytes are there."""
         flag, length = PREFIX.unpack(self._prefix)
         if flag > 1:
             raise CallError(INTERNAL, "malformed message")
-        if length > self.front.options.max_message_bytes:
+        if length > self.context.options.max_message_bytes:
             raise CallError(
                 RESOURCE_EXHAUSTED,
-                f"SERVER: Received message larger than max ({length} vs. {self.front.options.max_message_bytes})",
+                f"SERVER: Received message larger than max ({length} vs. {self.context.options.max_message_bytes})",
             )
         self._filled = 0
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
@@ -197,15 +196,15 @@ class Call(Stream):
         elif not item[0]:
             self.message(item[1])
         elif len(item[1]) <= _INLINE_BYTES:
-            self.message(decompress(self.head.encoding, item[1], self.front.options.max_message_bytes))
+            self.message(decompress(self.head.encoding, item[1], self.context.options.max_message_bytes))
         else:
             self._inflating = True
-            self.front.start(self._inflate(item[1]))
+            self.context.start(self._inflate(item[1]))
 
     async def _inflate(self, data: Buffer) -> None:
         try:
-            message = await self.front.loop.run_in_executor(
-                None, decompress, self.head.encoding, data, self.front.options.max_message_bytes
+            message = await self.context.loop.run_in_executor(
+                None, decompress, self.head.encoding, data, self.context.options.max_message_bytes
             )
             self._inflating = False
             later, self._later = self._later, []
@@ -240,7 +239,7 @@ class Call(Stream):
         self._end()
         if code:
             self.cancelled()
-        block = trailers(code, message, self.front.options.max_status_message_bytes)
+        block = trailers(code, message, self.context.options.max_status_message_bytes)
         if not self.headers_sent:
             block = RESPONSE + block
         self._send_end(block)
@@ -297,7 +296,7 @@ class RefusedCall(Call):
     def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id, head)
         self._end()
-        self.front.loop.call_soon(self._refuse)
+        self.context.loop.call_soon(self._refuse)
 
     def _refuse(self) -> None:
         if self.connection.streams.get(self.stream_id) is self:

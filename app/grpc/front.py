@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import socket
-import ssl
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
+from app.edge.server_tls import ServerTls
+from app.grpc.context import CallContext
 from app.grpc.head import GrpcHead
-from app.grpc.methods import Handler, methods
+from app.grpc.method import Handler
+from app.grpc.methods import Methods
 from app.grpc.options import GrpcOptions
-from app.grpc.routes import Routes
 from app.http2.connection import Http2Connection
 from app.http2.header_blocks import HeaderList
 from app.http2.open_connection import OpenConnection
@@ -33,21 +34,20 @@ class GrpcFront:
         service: Service,
         options: GrpcOptions,
         loop: asyncio.AbstractEventLoop,
-        handlers: dict[str, Handler] | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        self.service = service
-        self.options = options
         self.http2 = options.http2
         self.loop = loop
-        self.methods = methods(handlers or {}, options.reflection)
-        self.routes = Routes(service.routing.target)
+        self.methods = Methods(handlers or {}, options.reflection)
         self.connections: set[OpenConnection] = set()
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._context = CallContext(service, options, loop)
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> int:
+    async def listen(self, host: str, port: int) -> int:
         """Start accepting; returns the port, which differs from `port` when that is 0."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -56,8 +56,9 @@ class GrpcFront:
             # A new ingress listens before the old one on the same node has stopped.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.bind((host, port))
+            context = None if self._tls is None else self._tls.context
             self._server = await self.loop.create_server(
-                lambda: Http2Connection(self), sock=sock, backlog=_BACKLOG, ssl=ssl_context
+                lambda: Http2Connection(self), sock=sock, backlog=_BACKLOG, ssl=context
             )
         except BaseException:
             sock.close()
@@ -67,22 +68,19 @@ class GrpcFront:
 
     def read_head(self, headers: HeaderList, too_large: bool) -> GrpcHead:
         """Understand a request's headers."""
-        return GrpcHead(self, headers, too_large)
+        head = GrpcHead(self._context, self.methods.by_path, headers, too_large)
+        head.call = self.methods.call(head)
+        return head
 
     def routes_changed(self) -> None:
         """Ask the service anew where requests go."""
-        self.routes.clear()
-
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine to its end."""
-        task = self.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._context.routes.clear()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
+            if self._tls is not None:
+                self._tls.reload_if_changed()
             now_s = self.loop.time()
             for connection in tuple(self.connections):
                 connection.sweep(now_s)
@@ -100,7 +98,6 @@ class GrpcFront:
         deadline_s = self.loop.time() + timeout_s
         while self.connections and self.loop.time() < deadline_s:
             await asyncio.sleep(0.02)
-        for task in tuple(self._tasks):
-            task.cancel()
+        self._context.cancel_tasks()
         for connection in tuple(self.connections):
             connection.abort()

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tritonclient.grpc import service_pb2 as pb
 
-from app.grpc.methods import Handler
+from app.grpc.method import Handler
 from app.service.service import Service
 from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 

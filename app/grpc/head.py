@@ -1,16 +1,18 @@
 """The headers of a gRPC request: which method, how long it may take, how its messages are compressed."""
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from app.grpc.compression import ENCODINGS, response_encoding
+from app.grpc.context import CallContext
 from app.grpc.deadline import parse_timeout
+from app.grpc.method import Method
 from app.grpc.status import (
     ACCEPT_ENCODING,
     INTERNAL,
     RESOURCE_EXHAUSTED,
     RESPONSE,
-    UNAVAILABLE,
     UNIMPLEMENTED,
     http_refusal,
     trailers,
@@ -21,10 +23,6 @@ from app.http2.stream import Stream
 from protocol.errors import ServingError
 from protocol.grpc_messages import request_parameters
 
-if TYPE_CHECKING:
-    from app.grpc.front import GrpcFront
-    from app.grpc.methods import Method
-
 _CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:\+proto)?(?:;.*)?", re.IGNORECASE)
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
 _CONNECTION_HEADERS: Final = frozenset(
@@ -33,17 +31,20 @@ _CONNECTION_HEADERS: Final = frozenset(
 _BAD_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]")
 _OWN: Final = frozenset((b"content-type", b"te"))
-_RESTRICTED: Final = "This protocol is restricted, expecting header 'triton-grpc-protocol-%s'"
 
 
 class GrpcHead:
-    """One header list, understood once; opened for every request that comes with it."""
+    """One header list, understood once; opened for every request that comes with it.
+
+    Whoever makes a head sets `call`: what to make of such a request; None resets its stream as malformed.
+    """
 
     __slots__ = (
+        "call",
         "content_length",
+        "context",
         "encoding",
         "forwarded",
-        "front",
         "malformed",
         "metadata",
         "method",
@@ -52,8 +53,11 @@ class GrpcHead:
         "timeout_s",
     )
 
-    def __init__(self, front: "GrpcFront", headers: HeaderList, too_large: bool) -> None:
-        self.front = front
+    def __init__(
+        self, context: CallContext, methods: Mapping[bytes, Method], headers: HeaderList, too_large: bool
+    ) -> None:
+        self.context = context
+        self.call: Callable[[OpenConnection, int, GrpcHead], Stream] | None = None
         self.method: Method | None = None
         self.metadata: dict[bytes, bytes] = {}
         self.content_length = -1
@@ -68,18 +72,14 @@ class GrpcHead:
         self.malformed = pseudo is None
         if pseudo is not None:
             self.refusal = (
-                self._refuse(RESOURCE_EXHAUSTED, "metadata is too large") if too_large else self._read(pseudo)
+                self._refuse(RESOURCE_EXHAUSTED, "metadata is too large")
+                if too_large
+                else self._read(pseudo, methods, headers)
             )
 
     def open(self, connection: OpenConnection, stream_id: int) -> Stream | None:
         """Return a call of the method, None when the headers are malformed."""
-        if self.method is not None and self.refusal is None:
-            return self.method.call(connection, stream_id, self)
-        if self.malformed:
-            return None
-        from app.grpc.call import RefusedCall
-
-        return RefusedCall(connection, stream_id, self)
+        return None if self.call is None else self.call(connection, stream_id, self)
 
     def _split(self, headers: HeaderList) -> dict[bytes, bytes] | None:
         """Return the pseudo-headers and keep the others; None when malformed (RFC 9113 §8.2, §8.3)."""
@@ -108,27 +108,26 @@ class GrpcHead:
             return None
         return pseudo
 
-    def _read(self, pseudo: dict[bytes, bytes]) -> bytes | None:
+    def _read(self, pseudo: dict[bytes, bytes], methods: Mapping[bytes, Method], headers: HeaderList) -> bytes | None:
         """Fill in what calls need; returns the refusal of what cannot be called."""
-        metadata, front = self.metadata, self.front
+        metadata, options = self.metadata, self.context.options
         if pseudo[b":method"] != b"POST":
             return http_refusal(405)
         if not _CONTENT_TYPE.fullmatch(metadata.get(b"content-type", b"")):
             return http_refusal(415)
-        self.method = front.methods.get(pseudo[b":path"])
+        self.method = methods.get(pseudo[b":path"])
         if self.method is None:
             return self._refuse(UNIMPLEMENTED, "")
-        restriction = front.options.restricted.get(self.method.category)
-        if restriction is not None:
-            key, wanted = restriction
-            if metadata.get(b"triton-grpc-protocol-" + key.encode()) != wanted.encode():
-                return self._refuse(UNAVAILABLE, _RESTRICTED % key)
+        try:
+            options.restricted.check(self.method.category, headers)
+        except ServingError as error:
+            return self._refuse(error.grpc_code, error.message)
         self.encoding = metadata.get(b"grpc-encoding", b"identity")
         if self.encoding not in ENCODINGS:
             message = f"Compression algorithm '{self.encoding[:64].decode('latin-1')}' is not supported."
             return self._refuse(UNIMPLEMENTED, message) + ACCEPT_ENCODING
         if self.method.inference:
-            level = front.options.infer_response_compression_level
+            level = options.infer_response_compression_level
             self.response_encoding = response_encoding(level, metadata.get(b"grpc-accept-encoding", b""))
         timeout = metadata.get(b"grpc-timeout")
         if timeout is not None:
@@ -142,11 +141,11 @@ class GrpcHead:
     def _forward(self) -> bytes | None:
         own = (item for item in self.metadata.items() if item[0] not in _OWN and not item[0].startswith(b"grpc-"))
         try:
-            parameters = self.front.options.forwarding.choose(own)
+            parameters = self.context.options.forwarding.choose(own)
         except ServingError as error:
             return self._refuse(error.grpc_code, error.message)
         self.forwarded = request_parameters(parameters)
         return None
 
     def _refuse(self, code: int, message: str) -> bytes:
-        return RESPONSE + trailers(code, message, self.front.options.max_status_message_bytes)
+        return RESPONSE + trailers(code, message, self.context.options.max_status_message_bytes)

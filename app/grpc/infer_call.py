@@ -35,7 +35,7 @@ class InferCall(UnaryCall):
     def dispatch(self, message: Buffer) -> None:
         """Send the message to its model."""
         try:
-            target = self.front.routes.find(message)
+            target = self.context.routes.find(message)
         except ServingError as error:
             self.fail(error)
             return
@@ -85,7 +85,7 @@ def send_response(call: Call, parts: Sequence[Buffer], size: int) -> None:
     """Send a response message, compressed if that was agreed."""
     encoding = call.head.response_encoding
     if encoding:
-        data = compress(encoding, call.front.options.infer_response_compression_level, b"".join(parts))
+        data = compress(encoding, call.context.options.infer_response_compression_level, b"".join(parts))
         call.send_message((data,), len(data), compressed=True)
     else:
         call.send_message(parts, size)

@@ -1,18 +1,16 @@
-"""Every method that is served: its path, its category for restrictions, the call that it makes, and what answers it.
+"""Every method that is served: its path, its category for restrictions, the call that it makes, and what answers it."""
 
-Categories are those of Triton's --grpc-restricted-protocol.
-"""
-
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from app.grpc.call import Call
+from app.grpc.call import Call, RefusedCall
+from app.grpc.head import GrpcHead
 from app.grpc.infer_call import InferCall
+from app.grpc.method import Handler, Method
 from app.grpc.reflection import reflection_call
 from app.grpc.routes import parse_version
 from app.grpc.stream_infer_call import StreamInferCall
@@ -21,24 +19,11 @@ from app.service.service import Service
 from protocol.errors import Unavailable, Unsupported
 from protocol.grpc_messages import model_config_response, model_statistics_response, repository_index_response
 
-Handler = Callable[[Service, bytes], bytes | Awaitable[bytes]]
-
 SERVICE: Final = "/inference.GRPCInferenceService/"
 NO_CONTROL: Final = "explicit model load / unload is not allowed if polling is enabled"
 NO_SHARED_MEMORY: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 _SERVING: Final = b"\x08\x01"
 _NOT_SERVING: Final = b"\x08\x02"
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One method."""
-
-    name: str
-    category: str
-    call: type[Call] = MethodCall
-    handler: Handler | None = None
-    inference: bool = False
 
 
 def _server_live(service: Service, message: bytes) -> bytes:
@@ -106,39 +91,56 @@ def _bytes(message: Any) -> bytes:
 
 
 _METHODS: Final = (
-    Method("ServerLive", "health", handler=_server_live),
-    Method("ServerReady", "health", handler=_server_ready),
-    Method("ModelReady", "health", handler=_model_ready),
-    Method("ServerMetadata", "metadata", handler=_server_metadata),
-    Method("ModelMetadata", "metadata", handler=_model_metadata),
-    Method("ModelInfer", "inference", call=InferCall, inference=True),
-    Method("ModelStreamInfer", "inference", call=StreamInferCall, inference=True),
-    Method("ModelConfig", "model-config", handler=_model_config),
-    Method("ModelStatistics", "statistics", handler=_model_statistics),
-    Method("RepositoryIndex", "model-repository", handler=_repository_index),
-    Method("RepositoryModelLoad", "model-repository", handler=_no_control),
-    Method("RepositoryModelUnload", "model-repository", handler=_no_control),
-    Method("SystemSharedMemoryStatus", "shared-memory", handler=_nothing),
-    Method("SystemSharedMemoryRegister", "shared-memory", handler=_no_shared_memory),
-    Method("SystemSharedMemoryUnregister", "shared-memory", handler=_no_shared_memory),
-    Method("CudaSharedMemoryStatus", "shared-memory", handler=_nothing),
-    Method("CudaSharedMemoryRegister", "shared-memory", handler=_no_shared_memory),
-    Method("CudaSharedMemoryUnregister", "shared-memory", handler=_no_shared_memory),
-    Method("TraceSetting", "trace", handler=_not_offered),
-    Method("LogSettings", "logging", handler=_not_offered),
+    Method("ServerLive", "health", _server_live),
+    Method("ServerReady", "health", _server_ready),
+    Method("ModelReady", "health", _model_ready),
+    Method("ServerMetadata", "metadata", _server_metadata),
+    Method("ModelMetadata", "metadata", _model_metadata),
+    Method("ModelInfer", "inference", inference=True),
+    Method("ModelStreamInfer", "inference", inference=True),
+    Method("ModelConfig", "model-config", _model_config),
+    Method("ModelStatistics", "statistics", _model_statistics),
+    Method("RepositoryIndex", "model-repository", _repository_index),
+    Method("RepositoryModelLoad", "model-repository", _no_control),
+    Method("RepositoryModelUnload", "model-repository", _no_control),
+    Method("SystemSharedMemoryStatus", "shared-memory", _nothing),
+    Method("SystemSharedMemoryRegister", "shared-memory", _no_shared_memory),
+    Method("SystemSharedMemoryUnregister", "shared-memory", _no_shared_memory),
+    Method("CudaSharedMemoryStatus", "shared-memory", _nothing),
+    Method("CudaSharedMemoryRegister", "shared-memory", _no_shared_memory),
+    Method("CudaSharedMemoryUnregister", "shared-memory", _no_shared_memory),
+    Method("TraceSetting", "trace", _not_offered),
+    Method("LogSettings", "logging", _not_offered),
 )
 
 
-def methods(handlers: dict[str, Handler], reflection: bool) -> dict[bytes, Method]:
-    """Return the methods by path; `handlers`, by method name, take the place of those here."""
-    table = {(SERVICE + method.name).encode(): method for method in _METHODS}
-    for name, handler in handlers.items():
-        path = (SERVICE + name).encode()
-        table[path] = Method(name, table[path].category, handler=handler)
-    table[b"/grpc.health.v1.Health/Check"] = Method("Check", "health", handler=_health)
-    call = reflection_call() if reflection else None
-    if call is not None:
-        for version in ("v1", "v1alpha"):
-            path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo".encode()
-            table[path] = Method("ServerReflectionInfo", "reflection", call=call)
-    return table
+class Methods:
+    """The methods of one port by path.
+
+    Args:
+        handlers: by method name; they take the place of those here.
+        reflection: whether server reflection is offered.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler], reflection: bool) -> None:
+        table = {(SERVICE + method.name).encode(): method for method in _METHODS}
+        for name, handler in handlers.items():
+            path = (SERVICE + name).encode()
+            table[path] = Method(name, table[path].category, handler)
+        table[b"/grpc.health.v1.Health/Check"] = Method("Check", "health", _health)
+        self._calls: dict[str, type[Call]] = {"ModelInfer": InferCall, "ModelStreamInfer": StreamInferCall}
+        call = reflection_call() if reflection else None
+        if call is not None:
+            self._calls["ServerReflectionInfo"] = call
+            for version in ("v1", "v1alpha"):
+                path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo".encode()
+                table[path] = Method("ServerReflectionInfo", "reflection")
+        self.by_path: Mapping[bytes, Method] = table
+
+    def call(self, head: GrpcHead) -> type[Call] | None:
+        """Return the kind of call that a request with this head makes, None for a malformed one."""
+        if head.malformed:
+            return None
+        if head.method is None or head.refusal is not None:
+            return RefusedCall
+        return self._calls.get(head.method.name, MethodCall)

@@ -1,10 +1,10 @@
 """What an operator can set of gRPC; each limit has a test on both sides."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from app.edge.header_forwarding import HeaderForwarding
+from app.edge.restricted_api import RestrictedApis
 from app.http2.limits import Http2Limits
 
 MAX_MESSAGE_BYTES = 2**31 - 1
@@ -28,9 +28,8 @@ class GrpcOptions:
     max_status_message_bytes: int = 900
     """Of a status message as it travels, percent-encoded; longer ones are cut."""
     infer_response_compression_level: Literal["none", "low", "medium", "high"] = "none"
-    restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Category of methods (see `app.grpc.methods`) → key and value of the metadata that they require; the key stands
-    here without its prefix `triton-grpc-protocol-`."""
+    restricted: RestrictedApis = field(default_factory=RestrictedApis)
+    """The metadata that categories of methods ask for."""
     forwarding: HeaderForwarding = field(default_factory=lambda: HeaderForwarding(""))
     """The metadata that inference requests get as parameters."""
     reflection: bool = True

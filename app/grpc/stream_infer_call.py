@@ -45,8 +45,8 @@ class StreamInferCall(Call):
         self._inflight_bytes += request.size
         try:
             name, _, request.id = read_route(message)
-            request.decoupled = self.front.service.routing.decoupled(name)
-            target = self.front.routes.find(message)
+            request.decoupled = self.context.service.routing.decoupled(name)
+            target = self.context.routes.find(message)
         except ServingError as error:
             self._ordered.append(request)
             request.on_error(error)
@@ -106,13 +106,13 @@ class StreamInferCall(Call):
         if not size or self.done:
             return
         send_response(self, parts, size)
-        if self.queued_bytes > self.front.options.max_stream_queued_bytes:
+        if self.queued_bytes > self.context.options.max_stream_queued_bytes:
             self.connection.sender.forget(self)
             self.finish(RESOURCE_EXHAUSTED, "the client does not read its responses")
 
     def _replenish(self) -> None:
         """Let the client send more, unless much of what it has sent is under way."""
-        options = self.front.options
+        options = self.context.options
         if (
             self.credit_bytes <= self.connection.initial_credit_bytes // 2
             and not self.peer_ended

@@ -31,7 +31,7 @@ class UnaryCall(Call):
             and size <= self.credit_bytes
             and not data[0]
             and int.from_bytes(data[1:5], "big") == size - 5
-            and size - 5 <= self.front.options.max_message_bytes
+            and size - 5 <= self.context.options.max_message_bytes
             and self.head.content_length in (-1, size)
             and not self.done
         ):
@@ -74,11 +74,11 @@ class MethodCall(UnaryCall):
         assert method is not None
         assert method.handler is not None
         try:
-            answer = method.handler(self.front.service, bytes(message))
+            answer = method.handler(self.context.service, bytes(message))
             if isinstance(answer, bytes):
                 self._answer(answer)
             else:
-                self._task = self.front.start(self._wait(answer))
+                self._task = self.context.start(self._wait(answer))
         except Exception as error:
             self._failed(error)
 

@@ -4,11 +4,10 @@ A request whose head asks for nothing of this takes the direct way; the others a
 """
 
 from app.edge.header_forwarding import HeaderForwarding
-from app.edge.restricted_api import RestrictedApis
+from app.edge.restricted_api import INFERENCE, RestrictedApis
 from app.http.content_coding import DEFLATE, GZIP, IDENTITY, SUPPORTED, choose
 from app.http.head import INFER, Head
 from app.http.responses import error_response
-from app.http.routes import INFERENCE
 from protocol.errors import InvalidArgument, ServingError, Unsupported
 
 

@@ -9,26 +9,16 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-HEALTH: Final = "health"
-METADATA: Final = "metadata"
-INFERENCE: Final = "inference"
-SHARED_MEMORY: Final = "shared-memory"
-MODEL_CONFIG: Final = "model-config"
-MODEL_REPOSITORY: Final = "model-repository"
-STATISTICS: Final = "statistics"
-TRACE: Final = "trace"
-LOGGING: Final = "logging"
-
-CATEGORIES: Final = (
+from app.edge.restricted_api import (
     HEALTH,
-    METADATA,
     INFERENCE,
-    SHARED_MEMORY,
+    LOGGING,
+    METADATA,
     MODEL_CONFIG,
     MODEL_REPOSITORY,
+    SHARED_MEMORY,
     STATISTICS,
     TRACE,
-    LOGGING,
 )
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
-from app.edge.server_tls import ServerTls
+from app.edge.server_tls import HTTP_1, HTTP_2, ServerTls
 from app.grpc.front import GrpcFront
 from app.grpc.handlers import HANDLERS
-from app.grpc.option_values import grpc_options, grpc_tls
+from app.grpc.port_options import port_options
 from app.http.api import Api
 from app.http.context import HttpContext
 from app.http.front import HttpFront
@@ -51,9 +51,9 @@ class Listeners:
             if settings.http_unix_socket:
                 await http.listen_unix(settings.http_unix_socket)
         if settings.allow_grpc:
-            grpc = GrpcFront(self._service, grpc_options(settings), self._loop, HANDLERS)
+            grpc = self._grpc()
             self._fronts.append(grpc)
-            self.ports["grpc"] = await grpc.listen(settings.grpc_address, settings.grpc_port, grpc_tls(settings))
+            self.ports["grpc"] = await grpc.listen(settings.grpc_address, settings.grpc_port)
         if settings.allow_metrics:
             cpu_utilization()  # the first call has nothing to compare with
             metrics = HttpFront(HttpContext(MetricsApp(self._scrape), NoModels(), limits, self._loop))
@@ -68,9 +68,17 @@ class Listeners:
         tls = None
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
-            tls = ServerTls(settings.http_server_cert, settings.http_server_key, client_root)
+            tls = ServerTls(settings.http_server_cert, settings.http_server_key, HTTP_1, client_root)
         context = HttpContext(Api(self._service, restricted), self._service.routing, limits, self._loop, policy)
         return HttpFront(context, tls)
+
+    def _grpc(self) -> GrpcFront:
+        settings = self._settings
+        tls = None
+        if settings.grpc_use_ssl:
+            client_root = settings.grpc_root_cert if settings.grpc_use_ssl_mutual else ""
+            tls = ServerTls(settings.grpc_server_cert, settings.grpc_server_key, HTTP_2, client_root)
+        return GrpcFront(self._service, port_options(settings), self._loop, HANDLERS, tls)
 
     async def _scrape(self) -> bytes:
         return render(await self._service.statistics.snapshots(), self._settings.allow_cpu_metrics)

@@ -165,7 +165,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(options: GrpcOptions | None = None, ssl_context: Any = None, **more: Any) -> Iterator[Server]:
+def serving(options: GrpcOptions | None = None, **more: Any) -> Iterator[Server]:
     """Serve on a port that the system chooses."""
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -174,7 +174,7 @@ def serving(options: GrpcOptions | None = None, ssl_context: Any = None, **more:
 
     async def start() -> tuple[GrpcFront, int]:
         front = GrpcFront(service, options or GrpcOptions(), loop, **more)
-        return front, await front.listen("127.0.0.1", 0, ssl_context)
+        return front, await front.listen("127.0.0.1", 0)
 
     try:
         front, port = asyncio.run_coroutine_threadsafe(start(), loop).result(10)

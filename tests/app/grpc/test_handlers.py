@@ -7,9 +7,9 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.handlers import HANDLERS
-from app.grpc.option_values import grpc_options
+from app.grpc.port_options import port_options
 from app.settings import Settings
-from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
+from protocol.errors import InvalidArgument, NotFound, Restricted, ServingError, Unavailable, Unsupported
 from tests.app.http.served import Served
 
 
@@ -114,7 +114,10 @@ def test_options_have_the_units_of_the_listener() -> None:
         grpc_max_connection_age=60_000,
         grpc_restricted_protocol=("health,inference:Key=value",),
     )
-    options = grpc_options(settings)
+    options = port_options(settings)
     assert options.http2.keepalive_time_s == 1.5
     assert options.http2.max_connection_age_s == 60.0
-    assert options.restricted == {"health": ("key", "value"), "inference": ("key", "value")}
+    options.restricted.check("metadata", [])
+    with pytest.raises(Restricted, match="expecting header 'triton-grpc-protocol-key'"):
+        options.restricted.check("health", [(b"triton-grpc-protocol-key", b"other")])
+    options.restricted.check("inference", [(b"triton-grpc-protocol-key", b"value")])

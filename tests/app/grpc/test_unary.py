@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from app.edge.restricted_api import RestrictedApis
 from app.grpc.options import GrpcOptions
 from app.http2.limits import Http2Limits
 from tests.app.grpc.server import Server, request, serving
@@ -146,7 +147,7 @@ def test_fails_with_code_and_text(stub: Any, method: str, asked: Message, code: 
 
 def test_every_method_of_the_service_is_known(server: Server) -> None:
     paths = {SERVICE + method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
-    assert {path.encode() for path in paths} <= server.front.methods.keys()
+    assert {path.encode() for path in paths} <= server.front.methods.by_path.keys()
 
 
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex"])
@@ -301,13 +302,15 @@ def test_metadata_too_large(stub: Any, server: Server) -> None:
 
 
 def test_restricted_methods_want_their_key() -> None:
-    options = GrpcOptions(restricted={"inference": ("admin", "secret")})
+    options = GrpcOptions(restricted=RestrictedApis.of_grpc(["inference:Admin=secret"]))
     with serving(options) as server, grpc.insecure_channel(server.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         text = "This protocol is restricted, expecting header 'triton-grpc-protocol-admin'"
         assert failure(stub.ModelInfer, request()) == (grpc.StatusCode.UNAVAILABLE, text)
         wrong = [("triton-grpc-protocol-admin", "guess")]
         assert failure(stub.ModelInfer, request(), metadata=wrong) == (grpc.StatusCode.UNAVAILABLE, text)
+        twice = [("triton-grpc-protocol-admin", "guess"), ("triton-grpc-protocol-admin", "secret")]
+        assert failure(stub.ModelInfer, request(), metadata=twice) == (grpc.StatusCode.UNAVAILABLE, text)
         stub.ModelInfer(request(), metadata=[("triton-grpc-protocol-admin", "secret")])
         assert stub.ServerLive(pb.ServerLiveRequest()).live
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from app.edge.server_tls import ServerTls
+from app.edge.server_tls import HTTP_1, ServerTls
 from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
@@ -50,7 +50,7 @@ def test_serves_over_tls(tmp_path: Path, on: Callable[[Any], Any]) -> None:
     async def test() -> None:
         authority = Authority(tmp_path)
         pair = authority.issue("server")
-        serving = front(ServerTls(str(pair.certificate), str(pair.key)))
+        serving = front(ServerTls(str(pair.certificate), str(pair.key), HTTP_1))
         port = await serving.listen("127.0.0.1", 0)
         answer = await ask(*await asyncio.open_connection("localhost", port, ssl=client_context(authority)))
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"hello")
@@ -74,7 +74,7 @@ def test_asks_clients_for_a_certificate(tmp_path: Path, on: Callable[[Any], Any]
     async def test() -> None:
         authority, other = Authority(tmp_path), Authority(tmp_path, "other")
         pair, good, bad = authority.issue("server"), authority.issue("client"), other.issue("stranger")
-        serving = front(ServerTls(str(pair.certificate), str(pair.key), str(authority.certificate)))
+        serving = front(ServerTls(str(pair.certificate), str(pair.key), HTTP_1, str(authority.certificate)))
         port = await serving.listen("127.0.0.1", 0)
         known, stranger = client_context(authority), client_context(authority)
         known.load_cert_chain(good.certificate, good.key)
@@ -93,7 +93,7 @@ def test_asks_clients_for_a_certificate(tmp_path: Path, on: Callable[[Any], Any]
 def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("server")
-    tls = ServerTls(str(pair.certificate), str(pair.key))
+    tls = ServerTls(str(pair.certificate), str(pair.key), HTTP_1)
     assert not tls.reload_if_changed()
     authority.issue("server")
     assert tls.reload_if_changed()

@@ -1,7 +1,7 @@
 import pytest
 
-from app.edge.restricted_api import RestrictedApis
-from app.http.routes import CATEGORIES, ROUTES, RouteTable
+from app.edge.restricted_api import CATEGORIES, RestrictedApis
+from app.http.routes import ROUTES, RouteTable
 from protocol.errors import Restricted
 
 

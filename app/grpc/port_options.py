@@ -1,20 +1,15 @@
-"""What the settings say of gRPC, in the units of its listener."""
-
-import ssl
-from pathlib import Path
+"""The options of the gRPC port that the settings stand for, in the listener's units."""
 
 from app.edge.header_forwarding import HeaderForwarding
-from app.edge.restricted_api import parse_restrictions
+from app.edge.restricted_api import RestrictedApis
 from app.grpc.options import GrpcOptions
-from app.grpc.tls import server_context
-from app.http.routes import CATEGORIES
 from app.http2.limits import Http2Limits
 from app.settings import Settings
 
 _MS_PER_S = 1000
 
 
-def grpc_options(settings: Settings) -> GrpcOptions:
+def port_options(settings: Settings) -> GrpcOptions:
     """Return the options of the port."""
     http2 = Http2Limits(
         max_connections=settings.max_connections,
@@ -31,15 +26,5 @@ def grpc_options(settings: Settings) -> GrpcOptions:
         max_message_bytes=settings.grpc_max_message_size,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
         forwarding=HeaderForwarding(settings.grpc_header_forward_pattern),
-        restricted=parse_restrictions(settings.grpc_restricted_protocol, CATEGORIES),
-    )
-
-
-def grpc_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Return the context of the port, None for plain text."""
-    if not settings.grpc_use_ssl:
-        return None
-    root = Path(settings.grpc_root_cert) if settings.grpc_root_cert else None
-    return server_context(
-        Path(settings.grpc_server_cert), Path(settings.grpc_server_key), root, settings.grpc_use_ssl_mutual
+        restricted=RestrictedApis.of_grpc(settings.grpc_restricted_protocol),
     )

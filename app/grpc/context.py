@@ -1,0 +1,34 @@
+"""What the calls of one port share: the service behind them, its routes, the options, tasks of their own."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from app.grpc.options import GrpcOptions
+from app.grpc.routes import Routes
+from app.service.service import Service
+
+
+class CallContext:
+    """One per port; heads and calls hold it."""
+
+    __slots__ = ("_tasks", "loop", "options", "routes", "service")
+
+    def __init__(self, service: Service, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.service = service
+        self.options = options
+        self.loop = loop
+        self.routes = Routes(service.routing.target)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine to its end."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def cancel_tasks(self) -> None:
+        """End every coroutine that still runs."""
+        for task in tuple(self._tasks):
+            task.cancel()

@@ -1,0 +1,22 @@
+"""One method of a gRPC service."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from app.service.service import Service
+
+Handler = Callable[[Service, bytes], bytes | Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What a head needs to know of it.
+
+    `category` is that of Triton's --grpc-restricted-protocol; `handler` answers a method that is neither inference nor
+    reflection.
+    """
+
+    name: str
+    category: str
+    handler: Handler | None = None
+    inference: bool = False
