@@ -46,6 +46,10 @@ def session_options(runtime: Any, package: ModelPackage) -> Any:
         options.execution_mode = runtime.ExecutionMode.ORT_PARALLEL
     options.enable_cpu_mem_arena = _boolean(config, values, "enable_mem_arena", True)
     options.enable_mem_pattern = _boolean(config, values, "enable_mem_pattern", True)
+    # Threads that spin while they wait for each other take the cores that the rest of the server needs.
+    spins = _boolean(config, values, "session.intra_op.allow_spinning", False)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spins else "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "1" if spins else "0")
     if "session.use_device_allocator_for_initializers" in values:
         wanted = _boolean(config, values, "session.use_device_allocator_for_initializers", False)
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1" if wanted else "0")

@@ -9,14 +9,12 @@ from threading import Thread
 
 from deployments.backends.backend import Batch, ModelInstance
 from deployments.core.clock import Clock
+from deployments.core.inline_gate import InlineGate
 from protocol.errors import Internal, ServingError
 
 log = logging.getLogger(__name__)
 
-INLINE_LIMIT_US = 1000
-_INLINE_LIMIT_NS = INLINE_LIMIT_US * 1000
 CLOSE_TIMEOUT_S = 30.0
-_UNMEASURED = -1
 
 
 class _Worker:
@@ -33,11 +31,10 @@ class _Worker:
 class InstancePool:
     """Runs batches on idle instances and says when each is done.
 
-    A batch runs inline, on the loop's thread, when its instance and `may_run_inline` allow that and batches of its size
-    (to the next power of two) have been measured to take less than `INLINE_LIMIT_US`; the first of each size runs in
-    the thread, and a size that becomes slow goes back there. `finished` is set by the scheduler and is called on the
-    loop's thread, for an inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when
-    `run` may be called. All but `close` belongs to the loop's thread.
+    A batch runs inline, on the loop's thread, when its instance, `may_run_inline` and the `InlineGate` allow that, in
+    the instance's thread otherwise. `finished` is set by the scheduler and is called on the loop's thread, for an
+    inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be called.
+    All but `close` belongs to the loop's thread.
     """
 
     def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
@@ -47,7 +44,7 @@ class InstancePool:
         self._workers = tuple(self.idle)
         self._now_ns = clock.now_ns
         self._call_soon_threadsafe = clock.call_soon_threadsafe
-        self._estimates_ns: list[int] = [_UNMEASURED] * 32
+        self._gate = InlineGate()
 
     @property
     def running_count(self) -> int:
@@ -57,10 +54,9 @@ class InstancePool:
     def run(self, batch: Batch) -> None:
         """Run the batch on an idle instance; there must be one."""
         worker = self.idle.pop()
-        estimate_ns = self._estimates_ns[(batch.rows - 1).bit_length()]
-        if _UNMEASURED < estimate_ns < _INLINE_LIMIT_NS and worker.instance.may_run_inline and self.may_run_inline:
+        if worker.instance.may_run_inline and self.may_run_inline and self._gate.allows(batch.rows):
             self._execute(worker.instance, batch)
-            self._observe_inline(batch, estimate_ns)
+            self._gate.ran_inline(batch.rows, batch.end_ns - batch.start_ns)
             self.idle.append(worker)
             self.finished(batch)
             return
@@ -99,7 +95,7 @@ class InstancePool:
             del batch  # while it waits for the next, it keeps nobody's memory
 
     def _returned(self, worker: _Worker, batch: Batch) -> None:
-        self._observe_thread(batch)
+        self._gate.ran_in_thread(batch.rows, batch.end_ns - batch.start_ns)
         self.idle.append(worker)
         self.finished(batch)
 
@@ -120,20 +116,6 @@ class InstancePool:
             batch.infer_start_ns = batch.start_ns
         if not batch.infer_end_ns:
             batch.infer_end_ns = batch.end_ns
-
-    def _observe_inline(self, batch: Batch, estimate_ns: int) -> None:
-        duration_ns = batch.end_ns - batch.start_ns
-        self._estimates_ns[(batch.rows - 1).bit_length()] = estimate_ns + ((duration_ns - estimate_ns) >> 3)
-
-    def _observe_thread(self, batch: Batch) -> None:
-        """Follow quickly downwards and slowly upwards: a thread's time also holds its waits for the interpreter."""
-        bucket = (batch.rows - 1).bit_length()
-        duration_ns = batch.end_ns - batch.start_ns
-        estimate_ns = self._estimates_ns[bucket]
-        if estimate_ns == _UNMEASURED:
-            self._estimates_ns[bucket] = duration_ns
-        else:
-            self._estimates_ns[bucket] += (duration_ns - estimate_ns) >> (1 if duration_ns < estimate_ns else 4)
 
 
 def _nobody(batch: Batch) -> None:

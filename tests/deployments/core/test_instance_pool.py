@@ -64,27 +64,6 @@ def test_sizes_are_measured_apart_by_powers_of_two(clock):
     pool.close()
 
 
-def test_size_that_becomes_slow_goes_back_to_the_thread_and_returns_when_it_is_fast_again(clock):
-    instance = FakeInstance(clock)
-    pool, done = pool_of(clock, instance)
-    pool.run(batch_of())
-    clock.wait_for_thread()
-    instance.duration_ns = 20 * MS
-    pool.run(batch_of())
-    assert len(done) == 2
-    instance.duration_ns = 0
-    in_thread = 0
-    while True:
-        before = len(done)
-        pool.run(batch_of())
-        if len(done) > before:
-            break
-        clock.wait_for_thread()
-        in_thread += 1
-    assert 1 <= in_thread <= 4
-    pool.close()
-
-
 def test_slow_batches_never_run_inline(clock):
     instance = FakeInstance(clock)
     instance.duration_ns = 2 * MS
