@@ -52,7 +52,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": 0},
         health_check_period_s=settings.health_check_period_s,
         graceful_shutdown_wait_loop_s=0.1,
-        graceful_shutdown_timeout_s=settings.exit_timeout_secs + 5.0,
+        graceful_shutdown_timeout_s=settings.drain_delay_s + settings.exit_timeout_secs + 5.0,
     )
     bound = controller.bind(controller_options(settings, limits))
     return ingress.bind(settings.model_dump(exclude_unset=True), limits, bound)

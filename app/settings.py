@@ -152,6 +152,15 @@ class Settings(BaseModel):
     )
     http_header_timeout_s: float = Field(10.0, description="Time in which a request's head must arrive.", gt=0)
     http_body_timeout_s: float = Field(60.0, description="Time in which a request's body must arrive.", gt=0)
+    http_write_timeout_s: float = Field(
+        60.0, description="Time in which a client must take 64 KiB of its answer, or all that is left of it.", gt=0
+    )
+    http_idle_timeout_s: float = Field(
+        620.0, description="Time after which a connection without a request is closed.", gt=0
+    )
+    http_max_total_body_bytes: int = Field(
+        1 << 30, description="How much of request bodies an ingress may hold at a time, in bytes.", gt=0
+    )
     max_connections: int = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
     max_inflight_per_replica: int = Field(
         4096, description="Largest number of requests under way to one replica; more are refused with 503.", gt=0
@@ -164,6 +173,12 @@ class Settings(BaseModel):
     )
     health_check_period_s: float = Field(2.0, description="How often Serve asks a replica whether it is well.", gt=0)
     exit_timeout_secs: float = Field(30.0, description="Time that requests under way get when the server stops.", ge=0)
+    drain_delay_s: float = Field(
+        0.0,
+        description="Time in which a stopping server already says that it is not ready, and still takes requests: as "
+        "long as load balancers need to notice.",
+        ge=0,
+    )
     lane_tcp: bool = Field(
         True, description="Whether replicas accept lanes from other nodes, over TCP on the node's address."
     )

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import psutil
-
 from app.builder import APPLICATION, CONTROLLER, INGRESS, build
 from app.cli.ports import require_free
 from app.cli.progress import Progress
+from app.cli.started_processes import adopt_orphans, end_all, kill_all
 from app.cli.stop_request import StopRequest
 from app.settings import Settings
 from deployments.control.directory import UNAVAILABLE, Directory
@@ -92,6 +91,7 @@ class LocalServer:
         self._signals += 1
         self._stop.make()
         if self._signals > 2:
+            kill_all()
             os._exit(130)
 
     def _start_ray(self) -> str:
@@ -189,27 +189,36 @@ class LocalServer:
 
     def _shut_down(self) -> None:
         """Answer what is under way, stop Eagleray, then Ray if it was started here, and see that nothing is left."""
+        adopt_orphans()
+        try:
+            self._drain()
+            # Ray prints what its own controllers say about each other's end.
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                self._stop_eagleray()
+        finally:
+            end_all(_EXIT_S)
+
+    def _drain(self) -> None:
+        settings = self._settings
+        patience_s = settings.drain_delay_s + settings.exit_timeout_secs + 5.0
+        try:
+            self._handle(INGRESS).drain.remote().result(timeout_s=patience_s)
+        except Exception as error:
+            logger.debug("the ingress could not be drained: %s", error)
+
+    def _stop_eagleray(self) -> None:
         import ray
         from ray import serve
 
         try:
-            self._handle(INGRESS).drain.remote().result(timeout_s=self._settings.exit_timeout_secs + 5.0)
-        except Exception as error:
-            logger.debug("the ingress could not be drained: %s", error)
-        started = psutil.Process().children(recursive=True)
-        # Ray prints what its own controllers say about each other's end.
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             if self._options.address:
                 applications = {app for app, _ in self._directory.deployments} | {APPLICATION}
                 for name in applications & serve.status().applications.keys():
                     serve.delete(name)
             else:
                 serve.shutdown()
+        finally:
             ray.shutdown()
-        _, alive = psutil.wait_procs(started, timeout=_EXIT_S)
-        for process in alive:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
 
 
 def _suggest(base: str, directory: Directory) -> None:

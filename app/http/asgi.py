@@ -7,7 +7,8 @@ from typing import Any
 
 from app.http.exchange import ExchangeConnection
 from app.http.head import Head
-from app.http.responses import error_response, response_head
+from app.http.responses import response_head
+from protocol.errors import Internal
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +84,10 @@ class AsgiExchange:
         except Exception:
             logger.exception("%s %s failed", self._head.method.decode(), self._head.url.decode("latin-1"))
         if not self._started:
-            self._connection.write(error_response(500, "internal server error", self._head.keep_alive))
-            self._connection.finish(self._head.keep_alive)
+            self._connection.on_error(Internal("internal server error"))
         elif not self._complete:
-            self._connection.finish(False)
+            self._connection.close_after_answer()
+            self._connection.finish()
 
     async def _receive(self) -> Message:
         if not self._body_read:
@@ -113,7 +114,7 @@ class AsgiExchange:
                 self._chunked = more
                 extra = (b"transfer-encoding", b"chunked") if more else (b"content-length", b"%d" % len(body))
                 self._headers.append(extra)
-            out = response_head(self._status, self._headers, self._head.keep_alive)
+            out = response_head(self._status, self._headers, self._connection.head_end)
         if self._head.method == b"HEAD":
             body = b""
         if self._chunked:
@@ -124,4 +125,4 @@ class AsgiExchange:
         self._connection.write(out)
         if not more:
             self._complete = True
-            self._connection.finish(self._head.keep_alive)
+            self._connection.finish()

@@ -23,6 +23,11 @@ class ChunkedBody:
         self._state = "size"
         self._trailer_bytes = 0
 
+    @property
+    def size(self) -> int:
+        """How many bytes of the body have come."""
+        return len(self._body)
+
     def feed(self, data: bytes) -> tuple[bytearray, bytes] | None:
         """Take more bytes; returns the body and what follows it once the body is complete.
 

@@ -12,11 +12,13 @@ from typing import Any, Final, cast
 import numpy as np
 
 from app.http.asgi import AsgiExchange
+from app.http.body_budget import TOO_MANY_BODIES
 from app.http.chunked import ChunkedBody, body_too_large
+from app.http.content_coding import headers_of
 from app.http.context import HttpContext
 from app.http.exchange import Exchange
 from app.http.generate_exchange import GenerateExchange
-from app.http.head import INFER, BadRequest, Head
+from app.http.head import INFER, BadRequest, Head, Headers
 from app.http.infer_exchange import InferExchange
 from app.http.responses import error_response
 from deployments.lane.frames import Buffer
@@ -28,11 +30,16 @@ logger = logging.getLogger(__name__)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BINARY_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
-    b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n%s\r\n"
+    b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n%s"
 )
-_JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
-_CLOSE: Final = b"Connection: close\r\n"
+_JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s"
 _JOIN_BYTES: Final = 1 << 17
+# A refused body of up to this size is read all the same, so that the connection can go on.
+_SMALL_BODY_BYTES: Final = 1 << 16
+# A client must take as much of an answer in each `write_timeout_s`.
+_PROGRESS_BYTES: Final = 1 << 16
+# How much is read of what nobody will answer: a client may be in the middle of a body that is somewhat too large.
+_LINGER_BODIES: Final = 4
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -51,15 +58,24 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_chunked",
         "_closing",
         "_context",
+        "_deadline_s",
         "_exchange",
         "_head",
+        "_held_bytes",
+        "_idle_since_s",
         "_keep_alive",
+        "_last",
+        "_linger_bytes",
+        "_old",
         "_paused",
         "_read_buffer",
+        "_reading_paused",
+        "_sent_bytes",
+        "_stalls_at_s",
         "_target",
         "_token",
         "_transport",
-        "deadline",
+        "_written_bytes",
     )
 
     def __init__(self, context: HttpContext) -> None:
@@ -72,14 +88,23 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body_filled = 0
         self._body_read = False
         self._chunked: ChunkedBody | None = None
+        self._held_bytes = 0
         self._busy = False
         self._closing = False
         self._keep_alive = True
+        self._last = False
+        self._old = False
         self._paused = False
+        self._reading_paused = False
+        self._linger_bytes = 0
         self._target: Target | None = None
         self._token: Any = None
         self._exchange: Exchange | None = None
-        self.deadline = 0.0
+        self._deadline_s = 0.0
+        self._idle_since_s = 0.0
+        self._written_bytes = 0
+        self._sent_bytes = 0
+        self._stalls_at_s = 0.0
 
     # -- the transport's side -------------------------------------------------------------------------------------
 
@@ -88,15 +113,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         context = self._context
         if not context.connections.add(self):
-            self._refuse(503, "too many connections")
+            self._closing = True
+            self.write(error_response(503, "too many connections", context.head_ends.close))
+            self._transport.close()
             return
-        self.deadline = context.loop.time() + context.limits.header_timeout_s
+        self._deadline_s = context.loop.time() + context.limits.header_timeout_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is under way."""
         self._context.connections.discard(self)
         self._closing = True
         self._transport = None
+        self._release()
         if self._target is not None and self._token is not None:
             self._target.cancel(self._token)
         self._target = self._token = None
@@ -110,8 +138,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on with what the client has sent meanwhile."""
         self._paused = False
-        if self._buffer and not self._busy:
-            self._advance(b"")
+        self._resume()
 
     def eof_received(self) -> bool:
         """Take the end of what a client sends as its going away, as Triton does: what it asked for is cancelled.
@@ -132,13 +159,18 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take the bytes that are in the buffer."""
         if self._closing:
+            self._linger_bytes -= nbytes
+            if self._linger_bytes < 0:
+                self.abort()
             return
         if self._body_read:
             self._body_filled += nbytes
             body, head = self._body, self._head
             assert body is not None
             assert head is not None
-            if self._body_filled == len(body):
+            if not self.hold(nbytes):
+                self._refuse(503, TOO_MANY_BODIES)
+            elif self._body_filled == len(body):
                 self._body = self._head = None
                 self._dispatch(head, body)
             return
@@ -146,6 +178,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._busy or self._paused:
             self._buffer = self._buffer + data if self._buffer else data
             if len(self._buffer) > self._context.limits.max_header_bytes and self._transport is not None:
+                self._reading_paused = True
                 self._transport.pause_reading()
             return
         self._advance(data)
@@ -162,16 +195,23 @@ class HttpConnection(asyncio.BufferedProtocol):
                     end = data.find(b"\r\n\r\n")
                     if end < 0:
                         self._wait_for_head(data)
-                        return
+                        break
                     end += 4
                     data = self._begin(data, end)
                 else:
                     data = self._fill(data)
                 if self._busy or self._paused or self._closing:
                     self._buffer = data
-                    return
+                    break
         except BadRequest as bad:
-            self._refuse(bad.status, bad.message)
+            self._refuse(bad.status, bad.message, bad.headers)
+        if self._reading_paused and len(self._buffer) <= self._context.limits.max_header_bytes:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        self._reading_paused = False
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def _wait_for_head(self, data: bytes) -> None:
         limits = self._context.limits
@@ -180,8 +220,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not 65 <= data[0] <= 90 or b"\n\n" in data:
             raise BadRequest(400, "malformed HTTP request")
         self._buffer = data
-        if not self.deadline:
-            self.deadline = self._context.loop.time() + limits.header_timeout_s
+        if not self._deadline_s:
+            self._deadline_s = self._context.loop.time() + limits.header_timeout_s
 
     def _begin(self, data: bytes, end: int) -> bytes:
         """Start the request whose head ends at `end`; returns what was not used."""
@@ -194,6 +234,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             head = context.read_head(raw)
         length = head.content_length
         if length is None:
+            self._check_refusal(head)
             self._head = head
             self._chunked = ChunkedBody(context.limits)
         elif length > context.limits.max_body_bytes:
@@ -203,20 +244,34 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._dispatch(head, data[end:stop])
             return data[stop:] if stop < len(data) else b""
         else:
+            if length > _SMALL_BODY_BYTES or head.expect_continue:
+                self._check_refusal(head)
+                if not context.bodies.has_room(length):
+                    raise BadRequest(503, TOO_MANY_BODIES)
             self._head = head
             self._body = np.empty(length, np.uint8).data
             self._body_filled = 0
         if head.expect_continue and len(data) == end:
             self.write(_CONTINUE)
-        self.deadline = context.loop.time() + context.limits.body_timeout_s
+        self._deadline_s = context.loop.time() + context.limits.body_timeout_s
         return self._fill(data[end:])
+
+    @staticmethod
+    def _check_refusal(head: Head) -> None:
+        """Refuse what will be refused anyway before its body is sent."""
+        if head.refusal is not None:
+            raise BadRequest(head.refusal.http_status, head.refusal.message, headers_of(head.refusal))
 
     def _fill(self, data: bytes) -> bytes:
         """Add to the body of the request that is being read; returns what was not used."""
         head = self._head
         assert head is not None
-        if self._chunked is not None:
-            done = self._chunked.feed(data)
+        chunked = self._chunked
+        if chunked is not None:
+            before = chunked.size
+            done = chunked.feed(data)
+            if not self.hold(chunked.size - before):
+                raise BadRequest(503, TOO_MANY_BODIES)
             if done is None:
                 return b""
             body, rest = done
@@ -226,6 +281,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         whole = self._body
         assert whole is not None
         taken = min(len(whole) - self._body_filled, len(data))
+        if not self.hold(taken):
+            raise BadRequest(503, TOO_MANY_BODIES)
         whole[self._body_filled : self._body_filled + taken] = memoryview(data)[:taken]
         self._body_filled += taken
         if self._body_filled < len(whole):
@@ -235,9 +292,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         return data[taken:]
 
     def _dispatch(self, head: Head, body: Buffer) -> None:
-        self.deadline = 0.0
+        self._deadline_s = self._idle_since_s = 0.0
         self._busy = True
-        self._keep_alive = head.keep_alive
+        self._keep_alive = head.keep_alive and not self._last
+        self._old = head.old
         if not head.direct:
             self._detour(head, body)
             return
@@ -257,9 +315,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _detour(self, head: Head, body: Buffer) -> None:
         """Handle what is not simply passed on."""
         context = self._context
-        if head.refusal:
-            self.write(head.refusal)
-            self.finish(head.keep_alive)
+        if head.refusal is not None:
+            self.on_error(head.refusal)
             return
         exchange: Exchange
         if head.action is None:
@@ -284,49 +341,72 @@ class HttpConnection(asyncio.BufferedProtocol):
         size = 0
         for part in parts:
             size += len(part)
-        close = b"" if self._keep_alive else _CLOSE
-        head = _JSON_HEAD % (size, close) if json_length is None else _BINARY_HEAD % (json_length, size, close)
+        end = self.head_end
+        head = _JSON_HEAD % (size, end) if json_length is None else _BINARY_HEAD % (json_length, size, end)
+        self._written_bytes += size + len(head)
         if size <= _JOIN_BYTES:
             transport.write(b"".join((head, *parts)))
         else:
             transport.writelines((head, *parts))
-        self.finish(self._keep_alive)
+        self.finish()
 
     def on_error(self, error: ServingError) -> None:
         """Write the error that ended an inference request."""
         if self._transport is None:
             return
-        self._transport.write(error_response(error.http_status, error.message, self._keep_alive))
-        self.finish(self._keep_alive)
+        self.write(error_response(error.http_status, error.message, self.head_end, headers_of(error)))
+        self.finish()
+
+    @property
+    def head_end(self) -> bytes:
+        """What the head of the answer ends with: Date, Connection where it must be said, and the empty line."""
+        ends = self._context.head_ends
+        if not self._keep_alive:
+            return ends.close
+        return ends.keep_alive if self._old else ends.plain
+
+    def close_after_answer(self) -> None:
+        """Let the answer under way be the last on this connection; before its head is written."""
+        self._keep_alive = False
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
         if self._transport is not None:
+            self._written_bytes += len(data)
             self._transport.write(data)
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of the request's body into the total of all connections; False when there are too many."""
+        if not self._context.bodies.take(size):
+            return False
+        self._held_bytes += size
+        return True
+
+    def _release(self) -> None:
+        self._context.bodies.give_back(self._held_bytes)
+        self._held_bytes = 0
 
     @property
     def unsent_bytes(self) -> int:
         """How much of what was written the client has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def abort(self) -> None:
-        """Close at once, whatever was not sent."""
-        self._closing = True
-        if self._transport is not None:
-            self._transport.abort()
-
-    def finish(self, keep_alive: bool) -> None:
+    def finish(self) -> None:
         """The answer is complete: take the next request, or close."""
         self._busy = False
         self._target = self._token = self._exchange = None
+        if self._held_bytes:
+            self._release()
         transport = self._transport
         if transport is None:
             return
-        if not keep_alive or not self._keep_alive or self._context.connections.stopping:
-            self._closing = True
-            transport.close()
+        if not self._keep_alive:
+            if self._buffer:
+                self._linger()
+            else:
+                self._closing = True
+                transport.close()
         elif self._buffer:
-            transport.resume_reading()
             # Not from here: this may run inside `_advance`.
             self._context.loop.call_soon(self._resume)
 
@@ -334,32 +414,95 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._buffer and not self._busy and not self._paused and not self._closing:
             self._advance(b"")
 
-    def _refuse(self, status: int, message: str) -> None:
-        self._buffer = b""
+    def _refuse(self, status: int, message: str, headers: Headers = ()) -> None:
         self._head = self._body = self._chunked = None
+        self._release()
+        self.write(error_response(status, message, self._context.head_ends.close, headers))
+        self._linger()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _linger(self) -> None:
+        """Close the sending side, and read on for a while what the client is still sending.
+
+        To close with input unread resets the connection, and the client loses the answer (RFC 9112 §9.6).
+        """
         self._closing = True
-        if self._transport is not None:
-            self._transport.write(error_response(status, message, keep_alive=False))
-            self._transport.close()
+        self._buffer = b""
+        transport = self._transport
+        if transport is None:
+            return
+        if not transport.can_write_eof():  # TLS says its own goodbye
+            transport.close()
+            return
+        limits = self._context.limits
+        self._linger_bytes = _LINGER_BODIES * limits.max_body_bytes
+        self._deadline_s = self._context.loop.time() + limits.linger_timeout_s
+        transport.write_eof()
+        if self._reading_paused:
+            self._read_on()
 
     def sweep(self, now_s: float) -> None:
-        """End the connection if a head or a body did not arrive in time."""
-        if not self.deadline or self.deadline > now_s or self._busy or self._closing:
+        """End the connection if something has not happened in time."""
+        transport = self._transport
+        if transport is None:
             return
-        if self._head is None and not self._buffer:
+        limits = self._context.limits
+        unsent = transport.get_write_buffer_size()
+        if not unsent:
+            self._stalls_at_s = 0.0
+        elif not self._stalls_at_s or self._written_bytes - unsent >= self._sent_bytes + _PROGRESS_BYTES:
+            self._sent_bytes = self._written_bytes - unsent
+            self._stalls_at_s = now_s + limits.write_timeout_s
+        elif now_s > self._stalls_at_s:
+            self.abort()
+            return
+        if self._busy:
+            return
+        if self._deadline_s and now_s > self._deadline_s:
+            self._expire(transport)
+        elif not unsent and not self._buffer and self._head is None and not self._closing:
+            if not self._idle_since_s:
+                self._idle_since_s = now_s
+                self._context.connections.note_idle(self)
+            elif now_s > self._idle_since_s + limits.idle_timeout_s:
+                self._closing = True
+                transport.close()
+
+    def _expire(self, transport: asyncio.Transport) -> None:
+        if self._closing:
+            self.abort()
+        elif self._head is None and not self._buffer:
             self._closing = True
-            if self._transport is not None:
-                self._transport.close()
+            transport.close()
         else:
             self._refuse(408, "the request did not arrive in time")
+
+    def give_way(self) -> bool:
+        """Close in favour of a new connection; False when this one is no longer idle."""
+        if self._transport is None:
+            return True
+        if not self._idle_since_s or self._closing or self._buffer or self._head is not None:
+            return False
+        self._closing = True
+        self._transport.close()
+        return True
+
+    def abort(self) -> None:
+        """Close at once, whatever was not sent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def shut(self) -> None:
+        """Close when all that is under way has been answered, or never began."""
+        self._last = True
+        self._keep_alive = False
+        if not self._busy and self._head is None and self._transport is not None:
+            self._closing = True
+            self._transport.close()
 
     @property
     def inflight_count(self) -> int:
         """How many requests are under way: one or none."""
         return int(self._busy)
-
-    def shut(self) -> None:
-        """Close at once if nothing is under way, else after the answer."""
-        if not self._busy and self._transport is not None:
-            self._closing = True
-            self._transport.close()

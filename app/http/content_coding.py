@@ -2,22 +2,32 @@
 
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 from deployments.lane.frames import Buffer
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, ServingError, Unsupported
 
 IDENTITY: Final = b"identity"
 GZIP: Final = b"gzip"
 DEFLATE: Final = b"deflate"
-SUPPORTED: Final = "gzip, deflate"
 
 _WINDOW_BITS: Final = {GZIP: 31, DEFLATE: 15}
 # The lowest: tensors hardly get smaller by the others, which take several times as long.
 _LEVEL: Final = 1
 _STEP_BYTES: Final = 1 << 18
 _FREE_BYTES: Final = 1 << 20
+_SUPPORTED: Final = ((b"Accept-Encoding", b"gzip, deflate"),)
 _QUALITY: Final = re.compile(rb"q=([01](?:\.\d{0,3})?)")
+
+
+class UnsupportedCoding(Unsupported):
+    """A body is compressed in a way that is not known here."""
+
+
+def headers_of(error: ServingError) -> Sequence[tuple[bytes, bytes]]:
+    """Return the headers that belong to an error: the codings that would do, where one did not."""
+    return _SUPPORTED if isinstance(error, UnsupportedCoding) else ()
 
 
 def decompress(body: Buffer, coding: bytes, max_bytes: int, max_ratio: int) -> bytes:

@@ -4,9 +4,11 @@ import asyncio
 from typing import Any, Final, Protocol
 
 from app.http.asgi import AsgiApp
+from app.http.body_budget import BodyBudget
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import Head, parse_head
 from app.http.head_cache import HeadCache
+from app.http.head_ends import HeadEnds
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.open_connections import OpenConnections
@@ -49,6 +51,8 @@ class HttpContext:
         self.connections = OpenConnections(limits.max_connections)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.heads = HeadCache()
+        self.head_ends = HeadEnds()
+        self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.generation = 0
         self._routes = routes
 

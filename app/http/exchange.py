@@ -31,7 +31,20 @@ class ExchangeConnection(Protocol):
         """Send bytes."""
         ...
 
-    def finish(self, keep_alive: bool) -> None:
+    @property
+    def head_end(self) -> bytes:
+        """What the head of the answer ends with: Date, Connection where it must be said, and the empty line."""
+        ...
+
+    def close_after_answer(self) -> None:
+        """Let the answer be the last on this connection; before its head is written."""
+        ...
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of the request's body into the total of all connections; False when there are too many."""
+        ...
+
+    def finish(self) -> None:
         """The answer is complete."""
         ...
 

@@ -14,6 +14,8 @@ from app.http.open_connections import OpenConnections
 from app.http.unix_socket import UnixSocket
 
 _SWEEP_S: Final = 1.0
+# After a minute of silence, every 15 s; given up after four without an answer.
+_PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class HttpFront:
@@ -40,6 +42,7 @@ class HttpFront:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # A new ingress listens before the old one on the same node has stopped.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            _probe_silent_clients(sock)
             sock.bind((host, port))
             await self._accept(sock, None if self._tls is None else self._tls.context)
         except BaseException:
@@ -70,6 +73,7 @@ class HttpFront:
             await asyncio.sleep(_SWEEP_S)
             if self._tls is not None:
                 self._tls.reload_if_changed()
+            self._context.head_ends.refresh()
             self._context.connections.sweep(self._loop.time())
 
     async def close(self, timeout_s: float) -> None:
@@ -78,8 +82,16 @@ class HttpFront:
             server.close()
         if self._unix_socket is not None:
             self._unix_socket.remove()
+        await self._context.connections.drain(timeout_s)
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        await self._context.connections.drain(timeout_s)
+
+
+def _probe_silent_clients(sock: socket.socket) -> None:
+    """Have the kernel find out which clients have vanished; the sockets that are accepted inherit this (tcp(7))."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _PROBES.items():
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

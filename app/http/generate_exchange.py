@@ -110,10 +110,9 @@ class GenerateExchange:
             self.on_error(InvalidArgument(_NOT_ONE))
             return
         self._ended = True
-        keep_alive = self._head.keep_alive
         headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(self._only))]
-        self._connection.write(response_head(200, headers, keep_alive) + self._only)
-        self._connection.finish(keep_alive)
+        self._connection.write(response_head(200, headers, self._connection.head_end) + self._only)
+        self._connection.finish()
 
     # -- streams --------------------------------------------------------------------------------------------------
 
@@ -121,7 +120,9 @@ class GenerateExchange:
         if not self._started:
             self._started = True
             headers = [*_STREAM_HEADERS, _CHUNKED] if self._chunked else _STREAM_HEADERS
-            self._connection.write(response_head(200, headers, self._chunked and self._head.keep_alive))
+            if not self._chunked:
+                self._connection.close_after_answer()
+            self._connection.write(response_head(200, headers, self._connection.head_end))
         if flat is not None:
             self._event(flat)
         if final:
@@ -140,4 +141,4 @@ class GenerateExchange:
         self._ended = True
         if self._chunked:
             self._connection.write(b"0\r\n\r\n")
-        self._connection.finish(self._chunked and self._head.keep_alive)
+        self._connection.finish()

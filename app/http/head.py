@@ -1,11 +1,13 @@
 """The head of a request: parsed by httptools, checked for what httptools lets through."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import httptools
 
 from app.http.limits import HttpLimits
+from protocol.errors import ServingError
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])?(?::\d{1,5})?")
 _INFERENCE: Final = re.compile(
@@ -19,24 +21,28 @@ GENERATE: Final = "generate"
 GENERATE_STREAM: Final = "generate_stream"
 _ACTIONS: Final = {b"infer": INFER, b"generate": GENERATE, b"generate_stream": GENERATE_STREAM}
 
+Headers = Sequence[tuple[bytes, bytes]]
+
 
 class BadRequest(Exception):
     """The bytes are not a request that will be answered; the connection ends after this answer."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(status, message)
         self.status = status
         self.message = message
+        self.headers = headers
 
 
 class Head:
     """One request head.
 
-    `content_length` is None for a chunked body. `cacheable` says that equal bytes always mean this head.
+    `old` is HTTP/1.0. `content_length` is None for a chunked body. `cacheable` says that equal bytes always mean this
+    head.
 
     An inference request has the `action` that its URL names, one of `INFER`, `GENERATE` and `GENERATE_STREAM`, and a
     `model` as it stands there; all others have None and "". What else such a request needs is decided once, by a
-    `HeadPolicy`: `refusal` is the whole answer when it will not be served, and `direct` says that its body goes to the
+    `HeadPolicy`: `refusal` is the answer when it will not be served, and `direct` says that its body goes to the
     target, and the answer to the client, as they are. `json_length` is the value of Inference-Header-Content-Length,
     None when absent; `json_length_error` is what is wrong with it. `target`, and `mapping` for the generate extension,
     are those of the front's `generation`.
@@ -60,6 +66,7 @@ class Head:
         "mapping",
         "method",
         "model",
+        "old",
         "raw_headers",
         "refusal",
         "response_coding",
@@ -76,6 +83,7 @@ class Head:
         self.raw_headers: list[tuple[bytes, bytes]] = []
         self.headers: list[tuple[bytes, bytes]] = []
         self.keep_alive = True
+        self.old = False
         self.content_length: int | None = 0
         self.content_encoding = b""
         self.accept_encoding = b""
@@ -87,7 +95,7 @@ class Head:
         self.version = -1
         self.cacheable = False
         self.size = 0
-        self.refusal = b""
+        self.refusal: ServingError | None = None
         self.direct = False
         self.forwarded: dict[str, str] = {}
         self.response_coding = b""
@@ -141,6 +149,7 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     head.raw_headers = collector.headers
     head.headers = [(name.lower(), value) for name, value in collector.headers]
     head.http_version = version
+    head.old = version == "1.0"
     head.keep_alive = parser.should_keep_alive()
     head.size = len(data)
     _check(head, limits)

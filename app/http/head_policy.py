@@ -5,10 +5,9 @@ A request whose head asks for nothing of this takes the direct way; the others a
 
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import INFERENCE, RestrictedApis
-from app.http.content_coding import DEFLATE, GZIP, IDENTITY, SUPPORTED, choose
+from app.http.content_coding import DEFLATE, GZIP, IDENTITY, UnsupportedCoding, choose
 from app.http.head import INFER, Head
-from app.http.responses import error_response
-from protocol.errors import InvalidArgument, ServingError, Unsupported
+from protocol.errors import InvalidArgument, ServingError
 
 
 class HeadPolicy:
@@ -19,7 +18,7 @@ class HeadPolicy:
         self._forwarding = forwarding or HeaderForwarding("")
 
     def apply(self, head: Head) -> None:
-        """Set what the head of an inference request means; a head that is refused gets its whole answer."""
+        """Set what the head of an inference request means."""
         try:
             self._restricted.check(INFERENCE, head.headers)
             head.forwarded = self._forwarding.choose(head.raw_headers)
@@ -27,8 +26,7 @@ class HeadPolicy:
             if head.action is INFER and head.json_length_error:
                 raise InvalidArgument(head.json_length_error)
         except ServingError as error:
-            extra = ((b"Accept-Encoding", SUPPORTED.encode()),) if isinstance(error, Unsupported) else ()
-            head.refusal = error_response(error.http_status, error.message, head.keep_alive, extra)
+            head.refusal = error
             return
         if head.action is INFER:
             head.response_coding = choose(head.accept_encoding)
@@ -43,4 +41,4 @@ def _check_coding(head: Head) -> None:
     if head.action is not INFER:
         raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
     if head.content_encoding not in (GZIP, DEFLATE):
-        raise Unsupported("Unsupported compression type")
+        raise UnsupportedCoding("Unsupported compression type")

@@ -113,8 +113,8 @@ class InferExchange:
             headers.append((b"Content-Type", b"application/octet-stream"))
             headers.append((b"Inference-Header-Content-Length", b"%d" % json_length))
         headers.append((b"Content-Length", b"%d" % len(packed)))
-        self._connection.write(response_head(200, headers, head.keep_alive) + packed)
-        self._connection.finish(head.keep_alive)
+        self._connection.write(response_head(200, headers, self._connection.head_end) + packed)
+        self._connection.finish()
 
     def on_error(self, error: ServingError) -> None:
         """Send the error; it is never compressed."""

@@ -1,4 +1,4 @@
-"""What one HTTP connection may cost; each limit has a test on both sides."""
+"""What HTTP connections may cost; each limit has a test on both sides."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ class HttpLimits:
     """Limits of the wire, before any model is involved."""
 
     max_body_bytes: int = 64 << 20
+    max_total_body_bytes: int = 1 << 30
     max_header_bytes: int = 64 << 10
     max_header_count: int = 100
     max_url_bytes: int = 16 << 10
@@ -17,3 +18,6 @@ class HttpLimits:
     max_stream_buffer_bytes: int = 16 << 20
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
+    write_timeout_s: float = 60.0
+    idle_timeout_s: float = 620.0
+    linger_timeout_s: float = 10.0

@@ -1,4 +1,4 @@
-"""The open connections of a port: how many there may be, who is closed when time is up, how all of them end."""
+"""The open connections of a port: how many there may be, which of them gives way to a new one, how all of them end."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,18 +17,29 @@ class OpenConnection(Protocol):
         """End the connection if something has not happened in time."""
         ...
 
+    def give_way(self) -> bool:
+        """Close in favour of a new connection; False when this one is no longer idle."""
+        ...
+
     def shut(self) -> None:
-        """Close at once if nothing is under way, else after the answer."""
+        """Close when all that is under way has been answered, or never began."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once, whatever was not sent."""
         ...
 
 
 class OpenConnections:
-    """A bounded set."""
+    """A bounded set; when it is full, a new connection takes the place of the one that was idle for longest."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._open: set[OpenConnection] = set()
-        self.stopping = False
+        # In the order in which they were found idle; some may have been used since.
+        self._idle: dict[OpenConnection, None] = {}
+        self._empty = asyncio.Event()
+        self._stopping = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -37,15 +48,33 @@ class OpenConnections:
         return iter(tuple(self._open))
 
     def add(self, connection: OpenConnection) -> bool:
-        """Count a connection in; returns False when there are too many."""
-        if len(self._open) >= self._limit:
+        """Count a connection in; False when there are too many, and none of them is idle, or when all are to end."""
+        if self._stopping or (len(self._open) >= self._limit and not self._make_room()):
             return False
         self._open.add(connection)
+        self._empty.clear()
         return True
+
+    def _make_room(self) -> bool:
+        while self._idle:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest]
+            if oldest in self._open and oldest.give_way():
+                self.discard(oldest)
+                return True
+        return False
 
     def discard(self, connection: OpenConnection) -> None:
         """Count a connection out."""
         self._open.discard(connection)
+        self._idle.pop(connection, None)
+        if not self._open:
+            self._empty.set()
+
+    def note_idle(self, connection: OpenConnection) -> None:
+        """Remember that a connection has become idle."""
+        self._idle.pop(connection, None)
+        self._idle[connection] = None
 
     def sweep(self, now_s: float) -> None:
         """Have every connection look at its time."""
@@ -53,13 +82,15 @@ class OpenConnections:
             connection.sweep(now_s)
 
     async def drain(self, timeout_s: float) -> None:
-        """Let every answer under way leave, and close."""
-        self.stopping = True
+        """Take no more, and let those that are here end: each when its answer has left, all when the time is over."""
+        self._stopping = True
         for connection in self:
             connection.shut()
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
-        while any(connection.inflight_count for connection in self._open) and loop.time() < deadline_s:
-            await asyncio.sleep(0.02)
+        if self._open:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._empty.wait()
+            except TimeoutError:
+                pass
         for connection in self:
-            connection.shut()
+            connection.abort()

@@ -7,6 +7,7 @@ from typing import Final
 import orjson
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_MAX_ERROR_BYTES: Final = 1024
 
 
 def status_line(status: int) -> bytes:
@@ -14,27 +15,32 @@ def status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %s\r\n" % (status, _REASONS.get(status, b"Unknown"))
 
 
-def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], keep_alive: bool) -> bytes:
-    """Return a response's head, the empty line included."""
+def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], end: bytes) -> bytes:
+    """Return a response's head; `end` is that of `HeadEnds` which suits the connection."""
     lines = [status_line(status)]
     lines += [b"%s: %s\r\n" % header for header in headers]
-    if not keep_alive:
-        lines.append(b"connection: close\r\n")
-    lines.append(b"\r\n")
+    lines.append(end)
     return b"".join(lines)
 
 
 def error_body(message: str) -> bytes:
-    """Return Triton's JSON for an error, under 1 KiB."""
-    if len(message) > 900:
-        message = message[:900] + "..."
+    """Return Triton's JSON for an error, at most 1 KiB."""
+    body = _error_json(message)
+    while len(body) > _MAX_ERROR_BYTES:
+        # In proportion, as a character may take up to twelve bytes.
+        message = message[: len(message) * (_MAX_ERROR_BYTES - 64) // len(body)]
+        body = _error_json(message + "...")
+    return body
+
+
+def _error_json(message: str) -> bytes:
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
-def error_response(status: int, message: str, keep_alive: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """Return a whole error response; `extra` headers come last."""
+def error_response(status: int, message: str, end: bytes, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    """Return a whole error response with `extra` headers."""
     body = error_body(message)
     headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)), *extra]
     if status == 503:
         headers.append((b"Retry-After", b"1"))
-    return response_head(status, headers, keep_alive) + body
+    return response_head(status, headers, end) + body

@@ -46,6 +46,7 @@ class Ingress:
         self._listeners = Listeners(self._settings, self.service, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
         self._task: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Open the ports, once; Serve reports the ingress as running when they are open."""
@@ -121,8 +122,17 @@ class Ingress:
             raise RuntimeError("the ingress lost its watch of the controller")
 
     async def drain(self) -> None:
-        """Answer what is under way, take nothing new."""
+        """Say that this ingress is not ready, and, after the delay, answer what is under way and take nothing new.
+
+        However often it is called, it happens once.
+        """
+        if self._draining is None:
+            self._draining = self._loop.create_task(self._drain(), name="drain")
+        await asyncio.shield(self._draining)
+
+    async def _drain(self) -> None:
         self.service.health.draining = True
+        await asyncio.sleep(self._settings.drain_delay_s)
         await self._listeners.close(self._settings.exit_timeout_secs)
 
     async def __del__(self) -> None:

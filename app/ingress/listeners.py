@@ -43,6 +43,9 @@ class Listeners:
             max_stream_buffer_bytes=settings.http_max_stream_buffer_bytes,
             header_timeout_s=settings.http_header_timeout_s,
             body_timeout_s=settings.http_body_timeout_s,
+            write_timeout_s=settings.http_write_timeout_s,
+            idle_timeout_s=settings.http_idle_timeout_s,
+            max_total_body_bytes=settings.http_max_total_body_bytes,
         )
         if settings.allow_http:
             http = self._http(limits)

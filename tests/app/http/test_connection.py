@@ -226,8 +226,7 @@ async def test_a_slow_head_and_a_slow_body_time_out() -> None:
     for piece in (b"POST /v2/mod", infer(b"0123456789")[:-5]):
         wire = Wire()
         await wire.send(piece)
-        assert wire.connection.deadline > 0
-        wire.connection.sweep(wire.connection.deadline + 1)
+        wire.connection.sweep(wire.loop.time() + 3600)
         assert wire.transport.written.startswith(b"HTTP/1.1 408 ")
         assert wire.transport.closed
 

@@ -17,6 +17,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
+        self.aborted = False
         self.reading = True
         self.unsent_bytes = 0
 
@@ -29,8 +30,14 @@ class Transport(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.closed = True  # for who reads it
+
     def abort(self) -> None:
-        self.closed = True
+        self.closed = self.aborted = True
 
     def is_closing(self) -> bool:
         return self.closed
@@ -126,6 +133,12 @@ class Wire:
         self.context = HttpContext(app, self.routes, limits or HttpLimits(), self.loop, policy)
         self.transport = Transport()
         self.connection = HttpConnection(self.context)
+        self.connection.connection_made(self.transport)
+
+    def share(self, other: "Wire") -> None:
+        """Become a connection of the port that the other is one of."""
+        self.routes, self.context = other.routes, other.context
+        self.connection, self.transport = HttpConnection(self.context), Transport()
         self.connection.connection_made(self.transport)
 
     @property

@@ -1,0 +1,37 @@
+"""Every process that this one has started, and that those have: none may outlive it."""
+
+import contextlib
+import ctypes
+import time
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_S = 5.0
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies from now on, where the system can do that (prctl(2)).
+
+    Otherwise a process whose parent has ended is nobody's descendant, and cannot be found.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_all() -> None:
+    """Kill all descendants, and those that they start meanwhile; returns when none is left, or after some seconds."""
+    deadline_s = time.monotonic() + _KILL_S
+    while left := psutil.Process().children(recursive=True):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=0.5)
+        if time.monotonic() > deadline_s:
+            return
+
+
+def end_all(timeout_s: float) -> None:
+    """Give descendants time to end by themselves, then kill those that have not."""
+    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=timeout_s)
+    kill_all()
