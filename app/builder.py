@@ -33,8 +33,8 @@ def build(args: dict[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": 0},
         health_check_period_s=settings.health_check_period_s,
         graceful_shutdown_wait_loop_s=0.1,
-        # Its long polls never end by themselves, and nothing of a client's is inside it.
-        graceful_shutdown_timeout_s=1.0,
+        # When `eagleray` is deleted it ends what it has deployed.
+        graceful_shutdown_timeout_s=10.0,
     )
     ingress = serve.deployment(Ingress).options(
         name=INGRESS,

@@ -2,16 +2,26 @@
 loudly on a Ray that changed any of it.
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from ray import serve
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
+from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
 from deployments.control import replica_directory
 
 LANE_ROUTER: Final = "deployments.serve_internals:LaneRouter"
+OWNER_KEY: Final = "eagleray_owner"
+"""Where the `user_config` of a deployment of Eagleray's names the Serve application on whose behalf it runs."""
+
+
+class DeploymentState(NamedTuple):
+    """What Serve says of a deployment: DeploymentStatus, and its message."""
+
+    status: str
+    message: str
 
 
 class LaneRouter(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]
@@ -62,3 +72,40 @@ def pin_version(deployment: serve.Deployment, version: str) -> serve.Deployment:
 def handle_of(deployment_name: str, app_name: str) -> DeploymentHandle:
     """Return a handle to a deployment that may not exist yet; its first call waits until it does."""
     return serve.get_deployment_handle(deployment_name, app_name, _check_exists=False)
+
+
+def application_states() -> dict[str, dict[str, DeploymentState]]:
+    """Return the states of all deployments by application and name; blocks.
+
+    `serve.status()` says the same, and has Serve's controller write out every `user_config` and target group for it.
+    """
+    return {
+        overview.name: {
+            each.name: DeploymentState(str(each.status.value), each.message) for each in overview.deployment_statuses
+        }
+        for overview in _get_global_client().list_serve_statuses()
+    }
+
+
+def application_status(app_name: str) -> str:
+    """Return the ApplicationStatus of one application, NOT_STARTED when there is none; blocks."""
+    return str(_get_global_client().get_serve_status(app_name).app_status.status.value)
+
+
+def application_owners() -> dict[str, str]:
+    """Return, for every application, on whose behalf Eagleray deployed it: "" for one of somebody else's; blocks."""
+    applications = _get_global_client().get_serve_details()["applications"]
+    return {name: _owner(application["deployments"].values()) for name, application in applications.items()}
+
+
+def _owner(deployments: Sequence[dict[str, Any]]) -> str:
+    """Return the owner that all deployments of an application name."""
+    configs = [deployment["deployment_config"].get("user_config") for deployment in deployments]
+    owners = {str(config.get(OWNER_KEY, "")) if isinstance(config, dict) else "" for config in configs}
+    return owners.pop() if len(owners) == 1 else ""
+
+
+def delete_applications(names: Sequence[str]) -> None:
+    """Have Serve end applications; returns before they have gone."""
+    if names:
+        _get_global_client().delete_apps(list(names), blocking=False)

@@ -138,18 +138,20 @@ class LocalServer:
         deadline = time.monotonic() + _START_TIMEOUT_S
         controller, ingress = self._handle(CONTROLLER), self._handle(INGRESS)
         directory = self._directory
-        watch = controller.watch.remote(-1)
+        watch = controller.watch.remote()
         while not self._stop.made:
             if time.monotonic() > deadline:
                 raise StartFailed(f"not ready after {_START_TIMEOUT_S:.0f} s")
             self._check_deployments()
             try:
-                self._directory = directory = Directory.from_dict(watch.result(timeout_s=_STEP_S))
+                news = watch.result(timeout_s=_STEP_S)
             except TimeoutError:
                 pass
             else:
-                progress.show(directory)
-                watch = controller.watch.remote(directory.generation)
+                if news is not None:
+                    directory.take(news)
+                    progress.show(directory)
+                watch = controller.watch.remote(directory.epoch, directory.generation)
             if directory.settled and ingress.settled.remote().result(timeout_s=30):
                 break
         watch.cancel()
@@ -212,7 +214,7 @@ class LocalServer:
 
         try:
             if self._options.address:
-                applications = {app for app, _ in self._directory.deployments} | {APPLICATION}
+                applications = {app for app, _ in self._directory.deployments.values()} | {APPLICATION}
                 for name in applications & serve.status().applications.keys():
                     serve.delete(name)
             else:

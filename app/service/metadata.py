@@ -40,7 +40,9 @@ class Metadata:
         """Return a model's metadata with its ready versions, or with the one that is asked for."""
         self._routing.target(name, version)
         versions = [version] if version != -1 else self._models.ready_versions(name)
-        return model_metadata(self._models.configs[name], versions)
+        config = self._models.config(name)
+        assert config is not None  # a model that has a target has a configuration
+        return model_metadata(config, versions)
 
     def config(self, name: str, version: int = -1) -> bytes:
         """Return a model's completed configuration as JSON."""
@@ -56,7 +58,12 @@ class Metadata:
         return rows
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
-        """Return the repository index: every model and version with its state and the reason for it."""
+        """Return the repository index: every model and version with its state and the reason for it.
+
+        Raises:
+            Unavailable: nothing is known of any model yet.
+        """
+        self._models.require_known()
         rows: list[dict[str, str]] = []
         for name, entry in sorted(self._models.directory.models.items()):
             if not entry.versions and not ready_only:

@@ -1,12 +1,12 @@
 """The models as this ingress sees them: what the controller's directory says, and which versions it can reach."""
 
-from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.control.directory import Directory, VersionEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target
 from deployments.replica.model_host import ModelHost
+from protocol.errors import Unavailable
 
 
 class Models:
@@ -16,16 +16,16 @@ class Models:
         self._host = host
         self._fleet = fleet
         self.directory = Directory()
-        self.configs: dict[str, ModelConfig] = {}
 
-    def set_directory(self, directory: Directory) -> None:
-        """Take the controller's news."""
-        self.directory = directory
-        self.configs = {
-            name: json_format.Parse(entry.config, ModelConfig(), ignore_unknown_fields=True)
-            for name, entry in directory.models.items()
-            if entry.config
-        }
+    def require_known(self) -> None:
+        """Raise Unavailable, with Triton's text, while nothing is known of any model."""
+        if not self.directory.known:
+            raise Unavailable("Server not ready")
+
+    def config(self, name: str) -> ModelConfig | None:
+        """Return a model's completed configuration; None for an unknown model, and one without."""
+        entry = self.directory.models.get(name)
+        return None if entry is None else entry.model_config
 
     def find(self, name: str, version: int) -> Target | None:
         """Return the target of one version; None when neither this process nor a lane has it."""

@@ -20,7 +20,7 @@ class Routing:
 
         Raises:
             NotFound: unknown model or version, or a model without versions.
-            Unavailable: the version is known but not ready.
+            Unavailable: the version is known but not ready, or nothing is known of any model yet.
             Unsupported: the model is decoupled.
         """
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
@@ -32,7 +32,9 @@ class Routing:
         """Return the target of a generate request, and the model's inputs as its metadata lists them."""
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
         target = self.target(name, version)
-        inputs: list[dict[str, Any]] = model_metadata(self._models.configs[name], [target.version])["inputs"]
+        config = self._models.config(name)
+        assert config is not None  # a model that has a target has a configuration
+        inputs: list[dict[str, Any]] = model_metadata(config, [target.version])["inputs"]
         return target, inputs
 
     def target(self, name: str, version: int = -1) -> Target:
@@ -46,6 +48,7 @@ class Routing:
         return found
 
     def _why_not(self, name: str, version: int) -> NotFound | Unavailable:
+        self._models.require_known()
         entry = self._models.directory.models.get(name)
         if entry is None:
             return NotFound(f"Request for unknown model: '{name}' is not found")
@@ -59,5 +62,5 @@ class Routing:
 
     def decoupled(self, name: str) -> bool:
         """Whether a model answers a request with any number of responses; False for an unknown one."""
-        config = self._models.configs.get(name)
+        config = self._models.config(name)
         return config is not None and config.model_transaction_policy.decoupled

@@ -1,7 +1,11 @@
-"""What the controller knows of every model, as the ingresses hear of it."""
+"""What a follower of the controller knows of every model, and how it takes the controller's news."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 UNKNOWN = "UNKNOWN"
 READY = "READY"
@@ -33,10 +37,22 @@ class VersionEntry:
         self.state = UNAVAILABLE if reason else READY
         self.reason, self.seconds, self.replacing = reason, seconds, False
 
+    def failed_to_load(self, reason: str) -> None:
+        """Note why the version will not be ready by itself."""
+        self.state, self.reason, self.replacing = UNAVAILABLE, reason, False
+
+    def lost_its_replicas(self) -> None:
+        """Note that the version will be ready when Serve has replaced its replicas."""
+        self.state, self.reason, self.replacing = UNAVAILABLE, NO_REPLICA, True
+
     @property
     def failed(self) -> bool:
         """Whether the version will not be ready by itself."""
         return self.state == UNAVAILABLE and not self.replacing
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry as plain data."""
+        return {name: getattr(self, name) for name in VersionEntry.__slots__}
 
 
 @dataclass(slots=True)
@@ -50,37 +66,75 @@ class ModelEntry:
     backend: str = ""
     reason: str = ""
     versions: dict[int, VersionEntry] = field(default_factory=dict)
+    _parsed: ModelConfig | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def model_config(self) -> ModelConfig | None:
+        """The configuration, parsed when it is first asked for (some 0.7 ms); None when it could not be read."""
+        if self._parsed is None and self.config:
+            self._parsed = json_format.Parse(self.config, ModelConfig(), ignore_unknown_fields=True)
+        return self._parsed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry as plain data."""
+        versions = {str(number): version.to_dict() for number, version in self.versions.items()}
+        return {"config": self.config, "backend": self.backend, "reason": self.reason, "versions": versions}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], known: "ModelEntry | None") -> "ModelEntry":
+        """Rebuild an entry from `to_dict`; what is `known` of the model spares parsing an unchanged configuration."""
+        versions = {int(number): VersionEntry(**version) for number, version in data["versions"].items()}
+        parsed = known._parsed if known is not None and known.config == data["config"] else None
+        return cls(data["config"], data["backend"], data["reason"], versions, parsed)
 
 
 @dataclass(slots=True)
 class Directory:
-    """Everything the controller tells: raised `generation` at every change, `settled` once all models were tried.
+    """Everything the controller has told so far.
 
-    `deployments` lists (application, deployment) of every group; `embedded` the models that an ingress hosts itself,
-    as `HostedModel.to_dict` writes them.
+    `epoch` is the controller's own, "" before it has told anything, and `generation` counts its changes. `settled`
+    says that all models were tried. `deployments` are (application, deployment) of every group; `embedded` the models
+    that an ingress hosts itself, as `HostedModel.to_dict` writes them, by name and version; `client_state` what
+    clients have set for all ingresses.
     """
 
-    generation: int = 0
+    epoch: str = ""
+    generation: int = -1
     settled: bool = False
     models: dict[str, ModelEntry] = field(default_factory=dict)
-    deployments: list[tuple[str, str]] = field(default_factory=list)
-    embedded: list[dict[str, Any]] = field(default_factory=list)
+    deployments: dict[str, tuple[str, str]] = field(default_factory=dict)
+    embedded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    client_state: dict[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the directory as plain data."""
-        return asdict(self)
+    @property
+    def known(self) -> bool:
+        """Whether the controller has told anything yet."""
+        return bool(self.epoch)
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Directory":
-        """Rebuild a directory from `to_dict`."""
+    def take(self, news: Mapping[str, Any]) -> None:
+        """Take what `Publisher.news` returned."""
+        self.epoch, self.generation, self.settled = news["epoch"], news["generation"], news["settled"]
+        tables = news["tables"]
         models = {
-            name: ModelEntry(
-                model["config"],
-                model["backend"],
-                model["reason"],
-                {int(version): VersionEntry(**entry) for version, entry in model["versions"].items()},
-            )
-            for name, model in data["models"].items()
+            name: None if row is None else ModelEntry.from_dict(row, self.models.get(name))
+            for name, row in tables["models"].items()
         }
-        deployments = [(app, deployment) for app, deployment in data["deployments"]]
-        return cls(data["generation"], data["settled"], models, deployments, data["embedded"])
+        deployments = {key: None if row is None else (row[0], row[1]) for key, row in tables["deployments"].items()}
+        _merge(self.models, models, news["full"])
+        _merge(self.deployments, deployments, news["full"])
+        _merge(self.embedded, tables["embedded"], news["full"])
+        _merge(self.client_state, tables["client_state"], news["full"])
+
+    def ask_for_all(self) -> None:
+        """Have the next news be everything, after an error left in doubt what was taken."""
+        self.generation = -1
+
+
+def _merge(known: dict[str, Any], rows: Mapping[str, Any], full: bool) -> None:
+    if full:
+        known.clear()
+    for key, row in rows.items():
+        if row is None:
+            known.pop(key, None)
+        else:
+            known[key] = row

@@ -1,72 +1,94 @@
 """A group of the plan as a Serve application: the options of its deployments and the user_config they load from."""
 
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
+import orjson
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.replica.hosted_model import HostedModel
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
-from deployments.serve_internals import LANE_ROUTER, pin_version
+from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
 from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan
 
 MAX_ONGOING_REQUESTS = 100_000
-_START_TIMEOUT_S = 300.0
+
+
+def deployment_options(
+    plan: DeploymentPlan,
+    packages: Mapping[str, ModelPackage],
+    options: ControllerOptions,
+    places: Mapping[str, list[tuple[str, str]]],
+    owner: str,
+) -> dict[str, Any]:
+    """Return the options of one deployment; equal options need no new deployment.
+
+    `places` tells which deployments run a model, `owner` the Serve application on whose behalf it runs.
+    """
+    return {
+        "name": plan.name,
+        "num_replicas": plan.replica_count,
+        "max_ongoing_requests": MAX_ONGOING_REQUESTS,
+        "user_config": user_config(plan, packages, places, owner),
+        "health_check_period_s": options.health_check_period_s,
+        "graceful_shutdown_timeout_s": options.drain_timeout_s + 5.0,
+        "graceful_shutdown_wait_loop_s": 0.1,
+        "max_constructor_retry_count": 1,
+        "ray_actor_options": {"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus},
+        "request_router_config": RequestRouterConfig(request_router_class=LANE_ROUTER),
+    }
 
 
 def group_application(
-    app: str,
-    deployments: list[DeploymentPlan],
-    packages: dict[str, ModelPackage],
-    options: ControllerOptions,
-    places: dict[str, list[tuple[str, str]]],
+    group_options: Sequence[Mapping[str, Any]], plans: Sequence[DeploymentPlan], options: ControllerOptions
 ) -> serve.Application:
-    """Return the application of one group.
+    """Return the application of one group: its deployments' options, in the order of their plans.
 
-    The last deployment of the list (the highest version) is the one that `serve.get_app_handle(app)` reaches; the
-    others are bound to it so that Serve deploys them too. `places` tells which deployments run a model.
+    The last of them (the highest version) is the one that `serve.get_app_handle(app)` reaches; the others are bound
+    to it so that Serve deploys them too.
     """
     bound: list[Any] = []
-    for plan in deployments:
-        deployment = serve.deployment(ModelReplica).options(
-            name=plan.name,
-            num_replicas=plan.replica_count,
-            max_ongoing_requests=MAX_ONGOING_REQUESTS,
-            user_config=_user_config(plan, packages, places),
-            health_check_period_s=options.health_check_period_s,
-            graceful_shutdown_timeout_s=options.drain_timeout_s + 5.0,
-            graceful_shutdown_wait_loop_s=0.1,
-            max_constructor_retry_count=1,
-            ray_actor_options={"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus},
-            request_router_config=RequestRouterConfig(request_router_class=LANE_ROUTER),
-        )
-        # Replicas restart only for other resources; what they load follows from user_config, in place.
-        deployment = pin_version(deployment, "1")
+    for deployment_options, plan in zip(group_options, plans, strict=True):
         strict = plan.placement != "packed"
         arguments = (strict, options.lane_tcp, options.limits, options.drain_timeout_s, options.log_verbosity)
+        deployment = serve.deployment(ModelReplica).options(**deployment_options)
+        # Replicas restart for other resources or arguments only; what they load follows from user_config, in place.
+        deployment = pin_version(deployment, _digest(repr(arguments)))
         bound.append(deployment.bind(*arguments, *bound))
     application: serve.Application = bound[-1]
     return application
 
 
-def _user_config(
-    plan: DeploymentPlan, packages: dict[str, ModelPackage], places: dict[str, list[tuple[str, str]]]
-) -> dict[str, Any]:
-    hosted = []
+def _digest(arguments: str) -> str:
+    return hashlib.sha256(f"{version('eagleray')} {arguments}".encode()).hexdigest()[:16]
+
+
+def user_config(
+    plan: DeploymentPlan,
+    packages: Mapping[str, ModelPackage],
+    places: Mapping[str, list[tuple[str, str]]],
+    owner: str,
+) -> dict[str, str]:
+    """Return what a replica of the deployment loads.
+
+    It is one string: Serve's controller copies a user_config, value by value, several times a second.
+    """
     watch: set[tuple[str, str]] = set()
     here = {model.name for model in plan.models}
     for model in plan.models:
-        hosted.append(HostedModel.of(model, packages).to_dict())
         for name in model.dependencies:
             if name not in here:
                 watch.update(places.get(name, ()))
-    batching = [model.package.config.dynamic_batching for model in plan.models]
     sizes = [max(1, model.package.config.max_batch_size) for model in plan.models]
-    delays_us = [policy.max_queue_delay_microseconds for policy in batching]
-    return {
-        "models": hosted,
+    delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models]
+    load = {
+        "models": [HostedModel.of(model, packages).to_dict() for model in plan.models],
         "watch": sorted(watch),
         "batching": {"max_batch_size": min(MAX_BATCH_SIZE, max(sizes)), "wait_s": min(delays_us) / 1e6},
     }
+    return {OWNER_KEY: owner, "load": orjson.dumps(load, option=orjson.OPT_SORT_KEYS).decode()}

@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import numpy as np
+import orjson
 import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -29,8 +30,8 @@ MAX_BATCH_SIZE = 512
 class ModelReplica:
     """One replica of a deployment group: one model version (isolated) or many (packed).
 
-    `user_config` holds `models` (as `HostedModel.to_dict` writes them), `watch` (the deployments that ensembles in
-    here send steps to) and `batching` (see `infer`); a change of it is applied in place.
+    `user_config["load"]` is JSON with `models` (as `HostedModel.to_dict` writes them), `watch` (the deployments that
+    ensembles in here send steps to) and `batching` (see `infer`); a change of it is applied in place.
     """
 
     def __init__(
@@ -55,20 +56,21 @@ class ModelReplica:
         self._watched: dict[tuple[str, str], Any] = {}
         self._listening = False
 
-    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Load what is new and unload what is gone.
 
         Raises:
             ModelLoadError: in a group of one model, which then fails as a deployment; in a packed group the failure
                 is that model's state and the others serve.
         """
-        self.infer_batch.set_max_batch_size(user_config["batching"]["max_batch_size"])
-        self.infer_batch.set_batch_wait_timeout_s(user_config["batching"]["wait_s"])
-        for app, deployment in user_config["watch"]:
+        load = orjson.loads(user_config["load"])
+        self.infer_batch.set_max_batch_size(load["batching"]["max_batch_size"])
+        self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
+        for app, deployment in load["watch"]:
             if (app, deployment) not in self._watched:
                 self._watched[(app, deployment)] = self._watch(app, deployment)
         before = set(self._host.served)
-        await self._host.apply(user_config["models"])
+        await self._host.apply(load["models"])
         if self._strict and self._host.failures:
             raise ModelLoadError("; ".join(self._host.failures.values()))
         for name, version in before - set(self._host.served):

@@ -76,7 +76,7 @@ class Served(Wire):
         }
         for name, model in models.items():
             host.ready |= {(name, number) for number, version in model.versions.items() if version.state == READY}
-        self.service.models.set_directory(Directory(1, True, models))
+        self.service.models.directory = Directory("epoch", 1, True, models)
         apis = RestrictedApis(restricted)
         super().__init__(policy=HeadPolicy(apis), app=Api(self.service, apis), routes=self.service.routing)
 

@@ -1,0 +1,111 @@
+"""Follows the controller's directory: what the service knows, which replicas have lanes, which models are embedded."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle, DeploymentResponse
+
+from app.service.models import Models
+from deployments.lane.fleet import Fleet
+from deployments.replica.lane_address import address_of
+from deployments.replica.model_host import ModelHost
+from deployments.serve_internals import watch_replicas
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.5
+# The controller answers every 20 s, whether there is news or not.
+_ANSWER_TIMEOUT_S = 40.0
+
+
+class DirectoryFollower:
+    """Everything in one ingress that follows from the directory."""
+
+    def __init__(
+        self,
+        controller: DeploymentHandle,
+        models: Models,
+        host: ModelHost,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        routes_changed: Callable[[], None],
+    ) -> None:
+        self._controller = controller
+        self._host = host
+        self._fleet = fleet
+        self._loop = loop
+        self._routes_changed = routes_changed
+        self._directory = models.directory
+        self._embedded: dict[str, dict[str, Any]] = {}
+        self._watched: dict[str, Callable[[], None]] = {}
+
+    async def run(self) -> None:
+        """Follow for ever; without a controller, what is served goes on being served."""
+        while True:
+            try:
+                await self._follow()
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled():
+                    raise
+                # A call to a controller that is being stopped may end as cancelled, too.
+                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+                self._directory.ask_for_all()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self) -> None:
+        directory = self._directory
+        news = await self._ask(directory.epoch, directory.generation)
+        if news is not None and self._embedded and news["epoch"] != directory.epoch:
+            # A controller that has just started does not know what is loaded here.
+            await self._report_embedded()
+            news = await self._ask("", -1)
+        if news is None:
+            return
+        directory.take(news)
+        self._watch(directory.deployments)
+        self._routes_changed()
+        if directory.embedded != self._embedded:
+            await self._host.apply(list(directory.embedded.values()))
+            self._embedded = dict(directory.embedded)
+            self._routes_changed()
+            await self._report_embedded()
+
+    async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
+        news: dict[str, Any] | None = await _answer(self._controller.watch.remote(epoch, generation))
+        return news
+
+    async def _report_embedded(self) -> None:
+        await _answer(self._controller.report_embedded.remote(self._host.report()))
+
+    def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
+        for group in wanted.keys() - self._watched.keys():
+            self._watched[group] = watch_replicas(*wanted[group], self._listener(group))
+        for group in self._watched.keys() - wanted.keys():
+            self._watched.pop(group)()
+            self._fleet.set_replicas(group, {})
+
+    def _listener(self, group: str) -> Callable[[tuple[Any, ...]], None]:
+        def changed(replicas: tuple[Any, ...]) -> None:
+            self._loop.call_soon_threadsafe(take, {each.replica_id: address_of(each) for each in replicas})
+
+        def take(addresses: dict[str, Any]) -> None:
+            if group in self._watched:
+                self._fleet.set_replicas(group, addresses)
+
+        return changed
+
+
+async def _answer(response: DeploymentResponse[Any]) -> Any:
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            return await response
+    except BaseException:
+        response.cancel()  # else the controller, which waits for its last call to end, goes on with this one
+        raise
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

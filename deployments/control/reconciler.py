@@ -1,0 +1,87 @@
+"""Makes Serve run what the plan asks for: deploys, finds what an earlier controller deployed, and ends it."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ray import serve
+
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.desired_state import DesiredState
+from deployments.control.group_deployment import deployment_options, group_application
+from deployments.replica.hosted_model import packages_by_name
+from deployments.serve_internals import application_owners, delete_applications
+from repository_loader.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Deploys for one owner, the Serve application that the controller is part of; every method blocks.
+
+    Each application that it deploys carries the owner's name in its `user_config`; it ends those only.
+    """
+
+    def __init__(self, options: ControllerOptions, owner: str) -> None:
+        self._options = options
+        self._owner = owner
+        self._deployed: dict[str, list[dict[str, Any]]] = {}
+
+    def reconcile(self, desired: DesiredState) -> dict[str, str]:
+        """Deploy what is new or has changed; may be called again at any time.
+
+        Returns why an application was not deployed, by its name: somebody else's has that name.
+        """
+        owners = application_owners()
+        packages, places = packages_by_name(desired.plan), _places(desired.plan)
+        refused: dict[str, str] = {}
+        targets: list[serve.RunTarget] = []
+        wanted: dict[str, list[dict[str, Any]]] = {}
+        for app, group in desired.applications().items():
+            if not self._may_deploy(app, owners):
+                refused[app] = (
+                    f"the Serve application '{app}' is not Eagleray's; delete it ('serve delete {app}') or rename "
+                    "the model"
+                )
+                continue
+            options = [deployment_options(plan, packages, self._options, places, self._owner) for plan in group]
+            if self._deployed.get(app) != options or app not in owners:
+                wanted[app] = options
+                application = group_application(options, group, self._options)
+                targets.append(serve.RunTarget(application, name=app, route_prefix=None))
+        if targets:
+            serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+            self._deployed |= wanted
+        return refused
+
+    def _may_deploy(self, app: str, owners: Mapping[str, str]) -> bool:
+        # An application that was deployed a moment ago says nothing of its owner yet.
+        return app not in owners or owners[app] == self._owner or (not owners[app] and app in self._deployed)
+
+    def sweep(self, desired: DesiredState) -> None:
+        """End what this owner runs and the plan no longer holds."""
+        wanted = desired.applications().keys()
+        self._end(name for name in self._owned() if name not in wanted)
+
+    def end_all(self) -> None:
+        """End everything that this owner runs."""
+        self._end(self._owned())
+
+    def _owned(self) -> list[str]:
+        return [name for name, owner in application_owners().items() if owner == self._owner]
+
+    def _end(self, names: Iterable[str]) -> None:
+        names = list(names)
+        for name in names:
+            logger.info("ending the Serve application '%s'", name)
+            self._deployed.pop(name, None)
+        delete_applications(names)
+
+
+def _places(plan: Plan) -> dict[str, list[tuple[str, str]]]:
+    """Return which deployments run each model."""
+    places: dict[str, list[tuple[str, str]]] = {}
+    for deployment in plan.deployments:
+        for model in deployment.models:
+            places.setdefault(model.name, []).append((deployment.app_name, deployment.name))
+    return places
