@@ -10,12 +10,15 @@ import pytest
 import ray
 from ray import serve
 from ray.serve._private import replica
-from ray.serve._private.common import RunningReplicaInfo
+from ray.serve._private.application_state import StatusOverview
+from ray.serve._private.client import ServeControllerClient
+from ray.serve._private.common import DeploymentStatusInfo, RunningReplicaInfo
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve._private.request_router.replica_wrapper import RunningReplica as ServesReplica
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import DeploymentSchema
 
 from deployments.control import replica_directory
 from deployments.serve_internals import LANE_ROUTER, LaneRouter, pin_version
@@ -54,6 +57,16 @@ def test_handle_to_what_does_not_exist_yet_can_be_had_and_initialised() -> None:
     assert parameters(DeploymentHandle.shutdown) == ["self"]
 
 
+def test_client_tells_statuses_and_details_and_ends_applications() -> None:
+    assert parameters(ServeControllerClient.list_serve_statuses) == ["self"]
+    assert {"name", "app_status", "deployment_statuses"} <= StatusOverview.__dataclass_fields__.keys()
+    assert {"name", "status", "message"} <= DeploymentStatusInfo.__dataclass_fields__.keys()
+    assert parameters(ServeControllerClient.get_serve_status) == ["self", "name"]
+    assert parameters(ServeControllerClient.get_serve_details) == ["self"]
+    assert parameters(ServeControllerClient.delete_apps) == ["self", "names", "blocking"]
+    assert "user_config" in DeploymentSchema.model_fields
+
+
 def test_version_of_a_deployment_can_be_pinned() -> None:
     assert {"version", "_internal"} <= set(parameters(serve.Deployment.options))
 
@@ -90,7 +103,10 @@ import json, queue, sys
 import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
-from deployments.serve_internals import LANE_ROUTER, pin_version, watch_replicas
+from deployments.serve_internals import (
+    LANE_ROUTER, OWNER_KEY, application_owners, application_states, application_status, delete_applications,
+    pin_version, watch_replicas,
+)
 
 class Publishes:
     def record_replica_metadata(self):
@@ -108,7 +124,7 @@ serve.start(proxy_location="Disabled")
 lists = queue.Queue()
 end = watch_replicas("app", "Publishes", lists.put)
 deployment = serve.deployment(Publishes).options(
-    user_config={"value": 1},
+    user_config={"value": 1, OWNER_KEY: "somebody"},
     ray_actor_options={"num_cpus": 0},
     request_router_config=RequestRouterConfig(request_router_class=LANE_ROUTER),
 )
@@ -116,22 +132,33 @@ first = serve.run(pin_version(deployment, "1").bind(), name="app", route_prefix=
 replicas = ()
 while not replicas:
     replicas = lists.get(timeout=30)
-changed = pin_version(deployment.options(user_config={"value": 2}), "1")
+changed = pin_version(deployment.options(user_config={"value": 2, OWNER_KEY: "somebody"}), "1")
 second = serve.run(changed.bind(), name="app", route_prefix=None).remote().result()
+theirs = serve.deployment(Publishes).options(name="Theirs", ray_actor_options={"num_cpus": 0})
+serve.run(theirs.bind(), name="theirs", route_prefix=None)
 end()
+told = {"owners": application_owners(), "states": application_states(), "status": application_status("app")}
+delete_applications(["app"])
+told["deleting"] = application_status("app")
 serve.shutdown()
 ray.shutdown()
-print(json.dumps({"first": first, "second": second, "metadata": [dict(each.metadata) for each in replicas]}))
+told |= {"first": first, "second": second, "metadata": [dict(each.metadata) for each in replicas]}
+print(json.dumps(told))
 """
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(180)
-def test_watch_hears_of_a_replica_and_a_pinned_deployment_changes_in_place() -> None:
+def test_on_a_live_serve() -> None:
+    """Replicas are heard of, a pinned deployment changes in place, owners and states are told, applications end."""
     done = run(sys.executable, "-c", LIVE, env=environment(RAY_SERVE_LOG_TO_STDERR="0"), timeout_s=150)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["metadata"] == [{"lane": "here"}]
     (first_pid, first), (second_pid, second) = told["first"], told["second"]
-    assert (first, second) == ({"value": 1}, {"value": 2})
+    assert (first["value"], second["value"]) == (1, 2)
     assert first_pid == second_pid, "the replica was restarted for a new user_config"
+    assert told["owners"] == {"app": "somebody", "theirs": ""}
+    assert told["states"]["app"] == {"Publishes": ["HEALTHY", ""]}
+    assert told["status"] == "RUNNING"
+    assert told["deleting"] in ("DELETING", "NOT_STARTED")
