@@ -1,6 +1,6 @@
 """The Serve application `eagleray`: the ingress and the repository controller.
 
-`serve deploy serve_config.yaml` names `app.builder:build` as its import path and gives the settings in `args`.
+`serve deploy serve_config.yaml` names `eagleray:build` as its import path and gives the settings in `args`.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def build(args: dict[str, Any]) -> serve.Application:
             max_replicas=MAX_NODES,
             upscale_delay_s=0.0,
             downscale_delay_s=10.0,
-            policy=AutoscalingPolicy(policy_function="app.ingress.scaling:one_per_node"),
+            policy=AutoscalingPolicy(policy_function="eagleray.scaling:one_per_node"),
         ),
         max_ongoing_requests=10_000,
         max_replicas_per_node=1,

@@ -1,18 +1,18 @@
-"""The one module that touches Ray Serve where it has no public API; `tests/deployments/test_serve_internals.py` fails
-loudly on a Ray that changed any of it.
+"""What touches Ray Serve where it has no public API, beside `eagleray/lane_router.py`.
+
+`tests/deployments/test_serve_internals.py` fails loudly on a Ray that changed any of it.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ray import serve
-from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
 from deployments.control import replica_directory
 
-LANE_ROUTER: Final = "deployments.serve_internals:LaneRouter"
+LANE_ROUTER: Final = "eagleray.lane_router:LaneRouter"
 OWNER_KEY: Final = "eagleray_owner"
 """Where the `user_config` of a deployment of Eagleray's names the Serve application on whose behalf it runs."""
 
@@ -22,23 +22,6 @@ class DeploymentState(NamedTuple):
 
     status: str
     message: str
-
-
-class LaneRouter(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]
-    """Serve's default router, which also tells this process which replicas run and what they published."""
-
-    def update_replicas(self, replicas: list[Any]) -> None:
-        """Take Serve's list of running replicas."""
-        super().update_replicas(replicas)
-        replica_directory.publish(
-            _key(self._deployment_id.app_name, self._deployment_id.name),
-            tuple(
-                replica_directory.RunningReplica(
-                    replica.replica_id.unique_id, replica.node_id or "", dict(replica.replica_metadata)
-                )
-                for replica in replicas
-            ),
-        )
 
 
 def _key(app_name: str, deployment_name: str) -> str:

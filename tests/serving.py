@@ -59,11 +59,13 @@ def run(*command: str, timeout_s: float = 60.0, env: dict[str, str] | None = Non
 class Process:
     """A command that runs on, its output in a file."""
 
-    def __init__(self, command: Sequence[str], log_path: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], log_path: Path, env: dict[str, str] | None = None, cwd: Path = ROOT
+    ) -> None:
         self.log_path = log_path
         with log_path.open("wb") as log:
             self._popen = subprocess.Popen(
-                command, cwd=ROOT, env=env or environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command, cwd=cwd, env=env or environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self._process = psutil.Process(self._popen.pid)
 
@@ -200,10 +202,12 @@ def tensor(name: str, datatype: str, shape: Sequence[int], data: Any) -> dict[st
 class Server(Process):
     """`eagleray serve` on ports from the OS."""
 
-    def __init__(self, repository: Path, log_path: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, repository: Path, log_path: Path, *flags: str, env: dict[str, str] | None = None, cwd: Path = ROOT
+    ) -> None:
         ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
         command = [EAGLERAY, "serve", "--model-repository", str(repository), *ports, *flags]
-        super().__init__(command, log_path, env)
+        super().__init__(command, log_path, env, cwd)
         self.repository = repository
         self.address = ""
         self.metrics_address = ""

@@ -11,8 +11,10 @@ from types import FrameType
 from typing import Any
 
 from app.builder import APPLICATION, CONTROLLER, INGRESS, build
+from app.cli.dashboard_login import DashboardLogin
 from app.cli.ports import require_free
 from app.cli.progress import Progress
+from app.cli.ray_token import current_token
 from app.cli.started_processes import adopt_orphans, end_all, kill_all
 from app.cli.stop_request import StopRequest
 from app.settings import Settings
@@ -48,6 +50,7 @@ class LocalServer:
         self._stop = StopRequest()
         self._signals = 0
         self._directory = Directory()
+        self._login: DashboardLogin | None = None
 
     def run(self) -> int:
         """Start, show what loads, serve until SIGINT or SIGTERM, drain and stop.
@@ -114,7 +117,17 @@ class LocalServer:
         # ray.init brings its own handlers.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
-        return str(context.dashboard_url or "")
+        return self._dashboard_url(str(context.dashboard_url or ""))
+
+    def _dashboard_url(self, dashboard: str) -> str:
+        """Return what the user can open: of a local Ray with a token, a URL that hands the token over."""
+        if not dashboard:
+            return ""
+        token = "" if self._options.address else current_token()
+        if not token:
+            return f"http://{dashboard}/#/serve"
+        self._login = DashboardLogin(dashboard, token)
+        return self._login.url
 
     def _deploy(self) -> None:
         from ray import serve
@@ -184,7 +197,7 @@ class LocalServer:
         if "metrics" in ports:
             print(f"  metrics    http://{settings.metrics_address or settings.http_address}:{ports['metrics']}/metrics")
         if dashboard:
-            print(f"  dashboard  http://{dashboard}/#/serve")
+            print(f"  dashboard  {dashboard}")
         if base:
             _suggest(base, directory)
         print("\nCtrl-C drains and stops.", flush=True)
@@ -192,6 +205,8 @@ class LocalServer:
     def _shut_down(self) -> None:
         """Answer what is under way, stop Eagleray, then Ray if it was started here, and see that nothing is left."""
         adopt_orphans()
+        if self._login is not None:
+            self._login.close()
         try:
             self._drain()
             # Ray prints what its own controllers say about each other's end.

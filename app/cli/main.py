@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from app.cli.ignored_flags import IGNORED_FLAGS
+from app.cli.ray_token import choose_token
 from app.settings import FILE_SETTINGS, Settings, environment
 from repository_loader.overrides import Placement
 
@@ -104,6 +105,8 @@ def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: boo
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    if not ray_address:
+        choose_token()
     from app.cli.local_server import LocalServer, RayOptions, StartFailed
     from app.cli.ports import PortTaken
 

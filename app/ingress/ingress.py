@@ -19,14 +19,18 @@ from app.settings import Settings
 from deployments.lane.fleet import Fleet
 from deployments.replica.model_host import ModelHost
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
+from deployments.replica.search_path import leave_start_folder
 from protocol.limits import Limits
 
 
 class Ingress:
     """One per node. It holds no model, unless models are placed `embedded`."""
 
+    __module__ = "eagleray"
+
     def __init__(self, settings: dict[str, Any], limits: Limits, controller: DeploymentHandle) -> None:
         keep_freed_pages()
+        leave_start_folder()
         self._settings = Settings(**settings)
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()

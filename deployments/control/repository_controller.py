@@ -35,6 +35,8 @@ class RepositoryController:
     It is a loop: desired state, reconciler, status, directory. Whatever fails in there is logged and tried again.
     """
 
+    __module__ = "eagleray"
+
     def __init__(self, options: ControllerOptions) -> None:
         set_up_logging(options.log_verbosity)
         self._options = options

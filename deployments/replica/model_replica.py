@@ -18,6 +18,7 @@ from deployments.replica.lane_address import LaneAddress, address_of
 from deployments.replica.model_host import ModelHost
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.replica_logging import set_up_logging
+from deployments.replica.search_path import leave_start_folder
 from deployments.serve_internals import watch_replicas
 from protocol.array_request import request_from_arrays
 from protocol.errors import InvalidArgument, NotFound, ServingError
@@ -34,6 +35,8 @@ class ModelReplica:
     ensembles in here send steps to) and `batching` (see `infer`); a change of it is applied in place.
     """
 
+    __module__ = "eagleray"
+
     def __init__(
         self,
         strict: bool,
@@ -45,6 +48,7 @@ class ModelReplica:
     ) -> None:
         set_up_logging(log_verbosity)
         keep_freed_pages()
+        leave_start_folder()
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = strict
         self._drain_timeout_s = drain_timeout_s

@@ -21,7 +21,8 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import DeploymentSchema
 
 from deployments.control import replica_directory
-from deployments.serve_internals import LANE_ROUTER, LaneRouter, pin_version
+from deployments.serve_internals import LANE_ROUTER, pin_version
+from eagleray.lane_router import LaneRouter
 from tests.serving import environment, run
 
 

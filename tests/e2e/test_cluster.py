@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from examples.held_out import LABELS, held_out_pngs
+from tests.e2e import ray_head
 from tests.repositories import EXAMPLE_VERSIONS
-from tests.serving import EAGLERAY, ROOT, Client, Process, Server, environment, free_port, run, tensor, wait_until
+from tests.serving import ROOT, Client, Process, Server, environment, free_port, run, tensor, wait_until
 
-BIN = Path(EAGLERAY).parent
 COMPOSE = Path(__file__).parent / "compose_digits.py"
 
 
@@ -35,7 +35,9 @@ class Cluster:
 
     def serve(self, *command: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
         """Run Ray Serve's own command line."""
-        return run(str(BIN / "serve"), *command, "--address", self.dashboard, env=self.env, timeout_s=timeout_s)
+        return run(
+            str(ray_head.BIN / "serve"), *command, "--address", self.dashboard, env=self.env, timeout_s=timeout_s
+        )
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +50,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     token.chmod(0o600)
     env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
     port, dashboard = free_port(), free_port()
-    command = [str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=4", "--disable-usage-stats"]
-    command += ["--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder / 'ray'}"]
-    command += ["--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
-    command += [f"--dashboard-agent-listen-port={free_port()}", f"--metrics-export-port={free_port()}"]
-    command += [f"--ray-client-server-port={free_port()}"]
-    head = Process(command, tmp_path_factory.mktemp("cluster") / "log", env)
+    # Ray's workers look here first for modules.
+    for name in ("app.py", "deployments.py", "protocol.py"):
+        (folder / name).write_text("raise RuntimeError('not for Eagleray')")
+    head = Process(
+        ray_head.command(folder / "ray", port, dashboard), tmp_path_factory.mktemp("cluster") / "log", env, cwd=folder
+    )
     try:
         head.wait_for("Ray runtime started")
         yield Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", env, head)
@@ -86,6 +88,7 @@ def deployed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     arguments = config["applications"][0]["args"]
     arguments |= {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
+    arguments["model_repository"] = [str(ROOT / path) for path in arguments["model_repository"]]
     path = tmp_path_factory.mktemp("deploy") / "serve_config.yaml"
     path.write_text(yaml.safe_dump(config))
     done = cluster.serve("deploy", str(path))

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.conftest import isolated
 from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
-from tests.serving import EAGLERAY, Process, Server, infer_path, run, tensor
+from tests.serving import EAGLERAY, ROOT, Process, Server, environment, infer_path, run, tensor
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +258,77 @@ def test_sigint_during_the_start_stops_cleanly(digits: Path, tmp_path: Path, mom
         assert "Traceback" not in server.log()
     finally:
         server.kill()
+
+
+_NAMESAKE = """
+import importlib
+import pickle
+
+import app
+import numpy as np
+import protocol
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        assert importlib.import_module("app").WHOSE == "the model's"
+        assert importlib.import_module("deployments.deep").WHOSE == "the model's"
+        assert pickle.loads(b"capp\\nWHOSE\\n.") == pickle.loads(b"cprotocol\\nWHOSE\\n.") == "the model's"
+
+    def execute(self, requests):
+        said = np.array([f"{app.WHOSE} {protocol.WHOSE}".encode()], dtype=object)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("WHOSE", said)]) for _ in requests]
+"""
+_NAMESAKE_CONFIG = """
+backend: "python"
+max_batch_size: 0
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "WHOSE" data_type: TYPE_STRING dims: [ 1 ] } ]
+parameters { key: "eagleray.placement" value { string_value: "PLACEMENT" } }
+"""
+
+
+def write_namesakes(folder: Path, content: str) -> None:
+    """Write modules that are named as packages of Eagleray."""
+    for name in ("app.py", "protocol.py", "deployments/__init__.py", "deployments/deep.py", "repository_loader.py"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def test_files_named_as_our_packages_hide_nothing(tmp_path: Path) -> None:
+    """Neither those in the folder in which the command was typed nor those of a model."""
+    folder, repository = tmp_path / "folder", tmp_path / "repository"
+    write_namesakes(folder, "raise RuntimeError('not for Eagleray')")
+    for placement in ("isolated", "packed", "embedded"):
+        write_namesakes(repository / placement / "1", 'WHOSE = "the model\'s"')
+        (repository / placement / "1" / "model.py").write_text(_NAMESAKE)
+        (repository / placement / "config.pbtxt").write_text(_NAMESAKE_CONFIG.replace("PLACEMENT", placement))
+    server = Server(repository, tmp_path / "log", "--num-cpus", "2", "--no-dashboard", cwd=folder)
+    try:
+        server.wait_ready()
+        for placement in ("isolated", "packed", "embedded"):
+            answer = server.infer(placement, tensor("X", "FP32", [1], [0]))
+            assert (answer.status, answer.json["outputs"][0]["data"]) == (200, ["the model's the model's"])
+        server.stop()
+    finally:
+        server.kill()
+
+
+def test_installed_packages_named_as_ours_hide_nothing(tmp_path: Path) -> None:
+    write_namesakes(tmp_path, "raise RuntimeError('not for Eagleray')")
+    done = run(EAGLERAY, "plan", str(EXAMPLES), env=environment(PYTHONPATH=str(tmp_path)))
+    assert done.returncode == 0, done.stderr
+
+
+def test_package_that_was_imported_before_ours_is_named_at_once(tmp_path: Path) -> None:
+    write_namesakes(tmp_path, "")
+    code = "import app, eagleray; eagleray.main()"
+    done = run(sys.executable, "-P", "-c", code, "serve", timeout_s=10, env=environment(PYTHONPATH=str(tmp_path)))
+    assert done.returncode == 1
+    assert f"error: Eagleray's package 'app' in {ROOT} is hidden by {tmp_path / 'app.py'}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_exit_on_error_ends_with_1_when_a_model_is_broken(broken_repository: Path, tmp_path: Path) -> None:

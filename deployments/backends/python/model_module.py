@@ -4,7 +4,7 @@ Triton runs each model in a process of its own, with the version's and the model
 modules of a model live under a package of its own, `eagleray_model_<n>`; an `import helper` in a model's code finds
 `eagleray_model_<n>.helper`, at any time and in any thread, because the code of these modules has its own `__import__`.
 Names that other code looks up for the model (unpickling a class of `helper`) are found through the model's frame on
-the stack, and forgotten when the model is loaded.
+the stack, and forgotten when the model is loaded. A helper may have the name of one of Eagleray's own packages.
 """
 
 import builtins
@@ -21,9 +21,12 @@ from typing import Any
 
 _PREFIX = "eagleray_model_"
 _OWNER = "__eagleray_model__"
+_OURS = frozenset({"app", "deployments", "eagleray", "protocol", "repository_loader"})
 PB_UTILS_NAMES = ("triton_python_backend_utils", "c_python_backend_utils")
 _numbers = itertools.count(1)
 _owners: dict[str, "ModelModule"] = {}
+_hidden: dict[str, ModuleType] = {}
+"""Packages of ours whose plain names stand for a model's modules."""
 
 
 class ModelModule:
@@ -73,6 +76,8 @@ class ModelModule:
             name = self.aliases.pop()
             if getattr(sys.modules.get(name), "__name__", "").startswith(f"{self.package}."):
                 del sys.modules[name]
+                if name in _hidden:
+                    sys.modules[name] = _hidden.pop(name)
 
     def close(self) -> None:
         """Take the modules out of `sys.modules`."""
@@ -137,6 +142,10 @@ class ModelModule:
 
     def _set_alias(self, name: str, module: ModuleType) -> None:
         present = sys.modules.get(name)
+        if present is not None and present.__name__ in _OURS:
+            # Our code does not look it up again: its own modules are found by their full names.
+            _hidden[name] = present
+            present = None
         if present is None or present.__name__.startswith(_PREFIX):
             sys.modules[name] = module
             self.aliases.add(name)
@@ -147,6 +156,15 @@ def install() -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
         sys.meta_path.append(_alias_finder)
+        importlib.import_module = _import_module
+
+
+def _import_module(name: str, package: str | None = None) -> ModuleType:
+    """Do what `importlib.import_module` does; called by a model, find the model's own modules first."""
+    caller = _owners.get(sys._getframe(1).f_globals.get(_OWNER, ""))
+    if caller is not None and not name.startswith(".") and caller.is_local(name.partition(".")[0]):
+        name = f"{caller.package}.{name}"
+    return _import_module_of_python(name, package)
 
 
 def calling_model() -> ModelModule | None:
@@ -219,5 +237,6 @@ class _AliasLoader(Loader):
         module.__spec__ = self._spec
 
 
+_import_module_of_python = importlib.import_module
 _finder = _Finder()
 _alias_finder = _AliasFinder()

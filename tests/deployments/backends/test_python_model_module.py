@@ -5,6 +5,7 @@ import sys
 import pytest
 from python_models import ECHO_CONFIG, floats, instances, request_of, run, write_model
 
+import protocol
 from deployments.backends.python.backend import PythonBackend
 
 ANSWER = """
@@ -63,21 +64,22 @@ def load_two(tmp_path, code, files):
             {"1/late.py": "value = VALUE"},
         ),
         (model("import protocol", execute="value = protocol.value"), {"1/protocol.py": "value = VALUE"}),
+        (
+            model(execute="import importlib; value = importlib.import_module('protocol').value"),
+            {"1/protocol.py": "value = VALUE"},
+        ),
+        (
+            model(execute="import pickle; value = pickle.loads(b'cprotocol\\nvalue\\n.')"),
+            {"1/protocol.py": "value = VALUE"},
+        ),
     ],
-    ids=["import", "model folder", "relative", "in execute", "package", "folder", "sys.path", "by name", "our name"],
+    ids=["import", "model folder", "relative", "in execute", "package", "folder", "sys.path", "by name", "our name",
+         "our name by name", "our name in a pickle"],
 )  # fmt: skip
 def test_models_with_equally_named_helpers_do_not_clash(tmp_path, code, files):
     before, path = set(sys.modules), list(sys.path)
-    if "import_module" in code:  # a plain name is remembered until a model is loaded or closed
-        for value in ("1", "2"):
-            package = write_model(
-                tmp_path / value, code, ECHO_CONFIG, {k: t.replace("VALUE", value) for k, t in files.items()}
-            )
-            [instance] = PythonBackend().load(package, instances(package))
-            assert value_of(instance) == float(value)
-            instance.close()
-    else:
-        assert load_two(tmp_path, code, files) == [1, 2]
+    assert load_two(tmp_path, code, files) == [1, 2]
+    assert sys.modules["protocol"].__spec__ is protocol.__spec__
     assert sys.path == path
     leftovers = {name for name in set(sys.modules) - before if not name.startswith(("numpy", "encodings"))}
     assert not {

@@ -1,0 +1,67 @@
+"""The token that closes the local Ray to other users of the machine.
+
+Left alone, `ray.init` writes a token to `~/.ray/auth_token`. From then on the user's own `ray start` turns
+authentication on, and `serve deploy` is refused. So the token of Eagleray's local clusters lies in a folder of its own.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+_CHOICES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+def own_token_path() -> Path:
+    """Return the file of the token that Eagleray makes."""
+    return Path.home() / ".eagleray" / "ray_auth_token"
+
+
+def rays_token_path() -> Path:
+    """Return the file that Ray reads when the environment names none."""
+    return Path.home() / ".ray" / "auth_token"
+
+
+def choose_token() -> None:
+    """Set the environment so that a local Ray is closed by a token; what the user has chosen stands.
+
+    Call it before Ray is imported. Where the home folder cannot be written, the token lives in the environment alone.
+    """
+    if any(os.environ.get(name) for name in _CHOICES) or rays_token_path().is_file():
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    path = own_token_path()
+    try:
+        _write_once(path)
+    except OSError:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    else:
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+
+
+def current_token() -> str:
+    """Return the token of the local Ray, empty when it has none."""
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return ""
+    given = os.environ.get("RAY_AUTH_TOKEN")
+    if given:
+        return given
+    try:
+        return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or rays_token_path()).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _write_once(path: Path) -> None:
+    """Leave a token in the file; of several servers that start at once, one writes it."""
+    if path.is_file():
+        return
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()

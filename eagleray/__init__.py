@@ -1,0 +1,77 @@
+"""The door to Eagleray: what other programs and other processes look up by name, they look up here.
+
+Eagleray's packages have plain names (`app`, `deployments` …), and Ray puts the folder in which a command was started in
+front of its workers' `sys.path`. Whoever takes one of ours from here has Python look for those names beside this
+package and nowhere else, so that no file of the user's hides them. Classes that processes hand to each other by name
+say `__module__ = "eagleray"`. Importing this package alone claims nothing: other people's processes do that too.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HOME = str(Path(__file__).resolve().parent.parent)
+
+_OFFERED = {
+    "build": "app.builder",
+    "Ingress": "app.ingress.ingress",
+    "ModelReplica": "deployments.replica.model_replica",
+    "RepositoryController": "deployments.control.repository_controller",
+}
+_SHARED = ("deployments", "repository_loader", "protocol")
+
+
+class _OurPackages:
+    """Finds the packages that were claimed, at the head of `sys.meta_path`."""
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+
+    def claim(self, *names: str) -> None:
+        """Find these packages here from now on.
+
+        Raises:
+            ImportError: another package of such a name has been imported already.
+        """
+        for name in names:
+            present = getattr(sys.modules.get(name), "__file__", None)
+            if present is not None and not Path(present).resolve().is_relative_to(HOME):
+                raise ImportError(
+                    f"Eagleray's package '{name}' in {HOME} is hidden by {present}, which was imported before it; "
+                    "take that one off this Python's search path"
+                )
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        self._names |= frozenset(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a claimed package is; None leaves a name to the other finders."""
+        return PathFinder.find_spec(fullname, [HOME]) if path is None and fullname in self._names else None
+
+
+_packages = _OurPackages()
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is offered when it is asked for; a replica of a model never needs `app`, and a model may have one."""
+    if name not in _OFFERED:
+        raise AttributeError(f"module 'eagleray' has no attribute '{name}'")
+    module = _OFFERED[name]
+    _packages.claim(*_SHARED, module.partition(".")[0])
+    return getattr(importlib.import_module(module), name)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        _packages.claim(*_SHARED, "app")
+        from app.cli.main import main as run
+    except ImportError as error:
+        sys.exit(f"error: {error}")
+    run()

@@ -1,0 +1,24 @@
+"""`ray start --head` as a user types it, on ports and in a folder that no other Ray uses."""
+
+from pathlib import Path
+
+from tests.serving import EAGLERAY, free_port
+
+BIN = Path(EAGLERAY).parent
+
+
+def command(folder: Path, port: int, dashboard_port: int) -> list[str]:
+    """Return the command; it runs in the foreground, so that exactly its processes can be stopped."""
+    flags = {
+        "num-cpus": 4,
+        "node-ip-address": "127.0.0.1",
+        "port": port,
+        "temp-dir": folder,
+        "dashboard-host": "127.0.0.1",
+        "dashboard-port": dashboard_port,
+        "dashboard-agent-listen-port": free_port(),
+        "metrics-export-port": free_port(),
+        "ray-client-server-port": free_port(),
+    }
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    return [str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=true", *given]
