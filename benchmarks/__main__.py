@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure Eagleray beside Triton on this machine, and say whether it is fast enough."""
+"""`python -m benchmarks`: measure Eagleray beside Triton, and ONNX Runtime alone, and say whether it is fast enough."""
 
 import json
 import os
@@ -6,26 +6,26 @@ import platform
 import signal
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from benchmarks.bare import rows_per_s
 from benchmarks.home import Home, PreparationError, prepare
-from benchmarks.load import LOAD_GENERATORS, LoadError, Run, run
+from benchmarks.load import PROTOCOLS, LoadError, Run, load_generator, run
 from benchmarks.models import write_models
 from benchmarks.peers import Peer, PeerError, eagleray, triton
-from benchmarks.rows import PLACEMENTS, ROWS, Row, models_of
+from benchmarks.rows import PLACEMENTS, ROWS, Row, Work, models_of
 from benchmarks.startup import Startup, measure_startup
-from benchmarks.table import Comparison, print_comparisons, print_startups
+from benchmarks.table import Comparison, complaints_of, print_comparisons, print_startups
 
 EXAMPLES = Path(__file__).parents[1] / "examples/model_repository"
 QUICK_DURATION_S = 2.0
-TABLE_WIDTH = 190
+TABLE_WIDTH = 220
 
-Work = tuple[str, str, int]
-"""Model, protocol and number of clients of a run."""
 Key = tuple[str, str, Work]
 """Placement, server and work of a run."""
 
@@ -43,66 +43,74 @@ class Settings:
 
 
 def measure_rows(settings: Settings, rows: list[Row]) -> list[Comparison]:
-    """Measure each placement's rows on both servers, in turn; only the one that is measured runs."""
+    """Measure the rows of each placement and company on their servers, in turn; only the one that is measured runs."""
     runs: dict[Key, list[Run]] = defaultdict(list)
     for round_number in range(settings.rounds):
-        for placement in dict.fromkeys(row.placement for row in rows):
-            mine = [row for row in rows if row.placement == placement]
-            ours, theirs = models_of(mine)
-            home, template = settings.home, settings.eagleray_command
-            servers: list[tuple[str, Peer, set[Work]]] = [
-                (
-                    "triton",
-                    triton(home, theirs, settings.triton_port),
-                    {(row.triton_model, row.protocol, row.concurrency) for row in mine},
-                ),
-                (
-                    "eagleray",
-                    eagleray(home, home.models, placement, ours, settings.eagleray_port, template),
-                    {(row.model, row.protocol, row.concurrency) for row in mine},
-                ),
-            ]
+        for placement, company in dict.fromkeys((row.placement, row.company) for row in rows):
+            mine = [row for row in rows if (row.placement, row.company) == (placement, company)]
+            servers = servers_of(settings, placement, mine)
             # Who comes first changes from round to round, so that a machine that slows down favours nobody.
             for name, peer, work in servers if round_number % 2 == 0 else reversed(servers):
                 click.echo(f"round {round_number + 1}: {placement}: {name}", err=True)
-                with peer:
+                with peer or nullcontext():
                     for what in sorted(work):
-                        runs[placement, name, what].append(measure(settings, peer, *what))
+                        runs[placement, name, what].append(measure(settings, peer, what))
     return [
-        Comparison(
-            row,
-            runs[row.placement, "eagleray", (row.model, row.protocol, row.concurrency)],
-            runs[row.placement, "triton", (row.triton_model, row.protocol, row.concurrency)],
-        )
+        Comparison(row, runs[row.placement, "eagleray", row.work], runs[row.placement, row.peer, row.peer_work])
         for row in rows
     ]
 
 
-def measure(settings: Settings, peer: Peer, model: str, protocol: str, concurrency: int) -> Run:
-    measured = run_again_if_it_dies(settings, peer, model, protocol, concurrency)
+def servers_of(settings: Settings, placement: str, rows: list[Row]) -> list[tuple[str, Peer | None, set[Work]]]:
+    """Return the servers of some rows and what each has to do; the one without a server is ONNX Runtime alone."""
+    ours, theirs = models_of(rows)
+    home, template = settings.home, settings.eagleray_command
+    servers: list[tuple[str, Peer | None, set[Work]]] = []
+    if theirs:
+        servers.append(("triton", triton(home, theirs, settings.triton_port), peer_work(rows, "triton")))
+    if alone := peer_work(rows, "bare"):
+        servers.append(("bare", None, alone))
+    server = eagleray(home, home.models, placement, ours, settings.eagleray_port, template)
+    return [*servers, ("eagleray", server, {row.work for row in rows})]
+
+
+def peer_work(rows: list[Row], name: str) -> set[Work]:
+    return {row.peer_work for row in rows if row.peer == name}
+
+
+def measure(settings: Settings, peer: Peer | None, work: Work) -> Run:
+    measured = run_alone(settings, work) if peer is None else run_again_if_it_dies(settings, peer, work)
+    rate = f" at {work.rate_rps}/s" if work.rate_rps else ""
+    shared = " by shared memory" if work.shared_memory else ""
     click.echo(
-        f"  {model} by {protocol} with {concurrency} clients: {measured.throughput:,.0f} requests/s, "
-        f"{measured.server_cpu_us:,.0f} µs CPU each, {measured.stray_cores:.2f} cores busy otherwise",
+        f"  {work.model} by {work.protocol} with {work.concurrency} clients{rate}{shared}: "
+        f"{measured.throughput:,.0f} requests/s, p99 {measured.p99_us:,.0f} µs, {measured.server_cpu_us:,.0f} µs CPU "
+        f"each, {measured.stray_cores:.2f} cores busy otherwise",
         err=True,
     )
     return measured
 
 
-def run_again_if_it_dies(settings: Settings, peer: Peer, model: str, protocol: str, concurrency: int) -> Run:
+def run_alone(settings: Settings, work: Work) -> Run:
+    file = settings.home.models / work.model / "1/model.onnx"
+    return Run(rows_per_s(file, work.concurrency, settings.duration_s), 0.0, 0.0, 0, 0.0, 0.0, 0.0, work.concurrency)
+
+
+def run_again_if_it_dies(settings: Settings, peer: Peer, work: Work) -> Run:
     """Measure; a server that dies of the load is started once more, since servers do crash at times."""
     home = settings.home
     for last in (False, True):
         try:
-            measured = run(peer, model, protocol, concurrency, settings.duration_s, home.models, home.bodies)
+            measured = run(peer, work, settings.duration_s, home.models, home.bodies)
         except LoadError:
             if last or not peer.has_ended:
                 raise
         else:
             if not peer.has_ended:
                 return measured
-        click.echo(f"  {peer.name} died of {model} by {protocol} with {concurrency} clients", err=True)
+        click.echo(f"  {peer.name} died of {work.model} by {work.protocol}, {work.concurrency} clients", err=True)
         peer.restart()
-    raise LoadError(f"{peer.name} died twice of {model} by {protocol} with {concurrency} clients")
+    raise LoadError(f"{peer.name} died twice of {work.model} by {work.protocol} with {work.concurrency} clients")
 
 
 def measure_startups(settings: Settings, placements: list[str]) -> list[Startup]:
@@ -121,10 +129,11 @@ def as_json(settings: Settings, comparisons: list[Comparison], startups: list[St
             {
                 **asdict(comparison.row),
                 "ratio": comparison.ratio,
-                "complaints": comparison.complaints,
+                "p99_ratio": comparison.p99_ratio,
+                "complaints": complaints_of(comparison, comparisons),
                 "is_noisy": comparison.is_noisy,
                 "eagleray": [asdict(measured) for measured in comparison.eagleray],
-                "triton": [asdict(measured) for measured in comparison.triton],
+                "peer_runs": [asdict(measured) for measured in comparison.peer],
             }
             for comparison in comparisons
         ],
@@ -152,7 +161,7 @@ def split_choice(_: click.Context, parameter: click.Parameter, value: str) -> li
     help="Placements to measure, with commas between.",
 )
 @click.option("--model", "models", multiple=True, help="Measure only this model of Eagleray; may be repeated.")
-@click.option("--protocol", type=click.Choice(sorted(LOAD_GENERATORS)), help="Measure only this protocol.")
+@click.option("--protocol", type=click.Choice(PROTOCOLS), help="Measure only this protocol.")
 @click.option("--duration", "duration_s", default=6.0, show_default=True, help="Seconds for each measurement.")
 @click.option("--quick", is_flag=True, help="One short round; floors are shown, and not enforced.")
 @click.option("--startup/--no-startup", default=True, show_default=True, help="Also measure start to ready.")
@@ -183,13 +192,15 @@ def main(
     rows = [
         row
         for row in ROWS
-        if row.placement in placements and (not models or row.model in models) and protocol in (None, row.protocol)
+        if row.placement in placements
+        and (not models or row.work.model in models)
+        and protocol in (None, row.work.protocol)
     ]
     comparisons: list[Comparison] = []
     startups: list[Startup] = []
     try:
         if with_rows:
-            prepare(home, {LOAD_GENERATORS[row.protocol] for row in rows})
+            prepare(home, {load_generator(row.work) for row in rows})
             write_models(home.models)
             comparisons = measure_rows(settings, rows)
         if startup:
@@ -205,7 +216,7 @@ def main(
         print_startups(console, startups)
     if json_file is not None:
         json_file.write_text(as_json(settings, comparisons, startups))
-    if not quick and any(comparison.complaints for comparison in comparisons):
+    if not quick and any(complaints_of(comparison, comparisons) for comparison in comparisons):
         sys.exit(1)
 
 

@@ -1,6 +1,7 @@
 """Requests as they go over the wire, in files that the load generators send again and again, and the right answers."""
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from benchmarks.models import TENSORS
+from benchmarks.shared_region import INPUT_REGION, OUTPUT_REGION
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,18 @@ class Body:
 
 
 @cache
-def example(model: str) -> NDArray[np.float32]:
+def example(model: str) -> NDArray[np.generic]:
     """Return the input that all requests to the model carry, one row."""
     shape = (1, *TENSORS[model].input_dims)
-    return np.random.default_rng(0).standard_normal(shape).astype("<f4")
+    random = np.random.default_rng(0)
+    if TENSORS[model].datatype == "INT64":
+        return random.integers(0, 1000, shape).astype("<i8")
+    return random.standard_normal(shape).astype("<f4")
+
+
+def output_size(model: str) -> int:
+    """Return the bytes of the answer to the example."""
+    return 4 * math.prod(TENSORS[model].output_dims)
 
 
 def http_body(model: str, folder: Path) -> Body:
@@ -39,7 +49,7 @@ def http_body(model: str, folder: Path) -> Body:
                 {
                     "name": tensors.input,
                     "shape": list(array.shape),
-                    "datatype": "FP32",
+                    "datatype": tensors.datatype,
                     "parameters": {"binary_data_size": array.nbytes},
                 }
             ],
@@ -54,22 +64,66 @@ def http_body(model: str, folder: Path) -> Body:
 
 
 def grpc_body(model: str, folder: Path) -> Body:
-    """Write a unary call as it goes into an HTTP/2 stream: flag, length, message."""
+    """Write a unary call with raw tensors."""
     tensors, array = TENSORS[model], example(model)
     request = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[array.tobytes()])
-    request.inputs.add(name=tensors.input, datatype="FP32", shape=array.shape)
+    request.inputs.add(name=tensors.input, datatype=tensors.datatype, shape=array.shape)
     request.outputs.add(name=tensors.output)
+    return _grpc_body(request, folder / f"{model}.grpc")
+
+
+def http_shared_body(model: str, folder: Path) -> Body:
+    """Write a request whose tensors lie in shared memory."""
+    tensors, array = TENSORS[model], example(model)
+    request = {
+        "inputs": [
+            {
+                "name": tensors.input,
+                "shape": list(array.shape),
+                "datatype": tensors.datatype,
+                "parameters": _shared(INPUT_REGION, array.nbytes),
+            }
+        ],
+        "outputs": [{"name": tensors.output, "parameters": _shared(OUTPUT_REGION, output_size(model))}],
+    }
+    file = folder / f"{model}.shared.http"
+    file.write_text(json.dumps(request, separators=(",", ":")))
+    return Body(file, f"/v2/models/{model}/infer", {"Content-Type": "application/json"})
+
+
+def grpc_shared_body(model: str, folder: Path) -> Body:
+    """Write a unary call whose tensors lie in shared memory."""
+    tensors, array = TENSORS[model], example(model)
+    request = service_pb2.ModelInferRequest(model_name=model)
+    tensor = request.inputs.add(name=tensors.input, datatype=tensors.datatype, shape=array.shape)
+    output = request.outputs.add(name=tensors.output)
+    for message, region, size in (
+        (tensor, INPUT_REGION, array.nbytes),
+        (output, OUTPUT_REGION, output_size(model)),
+    ):
+        message.parameters["shared_memory_region"].string_param = region
+        message.parameters["shared_memory_byte_size"].int64_param = size
+    return _grpc_body(request, folder / f"{model}.shared.grpc")
+
+
+def _shared(region: str, byte_size: int) -> dict[str, str | int]:
+    return {"shared_memory_region": region, "shared_memory_byte_size": byte_size}
+
+
+def _grpc_body(request: service_pb2.ModelInferRequest, file: Path) -> Body:
+    """Write a call as it goes into an HTTP/2 stream: flag, length, message."""
     message = request.SerializeToString()
-    file = folder / f"{model}.grpc"
     file.write_bytes(struct.pack(">BI", 0, len(message)) + message)
     path = "/inference.GRPCInferenceService/ModelInfer"
     return Body(file, path, {"content-type": "application/grpc", "te": "trailers"})
 
 
-def expected(model: str, models: Path) -> NDArray[np.float32]:
+@cache
+def expected(model: str, models: Path) -> NDArray[np.generic]:
     """Return the right answer to the example request."""
     if TENSORS[model].output_dims == TENSORS[model].input_dims:
         return example(model)
-    session = onnxruntime.InferenceSession(models / "mlp_onnx/1/model.onnx", providers=["CPUExecutionProvider"])
-    answer: NDArray[np.float32] = session.run(None, {"INPUT0": example(model)})[0]
+    file = models / (model if (models / model / "1/model.onnx").exists() else "mlp_onnx") / "1/model.onnx"
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    answer: NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: example(model)})[0]
     return answer

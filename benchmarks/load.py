@@ -1,4 +1,4 @@
-"""Load on a server, by wrk (HTTP) or h2load (gRPC), after a check that it answers right."""
+"""Load on a server, by wrk (HTTP) or h2load (gRPC, and both at a fixed rate), after a check that it answers right."""
 
 import json
 import os
@@ -13,12 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.body import Body, expected, grpc_body, http_body
+from benchmarks.body import (
+    Body,
+    example,
+    expected,
+    grpc_body,
+    grpc_shared_body,
+    http_body,
+    http_shared_body,
+    output_size,
+)
 from benchmarks.measure import CpuMeter, memory_mb
 from benchmarks.peers import Peer
+from benchmarks.rows import Work
+from benchmarks.shared_region import registered
 
 LUA = Path(__file__).with_name("post.lua")
-LOAD_GENERATORS = {"http": "wrk", "grpc": "h2load"}
+PROTOCOLS = ("http", "grpc")
 EDGE_S = 0.3
 """The CPU meter leaves out so much at both ends of a run."""
 
@@ -29,7 +40,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement. Latencies are those that the client saw."""
+    """One measurement. Latencies are those that the client saw; of ONNX Runtime alone only the rate is known."""
 
     throughput: float
     """Requests per second."""
@@ -44,8 +55,16 @@ class Run:
     """Requests in one execution of the model, on average; None if the server's statistics do not tell."""
 
 
-def check_answer(peer: Peer, model: str, body: Body, models: Path) -> None:
-    """Raise LoadError unless the server answers the example right: a fast wrong answer is no result."""
+def load_generator(work: Work) -> str:
+    """Return the program that makes the load."""
+    return "wrk" if work.protocol == "http" and not work.rate_rps else "h2load"
+
+
+def check_answer(peer: Peer, model: str, body: Body, models: Path, answer_file: Path | None) -> None:
+    """Raise LoadError unless the server answers the example right: a fast wrong answer is no result.
+
+    `answer_file` is the shared memory that the answer goes to, None when it comes in the body.
+    """
     request = urllib.request.Request(peer.http_url + body.path, body.file.read_bytes(), body.headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -55,33 +74,49 @@ def check_answer(peer: Peer, model: str, body: Body, models: Path) -> None:
         raise LoadError(f"{peer.name} answered {model} with {error.code}: {error.read(300)!r}") from error
     except OSError as error:
         raise LoadError(f"{peer.name} did not answer {model}: {error}") from error
-    if header_length is None:
+    if answer_file is not None:
+        tail = answer_file.read_bytes()
+    elif header_length is None:
         raise LoadError(f"{peer.name} answered {model} without the binary tensor that was asked for")
+    else:
+        tail = answer[int(header_length) :]
     right = expected(model, models)
-    tail = answer[int(header_length) :]
     if len(tail) != right.nbytes or not np.allclose(np.frombuffer(tail, "<f4"), right.ravel(), atol=1e-4):
         raise LoadError(f"{peer.name} answered {model} wrong")
 
 
-def run(peer: Peer, model: str, protocol: str, concurrency: int, duration_s: float, models: Path, bodies: Path) -> Run:
+def run(peer: Peer, work: Work, duration_s: float, models: Path, bodies: Path) -> Run:
     """Check one answer, warm the server up, then measure it for `duration_s` seconds."""
     bodies.mkdir(parents=True, exist_ok=True)
-    http = http_body(model, bodies)
-    check_answer(peer, model, http, models)
-    load: Wrk | H2Load = Wrk(peer.http_url, http, concurrency)
-    if protocol == "grpc":
-        load = H2Load(peer.grpc_url, grpc_body(model, bodies), concurrency)
+    model = work.model
+    if not work.shared_memory:
+        check_answer(peer, model, http_body(model, bodies), models, None)
+        return measure(peer, work, http_body(model, bodies), grpc_body(model, bodies), duration_s)
+    http = http_shared_body(model, bodies)
+    with registered(peer.http_url, example(model), output_size(model)) as answer_file:
+        check_answer(peer, model, http, models, answer_file)
+        return measure(peer, work, http, grpc_shared_body(model, bodies), duration_s)
+
+
+def measure(peer: Peer, work: Work, http: Body, grpc: Body, duration_s: float) -> Run:
+    load: Wrk | H2Load
+    if load_generator(work) == "wrk":
+        load = Wrk(peer.http_url, http, work.concurrency)
+    elif work.protocol == "http":
+        load = H2Load(peer.http_url, http, work, http1=True)
+    else:
+        load = H2Load(peer.grpc_url, grpc, work)
 
     with load.start(min(duration_s, 1.5)) as warm_up:
         warm_up.communicate()
-    counts_before = execution_counts(peer, model)
+    counts_before = execution_counts(peer, work.model)
     with load.start(duration_s) as process:
         time.sleep(EDGE_S)
         meter = CpuMeter(peer.mark, process.pid)
         time.sleep(duration_s - 2 * EDGE_S)
         cpu = meter.stop()
         output, _ = process.communicate()
-    counts_after = execution_counts(peer, model)
+    counts_after = execution_counts(peer, work.model)
     result = load.read(output)
     return Run(
         throughput=result.throughput,
@@ -126,15 +161,19 @@ class Wrk:
 
 
 class H2Load:
-    """h2load with one thread: as many connections as asked for, each with one stream in flight.
+    """h2load with one thread: as many connections as asked for, each with one request in flight.
 
     It does not read grpc-status, so a failed call counts as an answer; `check_answer` comes first for that reason.
     """
 
-    def __init__(self, url: str, body: Body, concurrency: int) -> None:
+    def __init__(self, url: str, body: Body, work: Work, http1: bool = False) -> None:
         self.log = Path(tempfile.gettempdir()) / f"eagleray-benchmark-{os.getpid()}.h2load"
-        self.command = ["h2load", "-t1", "-c", str(concurrency), "-m1", "-d", str(body.file)]
+        self.command = ["h2load", "-t1", "-c", str(work.concurrency), "-m1", "-d", str(body.file)]
         self.command += ["--log-file", str(self.log)]
+        if http1:
+            self.command += ["--h1"]
+        if work.rate_rps:
+            self.command += ["--rps", str(work.rate_rps // work.concurrency)]
         for name, value in body.headers.items():
             self.command += ["-H", f"{name}: {value}"]
         self.url = url + body.path

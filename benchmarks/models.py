@@ -1,4 +1,6 @@
-"""The models that both servers load: an MLP in ONNX and in Python, an ensemble around it, and an image echo."""
+"""The models that the servers load: an MLP in ONNX and in Python, an ensemble around it, an image echo, and two that
+compute for milliseconds.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.compute_models import CLASS_COUNT, HIDDEN, TOKEN_COUNT, encoder, resnet50
 
 MLP_SIZES = (256, 512, 512, 10)
 IMAGE_SHAPE = (3, 224, 224)
@@ -56,7 +60,7 @@ class TritonPythonModel:
 MODEL_CONFIG = """name: "{name}"
 {kind}
 max_batch_size: {max_batch_size}
-input [ {{ name: "{input}" data_type: TYPE_FP32 dims: [ {input_dims} ] }} ]
+input [ {{ name: "{input}" data_type: TYPE_{datatype} dims: [ {input_dims} ] }} ]
 output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ {output_dims} ] }} ]
 {rest}"""
 
@@ -85,6 +89,8 @@ class Tensors:
     input_dims: tuple[int, ...]
     output: str
     output_dims: tuple[int, ...]
+    datatype: str = "FP32"
+    """Of the input; outputs are FP32."""
 
 
 MLP_TENSORS = Tensors("INPUT0", MLP_SIZES[:1], "OUTPUT0", MLP_SIZES[-1:])
@@ -95,8 +101,13 @@ TENSORS = {
     "pre_py": Tensors("X", MLP_SIZES[:1], "Y", MLP_SIZES[:1]),
     "post_py": Tensors("X", MLP_SIZES[-1:], "Y", MLP_SIZES[-1:]),
     "identity_img": Tensors("INPUT", IMAGE_SHAPE, "OUTPUT", IMAGE_SHAPE),
+    "encoder": Tensors("TOKENS", (TOKEN_COUNT,), "MEAN", (HIDDEN,), "INT64"),
+    "resnet50": Tensors("IMAGE", IMAGE_SHAPE, "SCORES", (CLASS_COUNT,)),
 }
 """Every model of the repository."""
+
+
+COMPUTE = {"encoder": encoder, "resnet50": resnet50}
 
 
 def write_models(repository: Path) -> None:
@@ -113,6 +124,9 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
     if name == "mlp_onnx":
         kind, rest = 'platform: "onnxruntime_onnx"', INSTANCE + ONE_THREAD
         onnx.save(mlp(), version / "model.onnx")
+    elif name in COMPUTE:
+        kind, rest, max_batch_size = 'platform: "onnxruntime_onnx"', INSTANCE, 16
+        onnx.save(COMPUTE[name](), version / "model.onnx")
     elif name == "mlp_py":
         (version / "model.py").write_text(MLP)
         onnx.save(mlp(), version / "model.onnx")
@@ -126,6 +140,7 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
         kind=kind,
         max_batch_size=max_batch_size,
         input=tensors.input,
+        datatype=tensors.datatype,
         input_dims=", ".join(map(str, tensors.input_dims)),
         output=tensors.output,
         output_dims=", ".join(map(str, tensors.output_dims)),

@@ -192,6 +192,7 @@ def eagleray(
         command = [str(Path(sys.executable).with_name("eagleray")), "serve", "--model-repository", str(repository)]
         command += ["--placement", placement, "--http-port", str(port), "--metrics-port", str(port + 2)]
         command += ["--grpc-port", str(port + 1)]
+        command += ["--allow-client-shm", "true"]
     if models:
         command += ["--model-control-mode", "explicit"]
         for model in models:
