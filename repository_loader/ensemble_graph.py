@@ -20,7 +20,7 @@ _BASE = "ensemble_scheduling"
 class EnsembleVerdict:
     """What the graph says about one ensemble; it cannot be loaded when there are `faults`.
 
-    `faults` and `warnings` are in order; `config` is its configuration with versions and `decoupled` settled.
+    `faults` and `warnings` are in order; `config` is its configuration with versions settled.
     """
 
     faults: tuple[Fault, ...]
@@ -145,8 +145,6 @@ class _Graph:
             faults.extend(_check_edges(config, steps))
         if not faults:
             faults.extend(_check_decoupled(config, steps))
-        if any(step_config.model_transaction_policy.decoupled for step_config in steps):
-            config.model_transaction_policy.decoupled = True
         return EnsembleVerdict(tuple(faults), tuple(warnings), config)
 
 
@@ -227,7 +225,20 @@ def _text(dims: Sequence[int]) -> str:
     return "[" + ",".join(map(str, dims)) + "]"
 
 
+def decoupled_step(ensemble: str, step: str) -> str:
+    """Return why an ensemble with a decoupled step cannot be loaded."""
+    return f"ensemble '{ensemble}' contains the decoupled model '{step}', which is not supported"
+
+
 def _check_decoupled(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
+    """Check what decoupled steps may not do; then refuse them: ensembles hand on one response for each request."""
+    yield from _check_joined_responses(config, steps)
+    for index, step in enumerate(steps):
+        if step.model_transaction_policy.decoupled:
+            yield Fault(f"{_BASE}.step[{index}].model_name", decoupled_step(config.name, step.name))
+
+
+def _check_joined_responses(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
     """A step must not join the responses of two decoupled models: nothing says which belong together."""
     origin: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in config.input}
     waiting = list(enumerate(zip(config.ensemble_scheduling.step, steps, strict=True)))

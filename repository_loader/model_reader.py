@@ -9,7 +9,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from repository_loader.checksum_agent import check_digests
 from repository_loader.completion import Completer, CompletionError, PythonCompleter, complete
 from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_config_text, parse_config_text
+from repository_loader.field_check import ignored_fields
 from repository_loader.findings import Fault, Finding
+from repository_loader.loadability import check_loadable, check_model_file, missing_packages
 from repository_loader.model_files import (
     ModelFileError,
     backend_needs_file,
@@ -22,6 +24,7 @@ from repository_loader.model_files import (
 from repository_loader.normalisation import normalise
 from repository_loader.onnx_graph import OnnxFileError, OnnxGraph, read_onnx_graph
 from repository_loader.package import ModelPackage
+from repository_loader.parameters import ignored_parameters
 from repository_loader.side_files import check_side_files
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from repository_loader.validation import Surroundings, check_config, check_name
@@ -155,12 +158,15 @@ class ModelReader:
                 self._fail(text, [Fault("", str(error))])
             for warning in warnings:
                 self._warn(text, Fault("max_batch_size", warning))
+        for ignored in (*ignored_fields(config), *ignored_parameters(config), *missing_packages(config)):
+            self._warn(text, ignored)
         gpu_ids = range(options.gpu_count)
         for remark in normalise(config, gpu_ids, options.kind_gpu_fallback_to_cpu):
             self._warn(text, remark)
         surroundings = Surroundings(gpu_ids, options.minimum_compute_capability)
         self._config = config
         self._fail(text, [*check_config(config, surroundings), *check_side_files(config, self._path)])
+        self._fail(text, [*check_loadable(config), *check_model_file(config, file_path, graph)])
         settings = {**options.backend_settings.get("", {}), **options.backend_settings.get(config.backend, {})}
         return ModelPackage(self._name, number, config, self._path, version_path, file_path, settings)
 

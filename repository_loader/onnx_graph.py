@@ -35,11 +35,15 @@ class OnnxFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """An input or output: `data_type` is "TYPE_INVALID" for what the protocol cannot carry; symbolic dims are -1."""
+    """An input or output: `data_type` is "TYPE_INVALID" for what the protocol cannot carry; symbolic dims are -1.
+
+    `has_shape` is False where nothing is said of the shape, not even its rank.
+    """
 
     name: str
     data_type: str
     dims: tuple[int, ...]
+    has_shape: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,7 @@ class _Reader:
 
     def _value_info(self, start: int, end: int) -> GraphTensor:
         name, data_type = "", "TYPE_INVALID"
-        dims: tuple[int, ...] = ()
+        dims: tuple[int, ...] | None = ()
         for number, value, field_end in self._messages(start, end):
             if number == 1:
                 name = self._text(value, field_end)
@@ -212,17 +216,17 @@ class _Reader:
                 for inner, inner_start, inner_end in self._messages(value, field_end):
                     if inner == 1:  # tensor_type; sequences, maps and optionals have no place in the protocol
                         data_type, dims = self._tensor_type(inner_start, inner_end)
-        return GraphTensor(name, data_type, dims)
+        return GraphTensor(name, data_type, dims or (), dims is not None)
 
-    def _tensor_type(self, start: int, end: int) -> tuple[str, tuple[int, ...]]:
+    def _tensor_type(self, start: int, end: int) -> tuple[str, tuple[int, ...] | None]:
         data_type = "TYPE_INVALID"
-        dims: list[int] = []
+        dims: tuple[int, ...] | None = None
         for number, wire_type, value, field_end in walk(self._buffer, start, end):
             if number == 1 and wire_type == VARINT:
                 data_type = DATA_TYPES.get(value, "TYPE_INVALID")
             elif number == 2 and wire_type == LENGTH:
-                dims = [self._dim(at, to) for inner, at, to in self._messages(value, field_end) if inner == 1]
-        return data_type, tuple(dims)
+                dims = tuple(self._dim(at, to) for inner, at, to in self._messages(value, field_end) if inner == 1)
+        return data_type, dims
 
     def _dim(self, start: int, end: int) -> int:
         for number, wire_type, value, _ in walk(self._buffer, start, end):

@@ -12,19 +12,36 @@ from typing import Any
 import numpy as np
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
-from deployments.backends.onnxruntime_checks import check_graph
+from deployments.backends.compute_capability import file_for
 from deployments.backends.onnxruntime_options import CPU, CUDA, providers, run_options, session_options
-from deployments.backends.ragged import batch_input, scatter
+from deployments.backends.ragged import RaggedTensors
 from deployments.core.clock import Clock
-from protocol.datatypes import BY_ENUM
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.normalise import client_shape
 from protocol.signature import Signature
+from repository_loader.onnx_graph import GraphTensor, OnnxGraph
+from repository_loader.onnx_signature import check_signature
 from repository_loader.package import InstanceSpec, ModelPackage
 
 log = logging.getLogger(__name__)
 
+_DATA_TYPES = {
+    "tensor(bool)": "TYPE_BOOL",
+    "tensor(uint8)": "TYPE_UINT8",
+    "tensor(uint16)": "TYPE_UINT16",
+    "tensor(uint32)": "TYPE_UINT32",
+    "tensor(uint64)": "TYPE_UINT64",
+    "tensor(int8)": "TYPE_INT8",
+    "tensor(int16)": "TYPE_INT16",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(double)": "TYPE_FP64",
+    "tensor(string)": "TYPE_STRING",
+    "tensor(bfloat16)": "TYPE_BF16",
+}
 _RUNTIME_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 _ONNX_BFLOAT16 = 16
 _CHOICES_KEPT = 64
@@ -79,17 +96,11 @@ class OnnxModel:
         self._specs = signature.outputs
         self._output_names = list(signature.outputs)
         self._choices: dict[tuple[str, ...], list[str]] = {}
-        self._batch_inputs = [
-            (name, entry.kind, entry.source_input[0], BY_ENUM[entry.data_type].numpy)
-            for entry in config.batch_input
-            for name in entry.target_name
-        ]
-        self._scattered = {name: entry.source_input[0] for entry in config.batch_output for name in entry.target_name}
-        self._ragged = {name for name, spec in signature.inputs.items() if spec.ragged and self._batching}
+        self._ragged = RaggedTensors(config, signature)
         types = {name: spec.datatype.name for name, spec in (signature.inputs | signature.outputs).items()}
         self._texts = {name for name, datatype in types.items() if datatype == "BYTES"}
         self._brain_floats = {name for name, datatype in types.items() if datatype == "BF16"}
-        self._plain_feed = not self._ragged and not self._batch_inputs and not self._texts
+        self._plain_feed = not self._ragged.names and not self._ragged.targets and not self._texts
         ranks = {node.name: len(node.shape) for node in session.get_outputs()}
         self._reshaped = {
             name: spec
@@ -136,12 +147,11 @@ class OnnxModel:
         feed = {}
         for name in requests[0].inputs:
             arrays = [request.inputs[name] for request in requests]
-            if name in self._ragged:
+            if name in self._ragged.names:
                 arrays = [array.reshape(-1) for array in arrays]
             joined = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
             feed[name] = _to_texts(joined) if name in self._texts else joined
-        for name, kind, source, dtype in self._batch_inputs:
-            feed[name] = batch_input(kind, [request.inputs[source].shape for request in requests], dtype)
+        feed.update(self._ragged.batch_inputs(requests))
         return feed
 
     def _run(self, names: list[str], feed: dict[str, Array]) -> list[Array]:
@@ -176,7 +186,7 @@ class OnnxModel:
 
     def _split(self, batch: Batch, names: list[str], arrays: list[Array]) -> list[InferResponse | ServingError]:
         requests = batch.requests
-        if self._scattered:
+        if self._ragged.sources:
             return self._scatter(requests, names, arrays)
         if self._batching:
             for name, array in zip(names, arrays, strict=True):
@@ -213,11 +223,8 @@ class OnnxModel:
         parts = {}
         ends = np.cumsum([request.rows for request in requests])[:-1]
         for name, array in zip(names, arrays, strict=True):
-            source = self._scattered.get(name)
-            if source is None:
-                parts[name] = np.split(array, ends)
-            else:
-                parts[name] = scatter(array, [request.inputs[source].shape for request in requests])
+            cut = name in self._ragged.sources
+            parts[name] = self._ragged.scatter(name, array, requests) if cut else np.split(array, ends)
         return [
             InferResponse({name: parts[name][index] for name in names if name in (request.outputs or names)})
             for index, request in enumerate(requests)
@@ -234,29 +241,44 @@ class OnnxModel:
 def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec) -> Any:
     """Open a session on the spec's device, and make sure that it is there."""
     config = package.config
-    path = package.file_path
+    path = file_for(package, spec)
     if os.path.isdir(path):
         path = os.path.join(path, "model.onnx")
-    if not os.path.exists(path):
-        raise ModelLoadError(f"unable to find '{path}' for model instance '{spec.name}'")
     asked = providers(config, spec)
     missing = [name for name, _ in asked if name not in runtime.get_available_providers()]
     if missing:
         raise _unavailable(config.name, missing[0], runtime.get_available_providers())
     if spec.kind == "GPU" and hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
+    options = session_options(runtime, package)
     try:
-        session = runtime.InferenceSession(path, session_options(runtime, package), asked, enable_fallback=0)
-    except ModelLoadError:
-        raise
+        session = runtime.InferenceSession(path, options, asked, enable_fallback=0)
     except Exception as error:
         raise ModelLoadError(_told(error).message) from error
     given = session.get_providers()
     for (name, _), got in zip(asked, given, strict=False):
         if name != got:
             raise _unavailable(config.name, name, given)
-    check_graph(config, session)
+    for fault in check_signature(config, _graph(session)):
+        raise ModelLoadError(fault.message)
     return session
+
+
+def _graph(session: Any) -> OnnxGraph:
+    """Return the graph as ONNX Runtime sees it; a type that the protocol cannot carry keeps its own name."""
+
+    def tensors(nodes: Any) -> tuple[GraphTensor, ...]:
+        return tuple(
+            GraphTensor(
+                node.name,
+                _DATA_TYPES.get(node.type, node.type),
+                tuple(dim if isinstance(dim, int) else -1 for dim in node.shape),
+            )
+            for node in nodes
+        )
+
+    optional = tensors(session.get_overridable_initializers())
+    return OnnxGraph(tensors(session.get_inputs()), tensors(session.get_outputs()), optional, ())
 
 
 def _unavailable(model: str, provider: str, given: Sequence[str]) -> ModelLoadError:

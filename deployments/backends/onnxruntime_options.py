@@ -4,15 +4,18 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPolicy
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.parameters import read_boolean, read_integer
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
+
+_DEVICE_ALLOCATOR = "session.use_device_allocator_for_initializers"
 
 Provider = tuple[str, dict[str, str]]
 
@@ -33,26 +36,27 @@ def session_options(runtime: Any, package: ModelPackage) -> Any:
     """Return `onnxruntime.SessionOptions` as `optimization.graph` and `parameters` ask for them.
 
     Raises:
-        ModelLoadError: a parameter cannot be read, or a custom operator library not loaded.
+        ParameterError: a parameter cannot be read.
+        ModelLoadError: a custom operator library cannot be loaded.
     """
     config = package.config
     values = dict(package.backend_settings) | parameters(config)
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # a client's bad tensor is an error of its request, not of the server's log
     options.graph_optimization_level = _graph_level(runtime, config.optimization.graph.level)
-    options.intra_op_num_threads = _integer(config, values, "intra_op_thread_count", 0)
-    options.inter_op_num_threads = _integer(config, values, "inter_op_thread_count", 0)
-    if _integer(config, values, "execution_mode", 0):
+    options.intra_op_num_threads = read_integer(config.name, values, "intra_op_thread_count")
+    options.inter_op_num_threads = read_integer(config.name, values, "inter_op_thread_count")
+    if read_integer(config.name, values, "execution_mode"):
         options.execution_mode = runtime.ExecutionMode.ORT_PARALLEL
-    options.enable_cpu_mem_arena = _boolean(config, values, "enable_mem_arena", True)
-    options.enable_mem_pattern = _boolean(config, values, "enable_mem_pattern", True)
+    options.enable_cpu_mem_arena = read_boolean(config.name, values, "enable_mem_arena", default=True)
+    options.enable_mem_pattern = read_boolean(config.name, values, "enable_mem_pattern", default=True)
     # Threads that spin while they wait for each other take the cores that the rest of the server needs.
-    spins = _boolean(config, values, "session.intra_op.allow_spinning", False)
+    spins = read_boolean(config.name, values, "session.intra_op.allow_spinning", default=False)
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spins else "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "1" if spins else "0")
-    if "session.use_device_allocator_for_initializers" in values:
-        wanted = _boolean(config, values, "session.use_device_allocator_for_initializers", False)
-        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1" if wanted else "0")
+    if _DEVICE_ALLOCATOR in values:
+        wanted = read_boolean(config.name, values, _DEVICE_ALLOCATOR, default=False)
+        options.add_session_config_entry(_DEVICE_ALLOCATOR, "1" if wanted else "0")
     for library in config.model_operations.op_library_filename:
         beside_model = os.path.join(package.model_path, library)
         try:
@@ -76,22 +80,18 @@ def providers(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
     """Return the execution providers an instance asks for, in order; ONNX Runtime adds the CPU behind them.
 
     Raises:
-        ModelLoadError: the kind of instance or an accelerator is not offered.
+        ModelLoadError: a precision is not offered.
     """
     accelerators = config.optimization.execution_accelerators
     if spec.kind == "CPU":
-        return [_cpu_accelerator(each) for each in accelerators.cpu_execution_accelerator] or [(CPU, {})]
-    if spec.kind != "GPU":
-        raise ModelLoadError(f"unable to load model '{config.name}', KIND_{spec.kind} is not supported by onnxruntime")
+        return [(OPENVINO, dict(each.parameters)) for each in accelerators.cpu_execution_accelerator] or [(CPU, {})]
     found: list[Provider] = []
     cuda = _cuda_parameters(config)
     for each in accelerators.gpu_execution_accelerator:
         if each.name == "tensorrt":
             found.append((TENSORRT, {"device_id": str(spec.device), **_tensorrt_parameters(each.parameters)}))
-        elif each.name == "cuda":
+        elif each.name == "cuda":  # a third, `gpu_io`, is historic and means nothing here
             cuda.update(each.parameters)
-        elif each.name != "gpu_io":  # historic, and means nothing here
-            raise ModelLoadError(f"unknown Execution Accelerator '{each.name}' is requested")
     return [*found, (CUDA, {"device_id": str(spec.device), **cuda})]
 
 
@@ -104,12 +104,6 @@ def _graph_level(runtime: Any, level: int) -> Any:
     levels = runtime.GraphOptimizationLevel
     chosen = {-1: levels.ORT_ENABLE_BASIC, 1: levels.ORT_ENABLE_EXTENDED, 2: levels.ORT_DISABLE_ALL}
     return chosen.get(level, levels.ORT_ENABLE_ALL)
-
-
-def _cpu_accelerator(accelerator: ModelOptimizationPolicy.ExecutionAccelerators.Accelerator) -> Provider:
-    if accelerator.name != "openvino":
-        raise ModelLoadError(f"unknown Execution Accelerator '{accelerator.name}' is requested")
-    return OPENVINO, dict(accelerator.parameters)
 
 
 def _cuda_parameters(config: ModelConfig) -> dict[str, str]:
@@ -127,20 +121,3 @@ def _tensorrt_parameters(values: Mapping[str, str]) -> dict[str, str]:
         elif value != "FP32":
             raise ModelLoadError(f"unsupported precision mode '{value}' is requested")
     return found
-
-
-def _integer(config: ModelConfig, values: Mapping[str, str], name: str, default: int) -> int:
-    value = values.get(name, "")
-    try:
-        return int(value) if value else default
-    except ValueError:
-        raise ModelLoadError(f"unable to load model '{config.name}', '{name}' is not an integer: '{value}'") from None
-
-
-def _boolean(config: ModelConfig, values: Mapping[str, str], name: str, default: bool) -> bool:
-    value = values.get(name, "").lower()
-    if value in ("true", "1", "false", "0"):
-        return value in ("true", "1")
-    if value:
-        raise ModelLoadError(f"unable to load model '{config.name}', '{name}' is not a boolean: '{value}'")
-    return default

@@ -1,29 +1,31 @@
 """The PyTorch backend: TorchScript modules (`model.pt`) and AOTInductor packages (`model.pt2`)."""
 
 import logging
-import os
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import monotonic_ns
 from typing import Any
 
 import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPolicy
 
 from deployments.backends import torch_naming
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
+from deployments.backends.compute_capability import file_for
+from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
 from protocol.errors import Internal
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
+from repository_loader.loadability import check_model_file
 from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.parameters import read_integer
 
 _LOG = logging.getLogger(__name__)
 
 _TRUE = ("true", "1", "yes", "on")
-_IGNORED = ("ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER", "ENABLE_NVFUSER")
 
 _default_thread_count = 0
 """Intra-op threads that PyTorch chose by itself, before any model changed them; 0 until it is imported."""
@@ -44,18 +46,15 @@ class PyTorchBackend:
         """
         import torch
 
-        if not os.path.exists(package.file_path):
-            raise ModelLoadError(f"unable to find '{_shown(package)}' for model instance '{specs[0].name}'")
         options = _Options(package)
         _set_threads(torch, options, len(specs))
-        signature = Signature.from_config(package.config)
         modules: dict[Any, _Module] = {}
         instances: list[ModelInstance] = []
         for spec in specs:
             device = _device(torch, spec)
             if device not in modules:
-                modules[device] = _load_module(torch, package, signature, device)
-            instances.append(PyTorchInstance(torch, spec, signature, modules[device], device, options))
+                modules[device] = _load_module(torch, package, file_for(package, spec), device)
+            instances.append(PyTorchInstance(torch, spec, package.config, modules[device], device, options))
         return instances
 
 
@@ -63,8 +62,9 @@ class PyTorchInstance:
     """Runs batches through a module that it shares with the other instances on its device."""
 
     def __init__(
-        self, torch: Any, spec: InstanceSpec, signature: Signature, module: "_Module", device: Any, options: "_Options"
+        self, torch: Any, spec: InstanceSpec, config: ModelConfig, module: "_Module", device: Any, options: "_Options"
     ) -> None:
+        signature = Signature.from_config(config)
         self.name = spec.name
         self.may_run_inline = True
         self._torch = torch
@@ -72,7 +72,10 @@ class PyTorchInstance:
         self._module: _Module | None = module
         self._device = device
         self._on_gpu = device is not None and device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if self._on_gpu else None
+        high = config.optimization.priority == ModelOptimizationPolicy.PRIORITY_MAX
+        self._stream = torch.cuda.Stream(device, priority=-1 if high else 0) if self._on_gpu else None
+        self._pin = bool(config.optimization.input_pinned_memory.enable)
+        self._ragged = RaggedTensors(config, signature)
         self._options = options
         self._mode = self._special_mode if self._stream is not None or options.special else options.mode(torch)
         self._places = torch_naming.positions(tuple(signature.outputs))
@@ -90,11 +93,13 @@ class PyTorchInstance:
         self._module = None
 
     def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
-        module = self._module
+        torch, module = self._torch, self._module
         assert module is not None
         sent = requests[0].inputs
         specs = self._signature.inputs.values()
         values = {spec.name: self._input(requests, spec) for spec in specs if spec.name in sent}
+        for name, array in self._ragged.batch_inputs(requests):
+            values[name] = self._on_device(torch.from_numpy(array))
         positional, keywords = module.arguments.place(values)
         if not batch.infer_start_ns:
             batch.infer_start_ns = monotonic_ns()
@@ -116,7 +121,18 @@ class PyTorchInstance:
         outputs = {name: self._output(self._signature.outputs[name], value) for name, value in named.items()}
         if self._on_gpu and self._options.cache_cleaning:
             self._torch.cuda.empty_cache()
-        return share_out(requests, outputs, self._signature)
+        return self._share_out(requests, outputs)
+
+    def _share_out(self, requests: Sequence[InferRequest], outputs: dict[str, Array]) -> list[InferResponse]:
+        sources = self._ragged.sources
+        plain = {name: array for name, array in outputs.items() if name not in sources}
+        responses = share_out(requests, plain, self._signature)
+        for name in sources:
+            parts = self._ragged.scatter(name, outputs[name], requests)
+            for request, response, part in zip(requests, responses, parts, strict=True):
+                if request.outputs is None or name in request.outputs:
+                    response.outputs[name] = part
+        return responses
 
     def _special_mode(self) -> ExitStack:
         """Return the context in which the module runs when that is more than no gradients."""
@@ -135,6 +151,10 @@ class PyTorchInstance:
         torch = self._torch
         if spec.datatype.name == "BYTES":
             return _strings(concatenate(requests, spec.name), spec.name)
+        if spec.name in self._ragged.names:
+            flat = np.concatenate([request.inputs[spec.name].reshape(-1) for request in requests])
+            tensor = self._on_device(torch.from_numpy(flat.view(np.int16) if spec.datatype.name == "BF16" else flat))
+            return tensor.view(torch.bfloat16) if spec.datatype.name == "BF16" else tensor
         if self._on_gpu:
             return self._pinned(requests, spec).to(self._device, non_blocking=True)
         array = concatenate(requests, spec.name)
@@ -142,6 +162,9 @@ class PyTorchInstance:
             array = array.copy()  # PyTorch knows no read-only tensors, and a module may work in place
         tensor = torch.from_numpy(array.view(np.int16) if spec.datatype.name == "BF16" else array)
         return tensor.view(torch.bfloat16) if spec.datatype.name == "BF16" else tensor
+
+    def _on_device(self, tensor: Any) -> Any:
+        return tensor.to(self._device) if self._on_gpu else tensor
 
     def _pinned(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
         """Return the rows gathered straight into pinned memory, from which the GPU copies while the CPU goes on."""
@@ -151,7 +174,7 @@ class PyTorchInstance:
             shape = (sum(request.inputs[spec.name].shape[0] for request in requests), *shape[1:])
         bfloat16 = spec.datatype.name == "BF16"
         dtype = self._torch.int16 if bfloat16 else self._torch.from_numpy(np.empty(0, first.dtype)).dtype
-        buffer = self._torch.empty(shape, dtype=dtype, pin_memory=True)
+        buffer = self._torch.empty(shape, dtype=dtype, pin_memory=self._pin)
         out = buffer.numpy().view(first.dtype)
         if len(requests) == 1:
             np.copyto(out, first)
@@ -196,22 +219,12 @@ class _Options:
         self.disable_cudnn = parameters.get("DISABLE_CUDNN", "").lower() in _TRUE
         self.special = self.disable_optimized_execution or self.disable_cudnn
         self.cache_cleaning = parameters.get("ENABLE_CACHE_CLEANING", "").lower() in _TRUE
-        self.intra_op_threads = _count(parameters, "INTRA_OP_THREAD_COUNT")
-        self.inter_op_threads = _count(parameters, "INTER_OP_THREAD_COUNT")
-        for key in _IGNORED:
-            if key in parameters:
-                _LOG.warning("model '%s': parameter %s is ignored", package.name, key)
+        self.intra_op_threads = read_integer(package.name, parameters, "INTRA_OP_THREAD_COUNT")
+        self.inter_op_threads = read_integer(package.name, parameters, "INTER_OP_THREAD_COUNT")
 
     def mode(self, torch: Any) -> Any:
         """Return what makes the context without gradients."""
         return torch.inference_mode if self.inference_mode else torch.no_grad
-
-
-def _count(parameters: dict[str, str], key: str) -> int:
-    text = parameters.get(key, "0")
-    if not text.isdecimal():
-        raise ModelLoadError(f"parameter '{key}' must be a number of threads, got '{text}'")
-    return int(text)
 
 
 def _set_threads(torch: Any, options: _Options, instance_count: int) -> None:
@@ -244,19 +257,22 @@ def _device(torch: Any, spec: InstanceSpec) -> Any:
     return torch.device("cuda", spec.device)
 
 
-def _load_module(torch: Any, package: ModelPackage, signature: Signature, device: Any) -> _Module:
-    names = tuple(signature.inputs)
+def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _Module:
+    config = package.config
+    made = [name for entry in config.batch_input for name in entry.target_name]
+    names = (*(tensor.name for tensor in config.input), *made)
     try:
-        if package.file_path.endswith(".pt2"):
+        if path.endswith(".pt2"):
             from torch._inductor import aoti_load_package
 
             index = device.index if device is not None and device.type == "cuda" else -1
-            call = aoti_load_package(package.file_path, device_index=index)
+            call = aoti_load_package(path, device_index=index)
             return _Module(call, torch_naming.arguments(names, ()))
-        _check_torchscript(package)
+        for fault in check_model_file(config, path, None):
+            raise ModelLoadError(fault.message)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit as a whole
-            module = torch.jit.load(package.file_path, map_location=device)
+            module = torch.jit.load(path, map_location=device)
     except ModelLoadError:
         raise
     except Exception as error:
@@ -270,23 +286,6 @@ def _load_module(torch: Any, package: ModelPackage, signature: Signature, device
     return _Module(
         module, torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True])
     )
-
-
-def _check_torchscript(package: ModelPackage) -> None:
-    """Refuse what is not TorchScript: a pickle runs whatever code its author put into it."""
-    entries: list[str] = []
-    if zipfile.is_zipfile(package.file_path):
-        with zipfile.ZipFile(package.file_path) as archive:
-            entries = archive.namelist()
-    if not any(entry.endswith("/constants.pkl") for entry in entries):
-        raise ModelLoadError(
-            f"'{_shown(package)}' is not TorchScript; pickled modules and state dicts are not loaded, save the model "
-            "with torch.jit.script(model).save(path)"
-        )
-
-
-def _shown(package: ModelPackage) -> str:
-    return os.path.relpath(package.file_path, os.path.dirname(package.model_path))
 
 
 def _first_words(error: Exception) -> str:

@@ -7,8 +7,10 @@ from time import monotonic_ns
 from typing import Any
 
 import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPolicy
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
+from deployments.backends.compute_capability import file_for
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
 from protocol.errors import Internal
@@ -33,22 +35,18 @@ class TensorRTBackend:
         import tensorrt
         import torch
 
-        shown = os.path.relpath(package.file_path, os.path.dirname(package.model_path))
-        if not os.path.isfile(package.file_path):
-            raise ModelLoadError(f"unable to find '{shown}' for model instance '{specs[0].name}'")
         if not torch.cuda.is_available() or any(spec.kind != "GPU" for spec in specs):
             raise ModelLoadError(f"model '{package.name}' is a TensorRT engine: every instance needs a GPU (KIND_GPU)")
         logger = tensorrt.Logger(tensorrt.Logger.WARNING)
         tensorrt.init_libnvinfer_plugins(logger, "")
-        signature = Signature.from_config(package.config)
         engines: dict[int, Any] = {}
         instances: list[ModelInstance] = []
         for spec in specs:
             with torch.cuda.device(spec.device):
                 if spec.device not in engines:
-                    engines[spec.device] = _engine(tensorrt, logger, package, shown)
+                    engines[spec.device] = _engine(tensorrt, logger, package, file_for(package, spec))
                 profile = _profile(package, spec, engines[spec.device])
-                instances.append(TensorRTInstance(tensorrt, torch, spec, signature, engines[spec.device], profile))
+                instances.append(TensorRTInstance(tensorrt, torch, spec, package.config, engines[spec.device], profile))
         return instances
 
 
@@ -56,14 +54,19 @@ class TensorRTInstance:
     """One execution context of an engine with its own stream."""
 
     def __init__(
-        self, tensorrt: Any, torch: Any, spec: InstanceSpec, signature: Signature, engine: Any, profile: int
+        self, tensorrt: Any, torch: Any, spec: InstanceSpec, config: ModelConfig, engine: Any, profile: int
     ) -> None:
+        signature = Signature.from_config(config)
+        policy = config.optimization
         self.name = spec.name
         self.may_run_inline = True
         self._torch = torch
         self._signature = signature
         self._device = torch.device("cuda", spec.device)
-        self._stream = torch.cuda.Stream(self._device)
+        high = policy.priority == ModelOptimizationPolicy.PRIORITY_MAX
+        self._stream = torch.cuda.Stream(self._device, priority=-1 if high else 0)
+        self._pin_inputs = bool(policy.input_pinned_memory.enable)
+        self._pin_outputs = bool(policy.output_pinned_memory.enable)
         self._engine = engine
         self._inputs, self._outputs = _bindings(tensorrt, torch, engine, signature)
         self._context = engine.create_execution_context()
@@ -108,7 +111,9 @@ class TensorRTInstance:
             raise Internal(f"TensorRT could not run model instance '{self.name}'")
         # every engine output needs an address, configured ones only are copied back
         copies = {
-            name: self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+            name: self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pin_outputs).copy_(
+                tensor, non_blocking=True
+            )
             for name, tensor in outputs.items()
             if name in self._signature.outputs
         }
@@ -124,7 +129,7 @@ class TensorRTInstance:
         first = requests[0].inputs[name]
         rows = sum(request.inputs[name].shape[0] for request in requests) if len(requests) > 1 else 0
         shape = (rows, *first.shape[1:]) if rows else first.shape
-        pinned = self._torch.empty(shape, dtype=dtype, pin_memory=True)
+        pinned = self._torch.empty(shape, dtype=dtype, pin_memory=self._pin_inputs)
         _gather(requests, name, _bits(self._torch, pinned), first)
         return pinned.to(self._device, non_blocking=True)
 
@@ -153,12 +158,13 @@ def _gather(requests: Sequence[InferRequest], name: str, out: Array, first: Arra
         concatenate(requests, name, out)
 
 
-def _engine(tensorrt: Any, logger: Any, package: ModelPackage, shown: str) -> Any:
+def _engine(tensorrt: Any, logger: Any, package: ModelPackage, path: str) -> Any:
     runtime = tensorrt.Runtime(logger)
     runtime.engine_host_code_allowed = False  # a version-compatible engine would bring host code of its own
-    with open(package.file_path, "rb") as file:
+    with open(path, "rb") as file:
         engine = runtime.deserialize_cuda_engine(file.read())
     if engine is None:
+        shown = os.path.relpath(path, os.path.dirname(package.model_path))
         raise ModelLoadError(
             f"'{shown}' cannot be loaded by TensorRT {tensorrt.__version__}: an engine runs on the version "
             "and the kind of GPU that it was built for; the log has TensorRT's own message"

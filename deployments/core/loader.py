@@ -22,7 +22,9 @@ from deployments.schedulers.fifo import FifoBatcher
 from deployments.schedulers.scheduler import Scheduler
 from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
+from repository_loader.loadability import check_loadable
 from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.parameters import ParameterError
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +61,12 @@ def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock |
     `clock` is needed by decoupled models only, whose responses it brings to the loop.
 
     Raises:
-        ModelLoadError: the backend is unknown or not installed, or the model does not load or fails its warm-up.
+        ModelLoadError: the configuration or the backend is not supported, or not installed, or the model does not
+            load or fails its warm-up.
     """
     started_ns = time.monotonic_ns()
+    for fault in check_loadable(package.config):
+        raise ModelLoadError(fault.message)
     signature = Signature.from_config(package.config)
     statistics = ModelStatistics()
     instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock)
@@ -85,18 +90,14 @@ def assemble(
     `step_signatures` holds the signatures of an ensemble's models by name.
 
     Raises:
-        ModelLoadError: the configuration asks for a scheduler that does not exist, or an ensemble does not fit.
+        ModelLoadError: an ensemble does not fit its models.
     """
     package, signature, statistics = prepared.package, prepared.signature, prepared.statistics
     if _is_ensemble(package):
         ensemble = EnsembleScheduler(package.config, step_signatures or {}, router, statistics, clock)
         return ModelVersion(package, signature, statistics, ensemble, None, clock)
     pool = InstancePool(prepared.instances, clock)
-    try:
-        scheduler = _scheduler(package, signature, pool, statistics, clock)
-    except BaseException:
-        _close(prepared.instances)
-        raise
+    scheduler = _scheduler(package, signature, pool, statistics, clock)
     return ModelVersion(package, signature, statistics, scheduler, pool, clock)
 
 
@@ -104,14 +105,11 @@ def _scheduler(
     package: ModelPackage, signature: Signature, pool: InstancePool, statistics: ModelStatistics, clock: Clock
 ) -> Scheduler:
     config = package.config
-    choice = config.WhichOneof("scheduling_choice")
-    if choice is None:
+    if not config.HasField("dynamic_batching"):
         return DefaultScheduler(pool, statistics, clock)
-    if choice == "dynamic_batching":
-        if needs_policies(config.dynamic_batching, config.max_batch_size):
-            return DynamicBatcher(config.dynamic_batching, signature, pool, statistics, clock)
-        return FifoBatcher(signature, pool, statistics, clock)
-    raise ModelLoadError(f"unable to load model '{package.name}', {choice} is not supported")
+    if needs_policies(config.dynamic_batching, config.max_batch_size):
+        return DynamicBatcher(config.dynamic_batching, signature, pool, statistics, clock)
+    return FifoBatcher(signature, pool, statistics, clock)
 
 
 def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None) -> list[ModelInstance]:
@@ -119,6 +117,8 @@ def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock:
         instances = _backend(package.config.backend, clock).load(package, specs)
     except ModelLoadError:
         raise
+    except ParameterError as error:  # of --backend-config
+        raise ModelLoadError(str(error)) from error
     except ImportError as error:
         raise _not_installed(package, error) from error
     except Exception as error:
@@ -129,12 +129,7 @@ def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock:
 
 def _backend(name: str, clock: Clock | None) -> Backend:
     """Return the one object that loads a backend's models for a core."""
-    where = traits_of(name).implementation
-    if not where:
-        raise ModelLoadError(
-            f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
-        )
-    module, _, kind = where.partition(":")
+    module, _, kind = traits_of(name).implementation.partition(":")
     return cast(Backend, getattr(importlib.import_module(module), kind)(clock))
 
 

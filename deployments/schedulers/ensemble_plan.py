@@ -10,6 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelEnsembling
 from deployments.backends.backend import ModelLoadError
 from protocol.infer import Array
 from protocol.signature import Signature, TensorSpec
+from repository_loader.ensemble_graph import decoupled_step
 
 _PLANS_KEPT = 64
 
@@ -164,9 +165,7 @@ def _check_models(name: str, steps: Sequence[ModelEnsembling.Step], step_signatu
         )
     for step in steps:
         if step_signatures[step.model_name].decoupled:
-            raise ModelLoadError(
-                f"ensemble '{name}' contains the decoupled model '{step.model_name}', which is not supported"
-            )
+            raise ModelLoadError(decoupled_step(name, step.model_name))
 
 
 def _sources(

@@ -160,14 +160,14 @@ def test_keeps_version_zero_where_it_exists(tmp_path: Path) -> None:
     assert model.config.ensemble_scheduling.step[0].model_version == 0
 
 
-def test_becomes_decoupled_with_its_steps(tmp_path: Path) -> None:
+def test_fails_with_a_decoupled_step(tmp_path: Path) -> None:
     decoupled = PLAIN + "model_transaction_policy { decoupled: true }"
     inner = ensemble(step("a", {"x": "X"}, {"y": "Y"}))
     outer = ensemble(step("inner", {"X": "X"}, {"Y": "Y"}))
     snapshot = load(tmp_path, {"a": decoupled}, {"a-outer": outer, "inner": inner})
-    for name in ("a-outer", "inner"):
-        config = snapshot.models[name].config
-        assert config is not None and config.model_transaction_policy.decoupled
+    reason = "ensemble 'inner' contains the decoupled model 'a', which is not supported"
+    assert snapshot.models["inner"].failure == reason
+    assert (snapshot.models["a-outer"].failure or "").endswith(reason)
 
 
 def test_finds_cycles_and_what_hangs_on_them(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
 
 
 @given(st.lists(WORDS, max_size=30).map(" ".join))
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_configuration_makes_a_model_or_a_failure(tmp_path: Path, text: str) -> None:
     root = write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f"{TENSORS} {text}"})
     model = load_repositories([root], LoaderOptions(), None).models["m"]
@@ -62,7 +62,7 @@ def test_any_configuration_makes_a_model_or_a_failure(tmp_path: Path, text: str)
 
 
 @given(st.integers(0, len(BATCHING_ONNX) - 1), st.integers(0, 255))
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_damage_to_an_onnx_file_is_one_kind_of_error(tmp_path: Path, index: int, byte: int) -> None:
     damaged = bytearray(BATCHING_ONNX)
     damaged[index] = byte

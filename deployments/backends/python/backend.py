@@ -45,8 +45,6 @@ class PythonBackend:
         signature = Signature.from_config(package.config)
         if signature.decoupled and self._clock is None:
             raise ModelLoadError(f"decoupled model '{package.name}' needs a core that brings responses to its loop")
-        if "EXECUTION_ENV_PATH" in package.config.parameters:
-            _LOG.warning("model '%s': EXECUTION_ENV_PATH is ignored, the model runs in this environment", package.name)
         instances: list[ModelInstance] = []
         try:
             instances.extend(self._load_instance(package, signature, spec) for spec in specs)

@@ -4,6 +4,7 @@ from onnx_models import CPU, io, load, package_of, request_of, run, write_model
 
 from deployments.backends.backend import ModelLoadError
 from deployments.backends.onnxruntime import OnnxRuntimeBackend
+from deployments.core import loader
 from protocol.errors import Internal, InvalidArgument
 from repository_loader.package import InstanceSpec
 
@@ -218,7 +219,7 @@ def test_configuration_that_differs_from_the_graph_is_refused(tmp_path, text, re
     if "optional" in text:
         path = write_model(path, ["Add X,I Y"], ["X:FLOAT:n,2", "I:FLOAT:2"], ["Y:FLOAT:n,2"], {"I": F([1, 1])})
     with pytest.raises(ModelLoadError) as caught:
-        load(path, text)
+        loader.prepare(package_of(path, text), CPU)
     assert caught.value.reason == reason
 
 
@@ -272,8 +273,14 @@ def test_session_is_set_up_as_configured(doubling):
 
 
 def test_kind_model_is_refused(doubling):
+    package = package_of(doubling, DOUBLING + "instance_group { kind: KIND_MODEL count: 1 }")
     with pytest.raises(ModelLoadError, match="KIND_MODEL is not supported by onnxruntime"):
-        load(doubling, DOUBLING, [InstanceSpec("m_0", "MODEL", 0)])
+        loader.prepare(package, [InstanceSpec("m_0", "MODEL", 0)])
+
+
+def test_value_of_backend_config_that_cannot_be_read_is_named(doubling):
+    with pytest.raises(ModelLoadError, match="'intra_op_thread_count' is not an integer: 'all'"):
+        loader.prepare(package_of(doubling, DOUBLING, {"intra_op_thread_count": "all"}), CPU)
 
 
 def test_gpu_that_is_not_there_never_becomes_the_cpu(doubling):

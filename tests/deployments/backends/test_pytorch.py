@@ -16,6 +16,7 @@ from deployments.backends.pytorch import PyTorchBackend
 from protocol.errors import Internal
 from protocol.infer import InferRequest
 from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.parameters import ParameterError
 
 torch = pytest.importorskip("torch")
 Tensor = torch.Tensor
@@ -48,6 +49,12 @@ class FromDict(torch.nn.Module):
 class Shout(torch.nn.Module):
     def forward(self, words: List[str]) -> List[str]:  # noqa: UP006
         return [word + "!" for word in words]
+
+
+class SumOfEach(torch.nn.Module):
+    def forward(self, values: Tensor, ends: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
+        sums = torch.stack([part.sum() for part in torch.tensor_split(values, ends[:-1].long())])
+        return sums.unsqueeze(1), values * 2
 
 
 class Fail(torch.nn.Module):
@@ -190,10 +197,29 @@ def test_parameters_change_no_result(load, key, value):
     assert run(instance, {"x": floats(1)}) == [{"y": [[2]]}]
 
 
+def test_ragged_requests_share_a_batch_and_are_cut_apart_again(load):
+    ragged = (
+        'max_batch_size: 8 batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" '
+        'data_type: TYPE_INT32 source_input: "values" } '
+        'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "doubled" source_input: "values" }'
+    )
+    inputs = [("values", "TYPE_FP32", "-1 allow_ragged_batch: true")]
+    (instance,) = load(SumOfEach(), inputs, [("sums", "TYPE_FP32", "1"), ("doubled", "TYPE_FP32", "-1")], more=ragged)
+    requests = [
+        InferRequest({"values": np.array([[1, 2, 3]], np.float32)}, 1, no_reply),
+        InferRequest({"values": np.array([[4]], np.float32)}, 1, no_reply, outputs=("sums",)),
+    ]
+    batch = Batch(requests, 2)
+    instance.execute(batch)
+    first, second = batch.results
+    assert first.outputs["sums"].tolist() == [[6]] and first.outputs["doubled"].tolist() == [[2, 4, 6]]
+    assert second.outputs["sums"].tolist() == [[4]] and set(second.outputs) == {"sums"}
+
+
 def test_thread_counts_are_set(load):
     load(Double(), fp32("x"), fp32("y"), more='parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "3" } }')
     assert torch.get_num_threads() == 3
-    with pytest.raises(ModelLoadError, match="'INTRA_OP_THREAD_COUNT' must be a number of threads, got 'all'"):
+    with pytest.raises(ParameterError, match="'INTRA_OP_THREAD_COUNT' is not an integer: 'all'"):
         load(None, [], [], more='parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "all" } }')
 
 

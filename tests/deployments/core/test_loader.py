@@ -110,9 +110,9 @@ def test_configuration_chooses_the_scheduler(text, kind):
 
 def test_unknown_backend_is_told_in_tritons_words():
     with pytest.raises(ModelLoadError) as caught:
-        loader.prepare(package_of('backend: "dali"'), SPECS)
+        loader.prepare(package_of('backend: "mine"'), SPECS)
     assert caught.value.reason == (
-        "unable to find backend library for backend 'dali', try specifying runtime on the model configuration."
+        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration."
     )
 
 

@@ -1,0 +1,46 @@
+"""What a configuration sets that has no effect here, or cannot be had: `field_rules` applied to one model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.field_rules import ENSEMBLE, FIELDS, FieldRule, Verdict
+from repository_loader.findings import Fault
+from repository_loader.model_files import is_ensemble
+
+
+def ignored_fields(config: ModelConfig) -> Iterator[Fault]:
+    """Yield a sentence for each field that has no effect; for a configuration before defaults were filled in."""
+    for rule, path in _judged(config, "warning"):
+        yield Fault(path, f"'{path}' of model '{config.name}' has no effect: {rule.because}")
+    for index, group in enumerate(config.instance_group):
+        if config.backend == "tensorrt" and len(group.profile) > 1:
+            path = f"instance_group[{index}].profile[1]"
+            yield Fault(path, f"'{path}' of model '{config.name}' has no effect: instances use the first profile only")
+
+
+def refused_fields(config: ModelConfig) -> Iterator[Fault]:
+    """Yield a fault for each field without which Eagleray could load the model."""
+    for rule, path in _judged(config, "refused"):
+        yield Fault(path, f"unable to load model '{config.name}', '{path}' is not supported: {rule.because}")
+
+
+def _judged(config: ModelConfig, verdict: Verdict) -> Iterator[tuple[FieldRule, str]]:
+    column = ENSEMBLE if is_ensemble(config) else config.backend
+    for rule, path, value in _set_fields(config, "", ""):
+        if rule.verdict(column) == verdict and not (rule.harmless and rule.harmless(config, value)):
+            yield rule, path
+
+
+def _set_fields(message: Any, pattern: str, prefix: str) -> Iterator[tuple[FieldRule, str, Any]]:
+    for field, value in message.ListFields():
+        rule = FIELDS.get(pattern + field.name)
+        path = prefix + field.name
+        if rule is not None:
+            yield rule, path, value
+        elif not field.is_repeated:
+            yield from _set_fields(value, f"{pattern}{field.name}.", f"{path}.")
+        else:
+            for index, item in enumerate(value):
+                yield from _set_fields(item, f"{pattern}{field.name}.", f"{path}[{index}].")

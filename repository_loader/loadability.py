@@ -1,0 +1,112 @@
+"""Whether a complete configuration can be loaded here: one answer for `validate`, the plan and the loader."""
+
+import os
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from repository_loader.backend_traits import traits_of
+from repository_loader.field_check import refused_fields
+from repository_loader.findings import Fault
+from repository_loader.model_files import is_ensemble
+from repository_loader.onnx_graph import OnnxGraph
+from repository_loader.onnx_signature import check_signature
+from repository_loader.parameters import unreadable_parameters
+
+_ACCELERATORS = {"gpu": ("tensorrt", "cuda", "gpu_io"), "cpu": ("openvino",)}
+
+
+def check_loadable(config: ModelConfig) -> Iterator[Fault]:
+    """Yield what keeps any file from being loaded with this configuration, which has its defaults filled in."""
+    if not is_ensemble(config):
+        backend = traits_of(config.backend)
+        if not backend.implementation:
+            yield Fault("backend", _no_backend(config, backend.instead))
+            return
+    yield from refused_fields(config)
+    yield from unreadable_parameters(config)
+    if not is_ensemble(config):
+        yield from _check_kinds(config)
+        yield from _check_accelerators(config)
+
+
+def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | None) -> Iterator[Fault]:
+    """Yield what is wrong with a model file that is there; `graph` is what is in it if it is ONNX."""
+    field = "default_model_filename"
+    if config.backend == "python" and not file_path.endswith(".py"):
+        shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
+        yield Fault(field, f"the model name in 'default_model_filename' must end with '.py', got '{shown}'")
+    elif config.backend == "pytorch" and os.path.exists(file_path) and not _is_torch_archive(file_path):
+        shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
+        yield Fault(
+            field,
+            f"'{shown}' is not TorchScript; pickled modules and state dicts are not loaded, save the model "
+            "with torch.jit.script(model).save(path)",
+        )
+    elif graph is not None:
+        yield from check_signature(config, graph)
+
+
+def missing_packages(config: ModelConfig) -> Iterator[Fault]:
+    """Yield a sentence for each package that the backend needs and this Python does not have; imports none."""
+    for name, package in traits_of(config.backend).requires.items():
+        if find_spec(name) is None:
+            yield Fault(
+                "backend",
+                f"backend '{config.backend}' of model '{config.name}' needs '{name}', which is not installed here; "
+                f"install it with: pip install '{package}'",
+            )
+
+
+def _no_backend(config: ModelConfig, instead: str) -> str:
+    if instead:
+        return f"unable to load model '{config.name}', backend '{config.backend}' is not supported: {instead}"
+    return (
+        f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
+        "configuration."
+    )
+
+
+def _check_kinds(config: ModelConfig) -> Iterator[Fault]:
+    kinds = traits_of(config.backend).kinds
+    active = [(index, group) for index, group in enumerate(config.instance_group) if not group.passive]
+    if config.instance_group and not active:
+        yield Fault("instance_group", f"model '{config.name}' has no instance group that is not passive")
+    for index, group in active:
+        kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+        if kind == "AUTO" or kind in kinds:
+            continue
+        path = f"instance_group[{index}].kind"
+        if traits_of(config.backend).needs_gpu:
+            yield Fault(
+                path,
+                f"unable to load model '{config.name}', backend '{config.backend}' needs a GPU and instance group "
+                f"{group.name} is on KIND_{kind}",
+            )
+        else:
+            yield Fault(path, f"unable to load model '{config.name}', KIND_{kind} is not supported by {config.backend}")
+
+
+def _check_accelerators(config: ModelConfig) -> Iterator[Fault]:
+    if config.backend != "onnxruntime":
+        return
+    for kind, known in _ACCELERATORS.items():
+        field = f"{kind}_execution_accelerator"
+        for index, accelerator in enumerate(getattr(config.optimization.execution_accelerators, field)):
+            if accelerator.name not in known:
+                yield Fault(
+                    f"optimization.execution_accelerators.{field}[{index}].name",
+                    f"unknown Execution Accelerator '{accelerator.name}' is requested",
+                )
+
+
+def _is_torch_archive(path: str) -> bool:
+    """Whether a file is TorchScript, or an AOTInductor package: a pickle would run whatever its author put into it."""
+    if not zipfile.is_zipfile(path):
+        return path.endswith(".pt2")  # which PyTorch refuses in its own words
+    if path.endswith(".pt2"):
+        return True
+    with zipfile.ZipFile(path) as archive:
+        return any(entry.endswith("/constants.pkl") for entry in archive.namelist())

@@ -1,0 +1,135 @@
+"""Whether an ONNX graph is what its model configuration says, with Triton's words where it is not.
+
+The graph is what the file says, or what a session of ONNX Runtime does, which has also worked out shapes that the file
+leaves open.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
+
+from repository_loader.findings import Fault
+from repository_loader.onnx_graph import DATA_TYPES, GraphTensor, OnnxGraph
+
+_KNOWN_TYPES = frozenset(DATA_TYPES.values())
+
+
+def check_signature(config: ModelConfig, graph: OnnxGraph) -> Iterator[Fault]:
+    """Compare counts, names, datatypes and shapes; yields the differences, the gravest first."""
+    allowed = {tensor.name: tensor for tensor in (*graph.inputs, *graph.optional_inputs)}
+    outputs = {tensor.name: tensor for tensor in graph.outputs}
+    extra = _extra_inputs(config)
+    expected = sum(not tensor.optional for tensor in config.input) + len(extra)
+    if expected != len(graph.inputs):
+        yield Fault(
+            "input",
+            f"unable to load model '{config.name}', configuration expects {expected} inputs, "
+            f"model provides {len(graph.inputs)}",
+        )
+        return
+    for name in extra:
+        if name not in allowed:
+            yield _unexpected("", "input", name, sorted(allowed))
+    for index, tensor in enumerate(config.input):
+        path = f"input[{index}]"
+        if tensor.name not in allowed:
+            yield _unexpected(f"{path}.name", "input", tensor.name, sorted(allowed))
+        elif tensor.optional and config.max_batch_size:
+            yield Fault(
+                f"{path}.optional",
+                f"unable to load model '{config.name}', optional input '{tensor.name}' is not supported for models "
+                "that support batching",
+            )
+        else:
+            yield from _check_tensor(config, "input", path, tensor, allowed[tensor.name])
+    for index, output in enumerate(config.output):
+        path = f"output[{index}]"
+        if output.name not in outputs:
+            yield _unexpected(f"{path}.name", "output", output.name, sorted(outputs))
+        else:
+            yield from _check_tensor(config, "output", path, output, outputs[output.name])
+
+
+def _extra_inputs(config: ModelConfig) -> list[str]:
+    """Return the inputs that the server makes: of ragged batches, sequence controls and implicit states."""
+    sequence = config.sequence_batching
+    return [
+        *(name for batch_input in config.batch_input for name in batch_input.target_name),
+        *(control.name for control in sequence.control_input),
+        *(state.input_name for state in sequence.state),
+    ]
+
+
+def _unexpected(path: str, kind: str, name: str, allowed: Sequence[str]) -> Fault:
+    return Fault(path, f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}")
+
+
+def _check_tensor(
+    config: ModelConfig, kind: str, path: str, tensor: ModelInput | ModelOutput, node: GraphTensor
+) -> Iterator[Fault]:
+    if node.data_type not in _KNOWN_TYPES:
+        yield Fault(
+            path,
+            f"unable to load model '{config.name}', unsupported datatype '{node.data_type}' for {kind} '{tensor.name}'",
+        )
+        return
+    configured = DataType.Name(tensor.data_type)
+    if configured != node.data_type:
+        yield Fault(
+            f"{path}.data_type",
+            f"unable to load model '{config.name}', configuration expects datatype {configured} for {kind} "
+            f"'{tensor.name}', model provides {node.data_type}",
+        )
+    if not node.has_shape:
+        return
+    reshaped = tensor.HasField("reshape")
+    dims = tuple(tensor.reshape.shape if reshaped else tensor.dims)
+    if isinstance(tensor, ModelInput) and tensor.allow_ragged_batch and config.max_batch_size:
+        text = _ragged_fault(config, tensor.name, node.dims)
+    elif any(tensor.name in output.target_name for output in config.batch_output):
+        text = None
+    else:
+        text = _shape_fault(config, tensor.name, node.dims, dims)
+    if text is not None:
+        yield Fault(f"{path}.{'reshape' if reshaped else 'dims'}", text)
+
+
+def _ragged_fault(config: ModelConfig, name: str, shape: Sequence[int]) -> str | None:
+    if tuple(shape) == (-1,):
+        return None
+    return (
+        f"unable to load model '{config.name}', the model expects a ragged input '{name}' to have shape [-1], "
+        f"but it has shape {_show(shape)}"
+    )
+
+
+def _shape_fault(config: ModelConfig, name: str, shape: Sequence[int], dims: Sequence[int]) -> str | None:
+    where = f"model '{config.name}', tensor '{name}': "
+    if not config.max_batch_size:
+        if _agree(shape, dims) or (not shape and tuple(dims) == (1,)):  # a graph's scalar is configured as [1]
+            return None
+        return (
+            f"{where}the model expects {len(shape)} dimensions (shape {_show(shape)}) but the model configuration "
+            f"specifies {len(dims)} dimensions (shape {_show(dims)})"
+        )
+    if not shape or shape[0] != -1:
+        return (
+            f"{where}for the model to support batching the shape should have at least 1 dimension and the first "
+            f"dimension must be -1; but shape expected by the model is {_show(shape)}"
+        )
+    complete = [-1, *dims]
+    if _agree(shape, complete):
+        return None
+    return (
+        f"{where}the model expects {len(shape)} dimensions (shape {_show(shape)}) but the model configuration "
+        f"specifies {len(complete)} dimensions (an initial batch dimension because max_batch_size > 0 followed by "
+        f"the explicit tensor shape, making complete shape {_show(complete)})"
+    )
+
+
+def _agree(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    return len(shape) == len(dims) and all(a == b or -1 in (a, b) for a, b in zip(shape, dims, strict=True))
+
+
+def _show(dims: Sequence[int]) -> str:
+    return f"[{','.join(map(str, dims))}]"

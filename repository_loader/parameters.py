@@ -1,0 +1,161 @@
+"""The keys of `parameters` that Eagleray knows: what each is for, and whether its value can be read.
+
+Source: the backends' own pages; `eagleray.*` is Eagleray's own and read by `overrides`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.findings import Fault
+from repository_loader.model_files import is_ensemble
+from repository_loader.overrides import OVERRIDES, PREFIX
+
+Kind = Literal["text", "integer", "boolean"]
+
+_TRUE, _FALSE = ("true", "1"), ("false", "0")
+_PYTHON = "python"
+
+
+class ParameterError(Exception):
+    """A value cannot be read; the message names key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One key; `because` says why it has no effect, "" when it has one, and `harmless` lists values that say so too."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    because: str = ""
+    harmless: tuple[str, ...] = ()
+
+
+_FUSERS = "the executor and fuser of this PyTorch are not switched"
+
+EVERY_BACKEND: tuple[Parameter, ...] = (
+    Parameter(
+        "TRITON_BATCH_STRATEGY_PATH",
+        "text",
+        "library that decides which requests form a batch",
+        "batches form as `dynamic_batching` says, no library is loaded",
+    ),
+)
+PARAMETERS: dict[str, tuple[Parameter, ...]] = {
+    "onnxruntime": (
+        Parameter("intra_op_thread_count", "integer", "threads within an operator"),
+        Parameter("inter_op_thread_count", "integer", "threads for operators side by side"),
+        Parameter("execution_mode", "integer", "0: operators one by one, 1: side by side"),
+        Parameter("enable_mem_arena", "boolean", "whether memory is kept in an arena"),
+        Parameter("enable_mem_pattern", "boolean", "whether memory is laid out ahead"),
+        Parameter("memory.enable_memory_arena_shrinkage", "text", "arenas to shrink after a run, as `cpu:0;gpu:0`"),
+        Parameter("session.use_device_allocator_for_initializers", "boolean", "whether weights stay out of the arena"),
+        Parameter("session.intra_op.allow_spinning", "boolean", "whether threads spin while they wait (default: no)"),
+        Parameter("cudnn_conv_algo_search", "text", "0: exhaustive, 1: heuristic, 2: default"),
+        Parameter("gpu_mem_limit", "text", "bytes of GPU memory"),
+        Parameter("arena_extend_strategy", "text", "0: next power of two, 1: same as requested"),
+        Parameter("do_copy_in_default_stream", "text", "whether copies use the default stream"),
+    ),
+    "pytorch": (
+        Parameter("INFERENCE_MODE", "text", "inference mode (default) or only no gradients"),
+        Parameter("INTRA_OP_THREAD_COUNT", "integer", "threads within an operator"),
+        Parameter("INTER_OP_THREAD_COUNT", "integer", "threads for operators side by side; once for each process"),
+        Parameter("DISABLE_OPTIMIZED_EXECUTION", "text", "whether graphs run as they are"),
+        Parameter("DISABLE_CUDNN", "text", "whether cuDNN is left out"),
+        Parameter("ENABLE_CACHE_CLEANING", "text", "whether free GPU memory goes back after each run"),
+        Parameter(
+            "ENABLE_WEIGHT_SHARING", "text", "", "instances on one device always share their weights", ("true", "True")
+        ),
+        Parameter("ENABLE_JIT_EXECUTOR", "text", "", _FUSERS),
+        Parameter("ENABLE_JIT_PROFILING", "text", "", _FUSERS),
+        Parameter("ENABLE_TENSOR_FUSER", "text", "", _FUSERS),
+        Parameter("ENABLE_NVFUSER", "text", "", _FUSERS),
+    ),
+    "tensorrt": (),
+    _PYTHON: (
+        Parameter(
+            "EXECUTION_ENV_PATH", "text", "environment of the model", "the model runs in the environment of Eagleray"
+        ),
+        Parameter(
+            "FORCE_CPU_ONLY_INPUT_TENSORS",
+            "text",
+            "whether inputs are in CPU memory",
+            "inputs are always in CPU memory",
+            ("yes", ""),
+        ),
+    ),
+}
+"""The keys by backend; any other key of a Python model is for the model itself."""
+
+
+_NAMES = frozenset(parameter.name for parameters in PARAMETERS.values() for parameter in parameters)
+
+
+def ignored_parameters(config: ModelConfig) -> Iterator[Fault]:
+    """Yield a sentence for each key that has no effect."""
+    for key, value in sorted(config.parameters.items()):
+        because = _why_ignored(config, key, value.string_value)
+        if because:
+            yield Fault(f'parameters["{key}"]', f"parameter '{key}' of model '{config.name}' has no effect: {because}")
+
+
+def unreadable_parameters(config: ModelConfig) -> Iterator[Fault]:
+    """Yield a fault for each key whose value is not of its kind."""
+    values = {key: value.string_value for key, value in config.parameters.items()}
+    for parameter in PARAMETERS.get(config.backend, ()):
+        try:
+            if parameter.kind == "integer":
+                read_integer(config.name, values, parameter.name)
+            elif parameter.kind == "boolean":
+                read_boolean(config.name, values, parameter.name, default=False)
+        except ParameterError as error:
+            yield Fault(f'parameters["{parameter.name}"]', str(error))
+
+
+def read_integer(model: str, values: Mapping[str, str], name: str) -> int:
+    """Return a number, 0 when there is none.
+
+    Raises:
+        ParameterError: it is no integer.
+    """
+    assert name in _NAMES, f"{name} is missing in PARAMETERS"
+    value = values.get(name, "")
+    try:
+        return int(value) if value else 0
+    except ValueError:
+        raise ParameterError(f"unable to load model '{model}', '{name}' is not an integer: '{value}'") from None
+
+
+def read_boolean(model: str, values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Return a truth value; true, false, 1 and 0 in any case.
+
+    Raises:
+        ParameterError: it is none of them.
+    """
+    assert name in _NAMES, f"{name} is missing in PARAMETERS"
+    value = values.get(name, "").lower()
+    if value in _TRUE or value in _FALSE:
+        return value in _TRUE
+    if value:
+        raise ParameterError(f"unable to load model '{model}', '{name}' is not a boolean: '{values[name]}'")
+    return default
+
+
+def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
+    """Return why a key has no effect, "" when it has one."""
+    if key.startswith(PREFIX):
+        name = key.removeprefix(PREFIX)
+        if name in OVERRIDES:
+            return ""
+        close = get_close_matches(name, OVERRIDES, 1)
+        return "Eagleray has no such parameter" + (f"; did you mean '{PREFIX}{close[0]}'?" if close else "")
+    for parameter in (*EVERY_BACKEND, *PARAMETERS.get(config.backend, ())):
+        if parameter.name == key:
+            return "" if value in parameter.harmless else parameter.because
+    if config.backend == _PYTHON:
+        return ""
+    return "an ensemble has no parameters" if is_ensemble(config) else f"backend '{config.backend}' does not know it"

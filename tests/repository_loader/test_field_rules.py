@@ -1,0 +1,337 @@
+"""Each field that has no effect, or that keeps a model from being loaded: a configuration, and what is said of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.configuration_page import page
+from repository_loader.field_check import ignored_fields, refused_fields
+from repository_loader.field_rules import COLUMNS, FIELDS
+from repository_loader.parameters import ignored_parameters
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+IGNORED: dict[str, tuple[str, str, str, str]] = {
+    "runtime": (
+        "ensemble",
+        'runtime: "x.so"',
+        "runtime",
+        "backends are part of Eagleray and no library is loaded; a `model.py` is of backend 'python'",
+    ),
+    "input.optional": (
+        "tensorrt",
+        "input { optional: true }",
+        "input[0].optional",
+        "an engine needs every input, a request without it fails",
+    ),
+    "batch_input": (
+        "python",
+        'batch_input { source_input: "X" }',
+        "batch_input",
+        "only backends that join requests to one batch use it",
+    ),
+    "batch_output": (
+        "ensemble",
+        'batch_output { source_input: "X" }',
+        "batch_output",
+        "only backends that join requests to one batch use it",
+    ),
+    "optimization.graph": (
+        "pytorch",
+        "optimization { graph { level: 1 } }",
+        "optimization.graph",
+        "only ONNX Runtime optimizes graphs when it loads them",
+    ),
+    "optimization.priority": (
+        "onnxruntime",
+        "optimization { priority: PRIORITY_MAX }",
+        "optimization.priority",
+        "the backend makes its CUDA streams itself",
+    ),
+    "optimization.cuda": (
+        "tensorrt",
+        "optimization { cuda { graphs: true } }",
+        "optimization.cuda",
+        "CUDA graphs, busy waiting and streams for copies are not used",
+    ),
+    "optimization.execution_accelerators.gpu_execution_accelerator": (
+        "pytorch",
+        'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }',
+        "optimization.execution_accelerators.gpu_execution_accelerator",
+        "only ONNX Runtime has execution accelerators",
+    ),
+    "optimization.execution_accelerators.cpu_execution_accelerator": (
+        "python",
+        'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }',
+        "optimization.execution_accelerators.cpu_execution_accelerator",
+        "only ONNX Runtime has execution accelerators",
+    ),
+    "optimization.input_pinned_memory": (
+        "onnxruntime",
+        "optimization { input_pinned_memory { enable: true } }",
+        "optimization.input_pinned_memory",
+        "the backend moves tensors itself and never from pinned memory",
+    ),
+    "optimization.output_pinned_memory": (
+        "pytorch",
+        "optimization { output_pinned_memory { enable: true } }",
+        "optimization.output_pinned_memory",
+        "the backend moves tensors itself and never from pinned memory",
+    ),
+    "optimization.gather_kernel_buffer_threshold": (
+        "tensorrt",
+        "optimization { gather_kernel_buffer_threshold: 9 }",
+        "optimization.gather_kernel_buffer_threshold",
+        "inputs are joined on the CPU, not by a kernel",
+    ),
+    "optimization.eager_batching": (
+        "tensorrt",
+        "optimization { eager_batching: true }",
+        "optimization.eager_batching",
+        "a batch is joined when an instance is free for it",
+    ),
+    "ensemble_scheduling.step.model_namespace": (
+        "ensemble",
+        'ensemble_scheduling { step { model_name: "a" } step { model_namespace: "n" } }',
+        "ensemble_scheduling.step[1].model_namespace",
+        "model names are unique, the model is found by its name alone",
+    ),
+    "ensemble_scheduling.max_inflight_requests": (
+        "ensemble",
+        "ensemble_scheduling { max_inflight_requests: 3 }",
+        "ensemble_scheduling.max_inflight_requests",
+        "requests to a step are bounded by the queue of its model",
+    ),
+    "instance_group.rate_limiter": (
+        "onnxruntime",
+        "instance_group { } instance_group { rate_limiter { priority: 2 } }",
+        "instance_group[1].rate_limiter",
+        "an instance runs whenever it is free, as with Triton's default --rate-limit=off",
+    ),
+    "instance_group.secondary_devices": (
+        "tensorrt",
+        "instance_group { secondary_devices { device_id: 1 } }",
+        "instance_group[0].secondary_devices",
+        "deep learning accelerators are not used",
+    ),
+    "instance_group.host_policy": (
+        "python",
+        'instance_group { host_policy: "numa_0" }',
+        "instance_group[0].host_policy",
+        "threads and memory are not bound to cores or NUMA nodes",
+    ),
+    "default_model_filename": (
+        "ensemble",
+        'default_model_filename: "model.py"',
+        "default_model_filename",
+        "an ensemble opens no file",
+    ),
+    "cc_model_filenames": (
+        "python",
+        'cc_model_filenames { key: "7.5" value: "other.py" }',
+        "cc_model_filenames",
+        "the same is run on every device",
+    ),
+    "metric_tags": (
+        "python",
+        'metric_tags { key: "team" value: "a" }',
+        "metric_tags",
+        "metrics are labelled with model and version only",
+    ),
+    "model_operations": (
+        "pytorch",
+        'model_operations { op_library_filename: "ops.so" }',
+        "model_operations",
+        "only ONNX Runtime loads libraries of operators",
+    ),
+    "response_cache.enable": (
+        "onnxruntime",
+        "response_cache { enable: true }",
+        "response_cache.enable",
+        "there is no response cache, every request is executed",
+    ),
+    "model_metrics": (
+        "onnxruntime",
+        'model_metrics { metric_control { metric_identifier { family: "f" } } }',
+        "model_metrics",
+        "there are no histograms to configure",
+    ),
+}
+
+REFUSED: dict[str, tuple[str, str, str, str]] = {
+    "runtime": (
+        "pytorch",
+        'runtime: "model.py"',
+        "runtime",
+        "backends are part of Eagleray and no library is loaded; a `model.py` is of backend 'python'",
+    ),
+    "input.is_shape_tensor": (
+        "tensorrt",
+        "input { is_shape_tensor: true }",
+        "input[0].is_shape_tensor",
+        "shape tensors are not offered",
+    ),
+    "input.is_non_linear_format_io": (
+        "tensorrt",
+        "input { is_non_linear_format_io: true }",
+        "input[0].is_non_linear_format_io",
+        "engines with non-linear formats are not offered",
+    ),
+    "output.is_shape_tensor": (
+        "tensorrt",
+        "output { is_shape_tensor: true }",
+        "output[0].is_shape_tensor",
+        "shape tensors are not offered",
+    ),
+    "output.is_non_linear_format_io": (
+        "tensorrt",
+        "output { is_non_linear_format_io: true }",
+        "output[0].is_non_linear_format_io",
+        "engines with non-linear formats are not offered",
+    ),
+    "input.allow_ragged_batch": (
+        "tensorrt",
+        "input { allow_ragged_batch: true }",
+        "input[0].allow_ragged_batch",
+        "engines are given no ragged batches",
+    ),
+    "batch_input": (
+        "tensorrt",
+        'batch_input { source_input: "X" }',
+        "batch_input",
+        "only backends that join requests to one batch use it",
+    ),
+    "batch_output": (
+        "tensorrt",
+        'batch_output { source_input: "X" }',
+        "batch_output",
+        "only backends that join requests to one batch use it",
+    ),
+    "sequence_batching": ("python", "sequence_batching { }", "sequence_batching", "sequences are not batched yet"),
+}
+"""Where Eagleray refuses what Triton has; what Triton refuses too is among the rules of `test_validation`."""
+
+
+def config(column: str, text: str) -> ModelConfig:
+    kind = 'platform: "ensemble"' if column == "ensemble" else f'backend: "{column}"'
+    return text_format.Parse(f'name: "m" {kind} {text}', ModelConfig())
+
+
+@pytest.mark.parametrize(("column", "text", "field", "because"), IGNORED.values(), ids=IGNORED)
+def test_a_field_without_effect_is_warned_of(column: str, text: str, field: str, because: str) -> None:
+    (fault,) = ignored_fields(config(column, text))
+    assert (fault.field, fault.message) == (field, f"'{field}' of model 'm' has no effect: {because}")
+
+
+@pytest.mark.parametrize(("column", "text", "field", "because"), REFUSED.values(), ids=REFUSED)
+def test_a_field_that_cannot_be_had_is_refused(column: str, text: str, field: str, because: str) -> None:
+    (fault,) = refused_fields(config(column, text))
+    assert (fault.field, fault.message) == (field, f"unable to load model 'm', '{field}' is not supported: {because}")
+
+
+def test_these_tables_have_every_field_that_may_be_warned_of_or_refused_here() -> None:
+    assert set(IGNORED) == {path for path, rule in FIELDS.items() if rule.warned}
+    assert set(REFUSED) <= {path for path, rule in FIELDS.items() if rule.refused and rule.because}
+
+
+HARMLESS = {
+    "the default runtime": ("pytorch", 'runtime: "libtriton_pytorch.so"'),
+    "no pinned memory": ("onnxruntime", "optimization { input_pinned_memory { } output_pinned_memory { } }"),
+    "no cache": ("onnxruntime", "response_cache { enable: false }"),
+    "one profile": ("tensorrt", 'instance_group { profile: "1" }'),
+}
+
+
+@pytest.mark.parametrize(("column", "text"), HARMLESS.values(), ids=HARMLESS)
+def test_nothing_is_said_of_what_is_done_anyway(column: str, text: str) -> None:
+    assert [*ignored_fields(config(column, text)), *refused_fields(config(column, text))] == []
+
+
+def test_profiles_beyond_the_first_are_warned_of() -> None:
+    (fault,) = ignored_fields(config("tensorrt", 'instance_group { profile: [ "1", "2", "3" ] }'))
+    assert fault.field == "instance_group[0].profile[1]"
+    assert fault.message.endswith("has no effect: instances use the first profile only")
+
+
+def test_every_field_of_the_message_has_a_row() -> None:
+    assert [path for path in _paths(ModelConfig.DESCRIPTOR, "") if path not in FIELDS] == []
+
+
+def test_every_row_is_a_field_of_the_message() -> None:
+    assert FIELDS.keys() <= set(_paths(ModelConfig.DESCRIPTOR, ""))
+
+
+@pytest.mark.parametrize("rule", FIELDS.values(), ids=FIELDS)
+def test_every_row_says_what_happens(rule: Any) -> None:
+    verdicts = {rule.verdict(column) for column in COLUMNS}
+    assert bool(rule.meaning) == ("yes" in verdicts) or rule.harmless
+    assert rule.because or "warning" not in verdicts
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run: python -m repository_loader.configuration_page > docs/configuration.md"
+
+
+PARAMETERS = {
+    "batch strategy": (
+        "pytorch",
+        "TRITON_BATCH_STRATEGY_PATH",
+        "a.so",
+        "batches form as `dynamic_batching` says, no library is loaded",
+    ),
+    "unknown to the backend": ("onnxruntime", "colour", "red", "backend 'onnxruntime' does not know it"),
+    "ensemble": ("ensemble", "colour", "red", "an ensemble has no parameters"),
+    "environment": (
+        "python",
+        "EXECUTION_ENV_PATH",
+        "env.tar.gz",
+        "the model runs in the environment of Eagleray",
+    ),
+    "inputs on the GPU": ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "no", "inputs are always in CPU memory"),
+    "fuser": ("pytorch", "ENABLE_NVFUSER", "true", "the executor and fuser of this PyTorch are not switched"),
+    "misspelt": (
+        "python",
+        "eagleray.replica",
+        "2",
+        "Eagleray has no such parameter; did you mean 'eagleray.replicas'?",
+    ),
+    "unknown": ("python", "eagleray.zzz", "2", "Eagleray has no such parameter"),
+}
+
+
+def _with(column: str, key: str, value: str) -> ModelConfig:
+    return config(column, f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')
+
+
+@pytest.mark.parametrize(("column", "key", "value", "because"), PARAMETERS.values(), ids=PARAMETERS)
+def test_a_parameter_without_effect_is_warned_of(column: str, key: str, value: str, because: str) -> None:
+    (fault,) = ignored_parameters(_with(column, key, value))
+    assert fault.field == f'parameters["{key}"]'
+    assert fault.message == f"parameter '{key}' of model 'm' has no effect: {because}"
+
+
+@pytest.mark.parametrize(
+    ("column", "key", "value"),
+    [
+        ("python", "colour", "red"),
+        ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "yes"),
+        ("ensemble", "eagleray.placement", "packed"),
+        ("onnxruntime", "intra_op_thread_count", "2"),
+    ],
+)
+def test_nothing_is_said_of_a_parameter_that_is_read(column: str, key: str, value: str) -> None:
+    assert list(ignored_parameters(_with(column, key, value))) == []
+
+
+def _paths(descriptor: Any, prefix: str) -> Iterator[str]:
+    """Yield the rows' paths, and those of fields that no row speaks for."""
+    for field in descriptor.fields:
+        path = prefix + field.name
+        if path in FIELDS or field.message_type is None:
+            yield path
+        else:
+            yield from _paths(field.message_type, f"{path}.")

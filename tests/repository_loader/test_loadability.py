@@ -1,0 +1,157 @@
+"""What loading would refuse is refused when the repository is read, at its place in the text."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from repository_loader.repository import LoaderOptions, load_repositories
+from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, write
+
+STEP = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+FLAT = 'input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "Y" data_type: TYPE_FP32 dims: 4 }'
+
+REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
+    "unknown backend": (
+        {"m/1/model.mine": b"", "m/config.pbtxt": f'\nbackend: "mine" {FLAT}'},
+        "2:1",
+        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration.",
+    ),
+    "openvino": (
+        {"m/1/model.xml": b"", "m/config.pbtxt": FLAT},
+        "1:1",
+        "unable to load model 'm', backend 'openvino' is not supported: convert the model to ONNX",
+    ),
+    "tensorflow": (
+        {"m/1/model.savedmodel": None, "m/config.pbtxt": f'\n\n  platform: "tensorflow_savedmodel" {FLAT}'},
+        "1:1",
+        "unable to load model 'm', backend 'tensorflow' is not supported: convert the model to ONNX (tf2onnx)",
+    ),
+    "sequences": (
+        {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'backend: "python" {FLAT}\n sequence_batching {{ }}'},
+        "2:2",
+        "unable to load model 'm', 'sequence_batching' is not supported: sequences are not batched yet",
+    ),
+    "runtime": (
+        {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'platform: "pytorch_libtorch" {FLAT}\nruntime: "model.py"'},
+        "2:1",
+        "unable to load model 'm', 'runtime' is not supported: backends are part of Eagleray and no library is loaded; "
+        "a `model.py` is of backend 'python'",
+    ),
+    "engine without a GPU": (
+        {"m/1/model.plan": b"x", "m/config.pbtxt": f'{FLAT}\ninstance_group {{ name: "g" }}'},
+        "2:1",
+        "unable to load model 'm', backend 'tensorrt' needs a GPU and instance group g is on KIND_CPU",
+    ),
+    "KIND_MODEL": (
+        {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": "instance_group {\n kind: KIND_MODEL }"},
+        "2:2",
+        "unable to load model 'm', KIND_MODEL is not supported by onnxruntime",
+    ),
+    "passive groups alone": (
+        {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": "\n\ninstance_group { passive: true }"},
+        "3:1",
+        "model 'm' has no instance group that is not passive",
+    ),
+    "dims": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": 'max_batch_size: 2 input { name: "X" data_type: TYPE_FP32\ndims: 5 } '
+            'output { name: "Y" data_type: TYPE_FP32 dims: 4 }',
+        },
+        "2:1",
+        "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,4]) but the model configuration specifies 2 "
+        "dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
+        "making complete shape [-1,5])",
+    ),
+    "datatype": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": 'max_batch_size: 2 input { name: "X" data_type: TYPE_FP32 dims: 4 }\n'
+            'output { name: "Y"\n\ndata_type: TYPE_INT8 dims: 4 }',
+        },
+        "4:1",
+        "unable to load model 'm', configuration expects datatype TYPE_INT8 for output 'Y', model provides TYPE_FP32",
+    ),
+    "name": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": 'max_batch_size: 2 input { name: "Z" data_type: TYPE_FP32 dims: 4 }'
+            'output { name: "Y" data_type: TYPE_FP32 dims: 4 }',
+        },
+        "1:27",
+        "unexpected inference input 'Z', allowed inputs are: X",
+    ),
+    "thread count": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": '\nparameters { key: "intra_op_thread_count" value { string_value: "two" } }',
+        },
+        "2:12",
+        "unable to load model 'm', 'intra_op_thread_count' is not an integer: 'two'",
+    ),
+    "accelerator": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": "optimization { execution_accelerators {\n"
+            'cpu_execution_accelerator { name: "abacus" } } }',
+        },
+        "2:29",
+        "unknown Execution Accelerator 'abacus' is requested",
+    ),
+    "pickle": (
+        {"m/1/model.pt": b"\x80\x04.", "m/config.pbtxt": FLAT},
+        "1:1",
+        "'m/1/model.pt' is not TorchScript; pickled modules and state dicts are not loaded, save the model with "
+        "torch.jit.script(model).save(path)",
+    ),
+    "no Python": (
+        {"m/1/model.txt": b"", "m/config.pbtxt": f'backend: "python" {FLAT}\ndefault_model_filename: "model.txt"'},
+        "2:1",
+        "the model name in 'default_model_filename' must end with '.py', got 'm/1/model.txt'",
+    ),
+    "decoupled step": (
+        {
+            "a/1/model.py": PYTHON_MODEL,
+            "a/config.pbtxt": f'backend: "python" {FLAT} model_transaction_policy {{ decoupled: true }}',
+            "m/1": None,
+            "m/config.pbtxt": f'platform: "ensemble" {FLAT} ensemble_scheduling {{\n'
+            f'step {{ model_name: "a" model_version: -1 {STEP} }} }}',
+        },
+        "2:8",
+        "ensemble 'm' contains the decoupled model 'a', which is not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "place", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_loading_would_refuse_is_refused_with_its_place(
+    tmp_path: Path, files: dict[str, str | bytes | None], place: str, reason: str
+) -> None:
+    write(tmp_path, files)
+    model = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"]
+    assert model.failure == reason and model.packages == ()
+    assert f"{tmp_path}/m/config.pbtxt:{place}: error: {reason}" in map(str, model.findings)
+
+
+def test_torchscript_is_told_by_what_is_in_the_archive(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1": None, "m/config.pbtxt": FLAT})
+    with zipfile.ZipFile(tmp_path / "m/1/model.pt", "w") as archive:
+        archive.writestr("archive/constants.pkl", b"")
+    assert load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].failure is None
+
+
+def test_an_engine_is_loadable_where_there_is_a_gpu(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1/model.plan": b"x", "m/config.pbtxt": TENSORS})
+    assert load_repositories([str(tmp_path)], LoaderOptions(gpu_count=1), None).models["m"].failure is None
+
+
+def test_warnings_stand_where_the_field_does(tmp_path: Path) -> None:
+    text = f'backend: "python" {TENSORS}\nresponse_cache {{\n  enable: true }}'
+    write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": text})
+    model = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"]
+    assert model.failure is None
+    assert [str(finding) for finding in model.findings] == [
+        f"{tmp_path}/m/config.pbtxt:3:3: warning: 'response_cache.enable' of model 'm' has no effect: there is no "
+        "response cache, every request is executed"
+    ]
