@@ -16,5 +16,5 @@ class Router(Protocol):
         ...
 
     def cancel(self, request: InferRequest) -> None:
-        """Give the request up; its reply may still come."""
+        """Give the request up; its reply still comes."""
         ...

@@ -1,26 +1,36 @@
 """How an ensemble reaches its steps: in this process's core, else over a lane as a KServe v2 body."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from deployments.core.clock import Clock
 from deployments.core.core import Core
+from deployments.lane.client import LaneCall
 from deployments.lane.fleet import Fleet
 from deployments.lane.frames import Buffer
-from protocol.errors import Internal, ServingError, Unavailable
+from deployments.lane.target import LaneTarget
+from deployments.schedulers.scheduler import reply
+from protocol.errors import Cancelled, Internal, ServingError, Unavailable
 from protocol.http_client_codec import HttpClientCodec
 from protocol.infer import InferRequest
 from protocol.signature import Signature
 
 
-class _StepSink:
-    """Turns the answer to a step, which comes as bytes, into arrays for the request that waits."""
+class _RemoteStep:
+    """A step under way in another process: turns its answer, which comes as bytes, into arrays for the ensemble."""
 
-    __slots__ = ("_codec", "_request", "target", "token")
+    __slots__ = ("_clock", "_codec", "_request", "_target", "_token")
 
-    def __init__(self, codec: HttpClientCodec, request: InferRequest) -> None:
+    def __init__(self, request: InferRequest, codec: HttpClientCodec, target: LaneTarget, clock: Clock) -> None:
+        self._request: InferRequest | None = request
         self._codec = codec
-        self._request = request
-        self.target: object = None
-        self.token: object = None
+        self._target = target
+        self._clock = clock
+        self._token: LaneCall | None = None
+
+    def send(self, json_length: int, parts: Sequence[Buffer]) -> None:
+        """Send the step's request."""
+        self._token = self._target.submit(parts, json_length, self)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -29,21 +39,33 @@ class _StepSink:
         except ServingError as error:
             self.on_error(error)
             return
+        request = self._request
         response.final = final
-        self._request.reply(self._request, response)
+        if final:
+            self._request = None
+        if request is not None:
+            request.reply(request, response)
 
     def on_error(self, error: ServingError) -> None:
-        self._request.reply(self._request, error)
+        """End the step in the loop's next turn; the ensemble may only just be sending it."""
+        request, self._request = self._request, None
+        if request is not None:
+            self._clock.call_soon(partial(reply, request, error))
+
+    def cancel(self) -> None:
+        """Tell the replica, which answers no more, and end the step here."""
+        self._target.cancel(self._token)
+        self.on_error(Cancelled(""))
 
 
 class HostRouter:
     """The router of one process; `fleet` is None where nothing is reached outside the process."""
 
-    def __init__(self, core: Core, fleet: Fleet | None) -> None:
+    def __init__(self, core: Core, fleet: Fleet | None, clock: Clock) -> None:
         self._core = core
         self._fleet = fleet
+        self._clock = clock
         self._codecs: dict[str, HttpClientCodec] = {}
-        self._away: dict[int, tuple[_StepSink, InferRequest]] = {}
 
     def set_signatures(self, signatures: Mapping[str, Signature]) -> None:
         """Take the signatures of models in other processes; a request to them is written by these."""
@@ -51,32 +73,33 @@ class HostRouter:
             self._codecs[name] = HttpClientCodec(signature)
 
     def infer(self, model_name: str, version: int, request: InferRequest) -> None:
-        """Send the request; every outcome comes through `request.reply`."""
+        """Send the request; every outcome comes through `request.reply`, never before this returns."""
         if self._core.has(model_name):
             self._core.infer(model_name, version, request)
             return
         target = self._fleet.target(model_name, version) if self._fleet is not None else None
         codec = self._codecs.get(model_name)
         if target is None or codec is None:
-            request.reply(request, Unavailable(f"Request for unknown model: '{model_name}' is not at ready state"))
+            self._refuse(request, Unavailable(f"Request for unknown model: '{model_name}' is not at ready state"))
             return
         try:
             json_length, parts = codec.encode_request(request)
         except ServingError as error:
-            request.reply(request, error)
+            self._refuse(request, error)
             return
         except (TypeError, ValueError) as error:
-            request.reply(request, Internal(f"a tensor for model '{model_name}' cannot be sent: {error}"))
+            self._refuse(request, Internal(f"a tensor for model '{model_name}' cannot be sent: {error}"))
             return
-        sink = _StepSink(codec, request)
-        sink.target = target
-        request.context = sink
-        sink.token = target.submit(parts, json_length, sink)
+        step = request.context = _RemoteStep(request, codec, target, self._clock)
+        step.send(json_length, parts)
 
     def cancel(self, request: InferRequest) -> None:
-        """Give a request up."""
-        sink = request.context
-        if isinstance(sink, _StepSink):
-            sink.target.cancel(sink.token)  # type: ignore[attr-defined]
+        """Give a request up; its reply still comes."""
+        step = request.context
+        if isinstance(step, _RemoteStep):
+            step.cancel()
         else:
             self._core.cancel(request)
+
+    def _refuse(self, request: InferRequest, error: ServingError) -> None:
+        self._clock.call_soon(partial(reply, request, error))

@@ -47,7 +47,7 @@ class ModelHost:
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
         self.regions = Regions()
-        self.router = HostRouter(self.core, fleet)
+        self.router = HostRouter(self.core, fleet, self._clock)
         self.served: dict[Key, ServedModel] = {}
         self.failures: dict[Key, str] = {}
         self.seconds: dict[Key, float] = {}

@@ -1,0 +1,100 @@
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deployments.core.clock import LoopClock
+from deployments.core.core import Core
+from deployments.core.statistics import ModelStatistics
+from deployments.replica.host_router import HostRouter
+from deployments.schedulers.ensemble import EnsembleScheduler
+from protocol.infer import InferRequest
+from protocol.signature import Signature
+from tests.deployments.fakes import Answers
+from tests.deployments.lane.harness import Lanes
+from tests.deployments.schedulers.test_ensemble import model, step
+
+ENSEMBLE = model("e", "X", "Y", extra=f'platform: "ensemble" ensemble_scheduling {{ {step("echo", "X=X", "Y=Y")} }}')
+ECHO = model("echo", "X", "Y")
+
+
+class Away:
+    """An ensemble here whose only step runs behind a lane."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.model = lanes.replicas[0].model
+        self.model.hold = True
+        self.answers = Answers()
+        signatures = {"echo": Signature.from_config(ECHO)}
+        clock = LoopClock(asyncio.get_running_loop())
+        router = HostRouter(Core(clock), lanes.fleet, clock)
+        router.set_signatures(signatures)
+        self.scheduler = EnsembleScheduler(ENSEMBLE, signatures, router, ModelStatistics(), clock)
+
+    async def start(self, columns: int = 2) -> InferRequest:
+        """Return a request whose step is under way in the replica."""
+        request = self.answers.request("r", inputs={"X": np.zeros((1, columns), np.float32)})
+        self.scheduler.submit(request)
+        await self.lanes.until(lambda: bool(self.model.held))
+        return request
+
+    async def drained(self) -> None:
+        done = asyncio.Event()
+        self.scheduler.drain(done.set)
+        await asyncio.wait_for(done.wait(), 5)
+
+    @property
+    def lane(self) -> Any:
+        target: Any = self.lanes.fleet.target("echo")
+        (lane,) = target.choice.lanes
+        return lane
+
+
+@pytest.mark.parametrize("columns", [2, 100_000], ids=["small", "in-shared-memory"])
+def test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process(columns: int) -> None:
+    async def run() -> None:
+        async with Lanes() as lanes:
+            await lanes.open_arenas()
+            away = Away(lanes)
+            request = await away.start(columns)
+            away.scheduler.cancel(request)
+            await lanes.until(lambda: away.answers.order == ["r"])
+            assert away.answers.error("r") == "Cancelled: "
+            await lanes.until(lambda: len(away.model.cancelled) == 1)
+            away.model.release()
+            away.model.cancelled.clear()
+            await away.drained()
+            assert not away.lane.calls and not away.lane.inflight_bytes
+            await lanes.until(lambda: away.lane._arena.taken_count == 0)
+
+    asyncio.run(run())
+
+
+def test_a_step_that_has_answered_is_not_answered_again_when_the_ensemble_is_cancelled() -> None:
+    async def run() -> None:
+        async with Lanes() as lanes:
+            away = Away(lanes)
+            request = await away.start()
+            lanes.replicas[0].die()
+            await lanes.until(lambda: bool(away.answers.order))
+            away.scheduler.cancel(request)
+            await away.drained()
+            assert away.answers.order == ["r"]
+
+    asyncio.run(run())
+
+
+def test_a_step_without_a_replica_is_refused() -> None:
+    async def run() -> None:
+        async with Lanes() as lanes:
+            away = Away(lanes)
+            lanes.replicas[0].server.set_model("echo", 1, None)
+            await lanes.until(lambda: lanes.fleet.target("echo") is None)
+            away.scheduler.submit(away.answers.request("r"))
+            await lanes.until(lambda: bool(away.answers.order))
+            assert away.answers.error("r").endswith("unknown model: 'echo' is not at ready state")
+            await away.drained()
+
+    asyncio.run(run())
