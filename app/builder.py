@@ -78,6 +78,7 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         lane_tcp=settings.lane_tcp,
         health_check_period_s=settings.health_check_period_s,
         drain_timeout_s=min(10.0, settings.exit_timeout_secs),
+        max_batch_duration_s=settings.max_batch_duration_s,
         gpu_memory_bytes=settings.gpu_memory_bytes,
         log_verbosity=settings.log_verbose,
     )

@@ -172,6 +172,12 @@ class Settings(BaseModel):
         16 << 30, description="Memory of the cluster's GPUs, from which a replica's fraction of one is computed.", gt=0
     )
     health_check_period_s: float = Field(2.0, description="How often Serve asks a replica whether it is well.", gt=0)
+    max_batch_duration_s: float = Field(
+        600.0,
+        description="Time after which a batch that still runs counts as stuck, and the process of its model is "
+        "replaced; 0: never. Decoupled models may take longer.",
+        ge=0,
+    )
     exit_timeout_secs: float = Field(30.0, description="Time that requests under way get when the server stops.", ge=0)
     drain_delay_s: float = Field(
         0.0,

@@ -215,6 +215,8 @@ class TritonPythonModel:
         tensors = [pb_utils.get_input_tensor_by_name(request, "MODE").as_numpy() for request in requests]
         if any(tensor[0, 0] == b"raise" for tensor in tensors):
             raise ValueError("the model does not feel like it")
+        if any(tensor[0, 0] == b"interrupt" for tensor in tensors):
+            raise KeyboardInterrupt("the model was told to stop")
         return [self.respond(tensor) for tensor in tensors]
 
     def respond(self, tensor):

@@ -68,8 +68,9 @@ class Ingress:
         """Report what Serve cannot see: requests under way."""
         return {"inflight_requests": float(self._listeners.inflight_count)}
 
-    def check_health(self) -> None:
-        """Fail when the watch of the controller has ended."""
+    async def check_health(self) -> None:
+        """Fail when the watch of the controller has ended, or a model that is hosted here is stuck."""
+        self._host.check(self._settings.max_batch_duration_s)
         if self._task is not None and self._task.done():
             raise RuntimeError("the ingress lost its watch of the controller")
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 from app.service.example_body import example_body
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import NO_REPLICA, READY, UNAVAILABLE
+from deployments.control.directory import READY, UNAVAILABLE
 from protocol.model_metadata import model_metadata, server_metadata
 
 # What is offered so far, of the names that Triton lists.
@@ -74,7 +74,7 @@ class Metadata:
             for number, version in sorted(entry.versions.items()):
                 state, reason = version.state, version.reason
                 if state == READY and not self._models.version_ready(name, number, version):
-                    state, reason = UNAVAILABLE, NO_REPLICA
+                    state, reason = UNAVAILABLE, self._models.fault(name, number)
                 if state == READY or not ready_only:
                     row = {"name": name, "version": str(number), "state": state}
                     rows.append(row | {"reason": reason} if reason else row)

@@ -2,7 +2,7 @@
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.control.directory import Directory, VersionEntry
+from deployments.control.directory import NO_REPLICA, Directory, VersionEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target
 from deployments.replica.model_host import ModelHost
@@ -38,6 +38,10 @@ class Models:
             return False
         target = self.find(name, version)
         return target is not None and target.ready
+
+    def fault(self, name: str, version: int) -> str:
+        """Return why a version that had been loaded cannot be asked from here."""
+        return self._host.fault(name, version) or self._fleet.fault(name, version) or NO_REPLICA
 
     def ready_versions(self, name: str) -> list[int]:
         """Return the versions of a model that can be asked from here, in order; none for an unknown model."""

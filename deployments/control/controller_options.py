@@ -22,5 +22,6 @@ class ControllerOptions:
     lane_tcp: bool = True
     health_check_period_s: float = 2.0
     drain_timeout_s: float = 10.0
+    max_batch_duration_s: float = 600.0
     gpu_memory_bytes: int = 16 << 30
     log_verbosity: int = 0

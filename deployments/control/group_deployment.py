@@ -55,7 +55,14 @@ def group_application(
     bound: list[Any] = []
     for deployment_options, plan in zip(group_options, plans, strict=True):
         strict = plan.placement != "packed"
-        arguments = (strict, options.lane_tcp, options.limits, options.drain_timeout_s, options.log_verbosity)
+        arguments = (
+            strict,
+            options.lane_tcp,
+            options.limits,
+            options.drain_timeout_s,
+            options.max_batch_duration_s,
+            options.log_verbosity,
+        )
         deployment = serve.deployment(ModelReplica).options(**deployment_options)
         # Replicas restart for other resources or arguments only; what they load follows from user_config, in place.
         deployment = pin_version(deployment, _digest(repr(arguments)))

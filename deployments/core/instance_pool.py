@@ -18,12 +18,17 @@ CLOSE_TIMEOUT_S = 30.0
 
 
 class _Worker:
-    """One instance and the thread that runs it, which starts with the first batch that needs it."""
+    """One instance and the thread that runs it, which starts with the first batch that needs it.
 
-    __slots__ = ("batches", "instance", "thread")
+    `batch` is what the thread has to do; `lost` says that nobody waits for it any more.
+    """
+
+    __slots__ = ("batch", "batches", "instance", "lost", "thread")
 
     def __init__(self, instance: ModelInstance) -> None:
         self.instance = instance
+        self.batch: Batch | None = None
+        self.lost = False
         self.batches: SimpleQueue[Batch | None] = SimpleQueue()
         self.thread: Thread | None = None
 
@@ -42,6 +47,8 @@ class InstancePool:
         self.idle = [_Worker(instance) for instance in reversed(instances)]
         self.finished: Callable[[Batch], None] = _nobody
         self._workers = tuple(self.idle)
+        self._lost_count = 0
+        self._fault = ""
         self._now_ns = clock.now_ns
         self._call_soon_threadsafe = clock.call_soon_threadsafe
         self._gate = InlineGate()
@@ -49,7 +56,7 @@ class InstancePool:
     @property
     def running_count(self) -> int:
         """How many instances are at work."""
-        return len(self._workers) - len(self.idle)
+        return len(self._workers) - len(self.idle) - self._lost_count
 
     def run(self, batch: Batch) -> None:
         """Run the batch on an idle instance; there must be one."""
@@ -63,7 +70,33 @@ class InstancePool:
         if worker.thread is None:
             worker.thread = Thread(target=self._work, args=(worker,), name=worker.instance.name, daemon=True)
             worker.thread.start()
+        worker.batch = batch
         worker.batches.put(batch)
+
+    def check(self, limit_s: float) -> str:
+        """Return why an instance serves no more, "" while all of them do; what it held is answered with the reason.
+
+        That is an instance whose batch still runs after `limit_s` (0: never), or whose thread has ended.
+        """
+        for worker in self._workers:
+            batch = worker.batch
+            if batch is None:
+                continue
+            assert worker.thread is not None
+            if not worker.thread.is_alive():
+                self._give_up(worker, batch, f"the thread of model instance '{worker.instance.name}' has ended")
+            elif limit_s and batch.start_ns and self._now_ns() - batch.start_ns > limit_s * 1e9:
+                name = worker.instance.name
+                self._give_up(worker, batch, f"model instance '{name}' has run one batch for more than {limit_s:g} s")
+        return self._fault
+
+    def _give_up(self, worker: _Worker, batch: Batch, fault: str) -> None:
+        log.error("%s", fault)
+        self._fault = fault
+        self._lost_count += 1
+        worker.lost, worker.batch = True, None
+        _fail(batch, Internal(fault), self._now_ns())
+        self.finished(batch)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let what runs finish, end the threads and close the instances; blocks, and no batch may follow.
@@ -75,7 +108,9 @@ class InstancePool:
             worker.batches.put(None)
         for worker in self._workers:
             if worker.thread is not None:
-                worker.thread.join(max(0.0, ends_s - time.monotonic()))
+                worker.thread.join(0.0 if worker.lost else max(0.0, ends_s - time.monotonic()))
+                if worker.lost:
+                    continue
                 if worker.thread.is_alive():
                     log.error("instance %s still runs after %g s and is abandoned", worker.thread.name, timeout_s)
                     continue
@@ -95,6 +130,9 @@ class InstancePool:
             del batch  # while it waits for the next, it keeps nobody's memory
 
     def _returned(self, worker: _Worker, batch: Batch) -> None:
+        if worker.lost:
+            return
+        worker.batch = None
         self._gate.ran_in_thread(batch.rows, batch.end_ns - batch.start_ns)
         self.idle.append(worker)
         self.finished(batch)
@@ -106,16 +144,24 @@ class InstancePool:
             if len(batch.results) != len(batch.requests) and not batch.answered:
                 raise Internal(_failure(instance, f"{len(batch.results)} results for {len(batch.requests)} requests"))
         except ServingError as error:
-            batch.results = [error] * len(batch.requests)
-        except (Exception, SystemExit) as error:
+            _fail(batch, error, self._now_ns())
+        except BaseException as error:  # KeyboardInterrupt and its like would end the thread, and so the instance
             log.exception("instance %s failed a batch of %d requests", instance.name, len(batch.requests))
-            told = Internal(_failure(instance, f"{type(error).__name__}: {error}"))
-            batch.results = [told] * len(batch.requests)
-        batch.end_ns = self._now_ns()
-        if not batch.infer_start_ns:
-            batch.infer_start_ns = batch.start_ns
-        if not batch.infer_end_ns:
-            batch.infer_end_ns = batch.end_ns
+            _fail(batch, Internal(_failure(instance, f"{type(error).__name__}: {error}")), self._now_ns())
+        else:
+            _set_times(batch, self._now_ns())
+
+
+def _fail(batch: Batch, error: ServingError, now_ns: int) -> None:
+    batch.results = [error] * len(batch.requests)
+    _set_times(batch, now_ns)
+
+
+def _set_times(batch: Batch, end_ns: int) -> None:
+    batch.infer_start_ns = batch.infer_start_ns or batch.start_ns or end_ns
+    batch.infer_end_ns = batch.infer_end_ns or end_ns
+    batch.start_ns = batch.start_ns or batch.infer_start_ns
+    batch.end_ns = end_ns
 
 
 def _nobody(batch: Batch) -> None:

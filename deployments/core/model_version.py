@@ -62,6 +62,15 @@ class ModelVersion:
         """Return the statistics, JSON-safe."""
         return self.statistics.snapshot(self.name, self.version, self._clock.now_ns())
 
+    def check(self, limit_s: float) -> str:
+        """Return why the version cannot serve any more, "" while it can; see `InstancePool.check`.
+
+        A decoupled model may stream for as long as it likes.
+        """
+        if self.pool is None:
+            return ""
+        return self.pool.check(0.0 if self.signature.decoupled else limit_s)
+
     def _submit_stream(self, request: InferRequest) -> None:
         assert self.streams is not None
         self.streams.open(request)

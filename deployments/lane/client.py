@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -63,11 +63,20 @@ class LaneCall:
         self.near = False
 
 
+class TableRow(NamedTuple):
+    """A model version of a replica and its number in requests; `fault` says why it serves no more, "" while it does."""
+
+    number: int
+    name: str
+    version: int
+    fault: str
+
+
 class LaneOwner(Protocol):
     """Who is told what happens to a lane."""
 
-    def lane_table(self, lane: "LaneClient", rows: list[tuple[int, str, int]]) -> None:
-        """The replica serves these models: index, name, version."""
+    def lane_table(self, lane: "LaneClient", rows: list[TableRow]) -> None:
+        """The replica has these models."""
         ...
 
     def lane_goes_away(self, lane: "LaneClient") -> None:
@@ -182,7 +191,7 @@ class LaneClient(FrameProtocol):
                 self.inflight_bytes -= entry.size
                 entry.sink.on_error(from_grpc_code(number, bytes(body).decode("utf-8", "replace")))
         elif kind == Kind.TABLE:
-            self._owner.lane_table(self, [(row[0], row[1], row[2]) for row in orjson.loads(body)])
+            self._owner.lane_table(self, [TableRow(*row) for row in orjson.loads(body)])
         elif kind == Kind.CONTROL:
             answer = self._controls.pop(call, None)
             if answer is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from deployments.lane.address import ReplicaAddress
-from deployments.lane.client import LaneCall, LaneClient
+from deployments.lane.client import LaneCall, LaneClient, TableRow
 from deployments.lane.link import Link
 from deployments.lane.retry import Retry
 from deployments.lane.routes import Routes
@@ -67,7 +67,7 @@ class Fleet:
         if self._regions_table and lane.near:
             lane.send_regions(self._regions_table)
 
-    def lane_table(self, lane: LaneClient, rows: list[tuple[int, str, int]]) -> None:
+    def lane_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
         """Take the list of models that a replica serves."""
         self._routes.take_table(lane, rows)
 
@@ -86,6 +86,10 @@ class Fleet:
     def target(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
         return self._routes.find(name, version)
+
+    def fault(self, name: str, version: int) -> str:
+        """Return why a version serves no more, "" when no replica says so."""
+        return self._routes.fault(name, version)
 
     async def snapshots(self, timeout_s: float = 1.0) -> list[Any]:
         """Return every replica's statistics."""

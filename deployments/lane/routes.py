@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from deployments.lane.client import LaneClient
+from deployments.lane.client import LaneClient, TableRow
 from deployments.lane.target import LaneTarget, Limits
 
 
@@ -13,6 +13,7 @@ class Routes:
         self._limits = limits
         self._changed = changed
         self._targets: dict[str, dict[int, LaneTarget]] = {}
+        self._faults: dict[LaneClient, dict[tuple[str, int], str]] = {}
 
     def find(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
@@ -21,18 +22,25 @@ class Routes:
             return None
         return versions.get(version if version != -1 else max(versions))
 
-    def take_table(self, lane: LaneClient, rows: list[tuple[int, str, int]]) -> None:
-        """Take the list of model versions that a replica serves: index, name, version."""
-        self._drop(lane, {(name, version) for _, name, version in rows})
-        for index, name, version in rows:
-            versions = self._targets.setdefault(name, {})
-            if version not in versions:
-                versions[version] = LaneTarget(name, version, self._limits)
-            versions[version].choice.add(lane, index)
+    def fault(self, name: str, version: int) -> str:
+        """Return why a version serves no more, "" when no replica says so."""
+        return next((faults[(name, version)] for faults in self._faults.values() if (name, version) in faults), "")
+
+    def take_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
+        """Take the list of model versions that a replica has."""
+        served = [row for row in rows if not row.fault]
+        self._drop(lane, {(row.name, row.version) for row in served})
+        for row in served:
+            versions = self._targets.setdefault(row.name, {})
+            if row.version not in versions:
+                versions[row.version] = LaneTarget(row.name, row.version, self._limits)
+            versions[row.version].choice.add(lane, row.number)
+        self._faults[lane] = {(row.name, row.version): row.fault for row in rows if row.fault}
         self._changed()
 
     def withdraw(self, lane: LaneClient) -> None:
         """Send nothing more over a lane."""
+        self._faults.pop(lane, None)
         if self._drop(lane, set()):
             self._changed()
 

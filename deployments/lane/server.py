@@ -56,6 +56,7 @@ class LaneServer:
         self.models: list[LaneModel | None] = []
         self.connections: set[LaneServerConnection] = set()
         self._names: list[tuple[str, int]] = []
+        self._faults: dict[tuple[str, int], str] = {}
         self._listeners: list[asyncio.Server] = []
 
     async def listen(self, sockets: list[Any]) -> None:
@@ -63,9 +64,10 @@ class LaneServer:
         for sock in sockets:
             self._listeners.append(await self.loop.create_server(lambda: LaneServerConnection(self), sock=sock))
 
-    def set_model(self, name: str, version: int, model: LaneModel | None) -> None:
-        """Add, replace or (None) withdraw a model version and tell every client."""
+    def set_model(self, name: str, version: int, model: LaneModel | None, fault: str = "") -> None:
+        """Add, replace or (None) withdraw a model version and tell every client; `fault` says why it serves no more."""
         key = (name, version)
+        self._faults[key] = fault
         if key in self._names:
             self.models[self._names.index(key)] = model
         else:
@@ -77,9 +79,9 @@ class LaneServer:
     def table(self) -> bytes:
         """Return the table of models as the TABLE frame carries it."""
         rows = [
-            (index, name, version)
+            (index, name, version, self._faults[(name, version)])
             for index, ((name, version), model) in enumerate(zip(self._names, self.models, strict=True))
-            if model is not None
+            if model is not None or self._faults[(name, version)]
         ]
         return orjson.dumps(rows)
 

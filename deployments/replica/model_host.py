@@ -31,6 +31,10 @@ logger = logging.getLogger(__name__)
 Key = tuple[str, int]
 
 
+class ModelFaultError(Exception):
+    """A loaded model has stopped to serve."""
+
+
 class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
@@ -50,6 +54,7 @@ class ModelHost:
         self.router = HostRouter(self.core, fleet, self._clock)
         self.served: dict[Key, ServedModel] = {}
         self.failures: dict[Key, str] = {}
+        self.faults: dict[Key, str] = {}
         self.seconds: dict[Key, float] = {}
 
     async def apply(self, models: Sequence[dict[str, Any]]) -> None:
@@ -94,6 +99,7 @@ class ModelHost:
             self._fail(key, f"{type(error).__name__}: {error}")
             return
         self.failures.pop(key, None)
+        self.faults.pop(key, None)
         self.seconds[key] = time.monotonic() - started
         old = self.served.get(key)
         self.served[key] = ServedModel(model, codecs)
@@ -130,6 +136,7 @@ class ModelHost:
 
     async def _unload(self, key: Key) -> None:
         self.failures.pop(key, None)
+        self.faults.pop(key, None)
         served = self.served.pop(key, None)
         if served is not None:
             served.ready = False
@@ -142,6 +149,24 @@ class ModelHost:
             version = max((served_version for served, served_version in self.served if served == name), default=-1)
         served = self.served.get((name, version))
         return None if served is None else LocalTarget(served)
+
+    def check(self, limit_s: float) -> None:
+        """Look for versions of which an instance is stuck or dead; none of them takes requests any more.
+
+        Raises:
+            ModelFaultError: there are such versions. Only a new process makes them whole: no thread can be ended.
+        """
+        for key, served in self.served.items():
+            fault = served.model.check(limit_s)
+            if fault:
+                self.faults[key] = fault
+                served.ready = False
+        if self.faults:
+            raise ModelFaultError("; ".join(self.faults.values()))
+
+    def fault(self, name: str, version: int) -> str:
+        """Return why a hosted version serves no more, "" for all others."""
+        return self.faults.get((name, version), "")
 
     def report(self) -> list[list[Any]]:
         """Return name, version, reason ("" when loaded) and seconds of every version that was tried."""

@@ -15,7 +15,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.replica.lane_address import LaneAddress, address_of
-from deployments.replica.model_host import ModelHost
+from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
@@ -43,6 +43,7 @@ class ModelReplica:
         lane_tcp: bool,
         limits: Limits,
         drain_timeout_s: float,
+        max_batch_duration_s: float,
         log_verbosity: int,
         *bound: DeploymentHandle,
     ) -> None:
@@ -52,6 +53,7 @@ class ModelReplica:
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = strict
         self._drain_timeout_s = drain_timeout_s
+        self._max_batch_duration_s = max_batch_duration_s
         self._loop = asyncio.get_running_loop()
         self._fleet = Fleet(ray.get_runtime_context().get_node_id(), self._loop, lambda: None)
         self._host = ModelHost(self._loop, self._fleet, limits, shared=False)
@@ -80,7 +82,8 @@ class ModelReplica:
         for name, version in before - set(self._host.served):
             self._lane.set_model(name, version, None)
         for (name, version), served in self._host.served.items():
-            self._lane.set_model(name, version, served)
+            if served.ready:
+                self._lane.set_model(name, version, served)
         if not self._listening:
             self._listening = True
             await self._lane.listen(self._address.sockets)
@@ -91,6 +94,19 @@ class ModelReplica:
             self._loop.call_soon_threadsafe(self._fleet.set_replicas, f"{app}#{deployment}", addresses)
 
         return watch_replicas(app, deployment, changed)
+
+    async def check_health(self) -> None:
+        """Fail, so that Serve replaces this replica, when a model in it is stuck; ingresses hear of it at once.
+
+        Raises:
+            ModelFaultError: with the reason that the repository index shows.
+        """
+        try:
+            self._host.check(self._max_batch_duration_s)
+        except ModelFaultError:
+            for (name, version), fault in self._host.faults.items():
+                self._lane.set_model(name, version, None, fault)
+            raise
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Publish the lane's address to every router."""

@@ -40,7 +40,8 @@ def server(
 ) -> Iterator[Server]:
     """A server on everything; it must stop without leaving a process behind."""
     log = tmp_path_factory.mktemp(request.param) / "log"
-    started = Server(repository, log, "--placement", request.param, "--num-cpus", "4", "--no-dashboard")
+    flags = ("--num-cpus", "4", "--no-dashboard", "--max-batch-duration-s", "12")
+    started = Server(repository, log, "--placement", request.param, *flags)
     try:
         yield started.wait_ready()
         started.stop()

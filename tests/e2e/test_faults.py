@@ -185,6 +185,27 @@ def test_exception_of_a_model_fails_its_requests_with_its_message(server: Server
     assert server.infer("failing", mode("fine")).status == 200
 
 
+def test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on(server: Server) -> None:
+    for _ in range(3):
+        answer = server.infer("failing", mode("interrupt"))
+        assert answer.status == 500
+        assert "KeyboardInterrupt: the model was told to stop" in answer.error
+        assert server.infer("failing", mode("fine")).status == 200
+
+
+@isolated
+def test_replica_whose_model_is_stuck_is_replaced(server: Server) -> None:
+    old = pid_of(server.infer("lone", seconds(0)))
+    with server.client() as stuck:
+        stuck.send("POST", infer_path("lone"), {"inputs": [seconds(1000)]})
+        wait_until(lambda: state(server, "lone") == "UNAVAILABLE", "UNAVAILABLE in the index", BACK_TIMEOUT_S)
+        answer = stuck.receive()
+    assert answer.status == 500
+    assert answer.error == "model instance 'lone_0_0' has run one batch for more than 12 s"
+    wait_until(lambda: state(server, "lone") == "READY", "READY in the index", BACK_TIMEOUT_S)
+    assert pid_of(server.infer("lone", seconds(0))) != old
+
+
 def test_error_response_fails_one_request_of_a_batch(server: Server) -> None:
     before = server.statistics("failing")
     answers = ask_together(server, ["fine", "error", "fine", "fine"])

@@ -69,7 +69,7 @@ class PythonBackend:
             module.close()
             if loop is not None:
                 loop.close()
-            if isinstance(error, ModelLoadError) or not isinstance(error, Exception | SystemExit):
+            if isinstance(error, ModelLoadError):
                 raise
             _LOG.error("model instance '%s' cannot be loaded", spec.name, exc_info=error)
             raise ModelLoadError(f"{type(error).__name__}: {error}") from None

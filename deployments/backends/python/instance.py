@@ -64,7 +64,7 @@ class PythonInstance:
         failure: Internal | None = None
         try:
             responses = self._run(requests)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             failure = self._failure(error, batch)
         batch.infer_end_ns = monotonic_ns()
         if failure is not None:
@@ -102,7 +102,7 @@ class PythonInstance:
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
-        except (Exception, SystemExit):
+        except BaseException:
             _LOG.exception("finalize() of model instance '%s' failed", self.name)
         if self._loop is not None:
             self._loop.close()
@@ -232,7 +232,7 @@ class DecoupledPythonInstance(PythonInstance):
                 future.add_done_callback(lambda done: self._finish(done, batch, senders))
             else:
                 self._check_none(returned)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             self._fail(error, batch, senders)
         batch.infer_end_ns = monotonic_ns()
         batch.answered = True
@@ -240,7 +240,7 @@ class DecoupledPythonInstance(PythonInstance):
     def _finish(self, done: "Future[Any]", batch: Batch, senders: list[Any]) -> None:
         try:
             self._check_none(done.result())
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             self._fail(error, batch, senders)
         senders.clear()
 

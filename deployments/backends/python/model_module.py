@@ -62,7 +62,8 @@ class ModelModule:
     def source_files(self) -> list[str]:
         """Return the files of the modules that the model has imported from its folders."""
         prefix = f"{self.package}."
-        modules = [module for name, module in list(sys.modules.items()) if name.startswith(prefix)]
+        # A copy is made in one step; other models are being imported on other threads.
+        modules = [module for name, module in sys.modules.copy().items() if name.startswith(prefix)]
         files = [getattr(module, "__file__", None) for module in modules]
         return [file for file in files if file is not None]
 
@@ -83,7 +84,9 @@ class ModelModule:
         """Take the modules out of `sys.modules`."""
         self._forget_aliases()
         _owners.pop(self.package, None)
-        for name in [name for name in sys.modules if name == self.package or name.startswith(f"{self.package}.")]:
+        for name in [
+            name for name in sys.modules.copy() if name == self.package or name.startswith(f"{self.package}.")
+        ]:
             del sys.modules[name]
 
     def is_local(self, name: str) -> bool:

@@ -34,6 +34,9 @@ class FakeHost:
     def snapshot(self) -> list[dict[str, Any]]:
         return []
 
+    def fault(self, name: str, version: int) -> str:
+        return ""
+
 
 class FakeFleet:
     """Leads nowhere, and remembers the regions that it was told of."""
@@ -43,6 +46,9 @@ class FakeFleet:
 
     def target(self, name: str, version: int) -> None:
         return None
+
+    def fault(self, name: str, version: int) -> str:
+        return ""
 
     async def snapshots(self) -> list[Any]:
         return []

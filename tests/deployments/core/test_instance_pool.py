@@ -1,3 +1,4 @@
+import asyncio
 import threading
 
 import numpy as np
@@ -108,17 +109,35 @@ def test_batches_run_on_as_many_instances_as_are_idle(clock):
             Internal,
             "Failed to process the request(s) for model instance 'm_0', message: ValueError: no",
         ),
-        (SystemExit(3), Internal, "Failed to process the request(s) for model instance 'm_0', message: SystemExit: 3"),
+        *(
+            (
+                error,
+                Internal,
+                f"Failed to process the request(s) for model instance 'm_0', message: {type(error).__name__}: 3",
+            )
+            for error in (SystemExit(3), KeyboardInterrupt(3), GeneratorExit(3), asyncio.CancelledError(3))
+        ),
     ],
-    ids=["a serving error as it is", "an exception with its name", "an exit"],
+    ids=[
+        "a serving error as it is",
+        "an exception with its name",
+        "an exit",
+        "an interrupt",
+        "a generator's exit",
+        "a cancellation",
+    ],
 )
 def test_error_of_an_instance_fails_every_request_of_the_batch(clock, error, kind, text):
-    instance = FakeInstance(clock)
+    instance = FakeInstance(clock, may_run_inline=False)
     instance.error = error
     pool, done = pool_of(clock, instance)
     pool.run(batch_of(2, requests=2))
     clock.wait_for_thread()
     assert [(type(result), str(result)) for result in done[0].results] == [(kind, text)] * 2
+    instance.error = None
+    pool.run(batch_of(2))
+    clock.wait_for_thread()
+    assert len(done) == 2, "the instance goes on"
     pool.close()
 
 
@@ -167,3 +186,53 @@ def test_close_gives_up_on_a_batch_that_does_not_end(clock):
     assert instance.closed == 0
     release.set()
     clock.wait_for_thread()
+
+
+def test_batch_that_never_ends_is_answered_and_its_instance_given_up(clock):
+    release, started = threading.Event(), threading.Event()
+    instance = FakeInstance(clock, may_run_inline=False)
+    instance.execute = lambda batch: (started.set(), release.wait(10))
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of(requests=2))
+    assert started.wait(10)
+    clock.time_ns += 5_000 * MS
+    assert pool.check(5.0) == "" and not done
+    clock.time_ns += 1
+    fault = "model instance 'm_0' has run one batch for more than 5 s"
+    assert pool.check(5.0) == pool.check(0.0) == fault
+    (batch,) = done
+    assert [(type(result), str(result)) for result in batch.results] == [(Internal, fault)] * 2
+    assert not pool.idle and pool.running_count == 0
+    pool.close()  # does not wait for it
+    release.set()
+    clock.wait_for_thread()
+    assert len(done) == 1, "what comes too late is dropped"
+
+
+def test_batch_may_take_any_time_without_a_limit(clock):
+    release, started = threading.Event(), threading.Event()
+    instance = FakeInstance(clock, may_run_inline=False)
+    instance.execute = lambda batch, run=instance.execute: (started.set(), release.wait(10), run(batch))
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of())
+    assert started.wait(10)
+    clock.time_ns += 10**6 * MS
+    assert pool.check(0.0) == ""
+    release.set()
+    clock.wait_for_thread()
+    assert len(done) == 1
+    pool.close()
+
+
+def test_instance_whose_thread_has_ended_is_given_up(clock):
+    instance = FakeInstance(clock, may_run_inline=False)
+    pool, done = pool_of(clock, instance)
+    pool.run(batch_of())
+    clock.wait_for_thread()
+    (worker,) = pool.idle
+    worker.batches.put(None)
+    worker.thread.join(10)
+    pool.run(batch_of())
+    assert pool.check(0.0) == "the thread of model instance 'm_0' has ended"
+    assert type(done[1].results[0]) is Internal
+    pool.close()
