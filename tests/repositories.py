@@ -260,7 +260,10 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            time.sleep(max(0.002, float(pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0])))
+            seconds = float(pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0])
+            if seconds < 0:
+                os._exit(1)
+            time.sleep(max(0.002, seconds))
             pid = np.array([os.getpid()], np.int64)
             responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("PID", pid)]))
         return responses

@@ -31,11 +31,16 @@ class CallTarget(Protocol):
 
 
 class LaneCall:
-    """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead."""
+    """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead.
+
+    `deaths` counts the replicas that died while it was in them; `given_up`, when set, hears that it is cancelled.
+    """
 
     __slots__ = (
         "attempts",
+        "deaths",
         "delivered",
+        "given_up",
         "id",
         "json_length",
         "lane",
@@ -59,8 +64,10 @@ class LaneCall:
         self.lane: LaneClient | None = None
         self.id = 0
         self.attempts = 0
+        self.deaths = 0
         self.delivered = False
         self.near = False
+        self.given_up: Callable[[LaneCall], None] | None = None
 
 
 class TableRow(NamedTuple):
@@ -89,11 +96,16 @@ class LaneOwner(Protocol):
 
 
 class LaneClient(FrameProtocol):
-    """One connection to one replica; `near` says that it goes by Unix socket, so that both ends can share memory."""
+    """One connection to one replica.
+
+    `near` says that it goes by Unix socket, so that both ends can share memory; `leaving` that its end will be no
+    surprise.
+    """
 
     def __init__(self, secret: str, owner: LaneOwner, loop: asyncio.AbstractEventLoop, *, near: bool) -> None:
         super().__init__(loop)
         self.near = near
+        self.leaving = False
         self._secret = secret.encode()
         self._owner = owner
         self._next_id = 0
@@ -117,6 +129,11 @@ class LaneClient(FrameProtocol):
         for answer in controls:
             answer(None)
         self._owner.lane_lost(self, calls)
+
+    def close(self) -> None:
+        """Close the connection after what is queued has left."""
+        self.leaving = True
+        super().close()
 
     def _new_id(self) -> int:
         self._next_id = self._next_id % 0xFFFFFFFF + 1
@@ -197,6 +214,7 @@ class LaneClient(FrameProtocol):
             if answer is not None:
                 answer(orjson.loads(body))
         elif kind == Kind.GOAWAY:
+            self.leaving = True
             self._owner.lane_goes_away(self)
         else:
             self.abort()

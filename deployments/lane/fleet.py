@@ -51,6 +51,7 @@ class Fleet:
         link.dismiss()
         if link.lane is not None:
             self._routes.withdraw(link.lane)
+            link.lane.leaving = True
             if not link.lane.calls:
                 link.lane.close()
 
@@ -76,12 +77,12 @@ class Fleet:
         self._routes.withdraw(lane)
 
     def lane_lost(self, lane: LaneClient, calls: list[LaneCall]) -> None:
-        """Send what a dead replica did not answer to another one."""
+        """Send what the replica did not answer to another one."""
         self._routes.withdraw(lane)
         link = self._open.pop(lane, None)
         if link is not None:
             link.lose()
-        self._retry.take(calls)
+        self._retry.take(calls, died=not lane.leaving)
 
     def target(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""

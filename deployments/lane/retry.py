@@ -1,29 +1,59 @@
-"""What becomes of the requests that were under way to a replica when it died."""
+"""What becomes of the requests that were under way to a replica when it went away."""
 
 from typing import Final
 
 from deployments.lane.client import LaneCall
 from deployments.lane.routes import Routes
-from protocol.errors import ServingError, Unavailable
+from deployments.lane.suspects import Suspects
+from protocol.errors import Internal, ServingError, Unavailable
 
 _MAX_ATTEMPTS: Final = 3
 
 
 class Retry:
-    """Sends them to another replica, unless a response was already delivered or it was tried often enough."""
+    """Sends them to another replica, unless a response was already delivered or they were tried often enough.
+
+    When a replica dies, one of its requests may be the cause (a segmentation fault, `os._exit`), and would kill the
+    next replica too. A request that was the only one in a replica that died, or that was in two of them, fails; others
+    go again a few at a time (`Suspects`), so that no innocent request is in two deaths.
+    """
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
+        self._suspects: dict[tuple[str, int], Suspects] = {}
 
-    def take(self, calls: list[LaneCall]) -> None:
-        """Take the calls that a lost lane leaves unanswered."""
+    def take(self, calls: list[LaneCall], *, died: bool) -> None:
+        """Take the calls that a lost lane leaves unanswered; not `died` says that the replica was meant to go."""
+        alone = len(calls) == 1
+        again: dict[tuple[str, int], list[LaneCall]] = {}
         for call in calls:
-            error = self._send(call)
+            call.deaths += died
+            error = _refusal(call, alone)
+            if error is None and died:
+                again.setdefault((call.target.model_name, call.target.version), []).append(call)
+                continue
+            error = error or self._send(call)
             if error is not None:
                 call.sink.on_error(error)
+        for key, suspects in again.items():
+            self._suspects_of(key).add(suspects)
+
+    def _suspects_of(self, key: tuple[str, int]) -> Suspects:
+        self._suspects = {key: suspects for key, suspects in self._suspects.items() if suspects}
+        return self._suspects.setdefault(key, Suspects(self._send))
 
     def _send(self, call: LaneCall) -> ServingError | None:
         target = call.target
-        if call.delivered or call.attempts >= _MAX_ATTEMPTS:
-            return Unavailable(f"the replica of model '{target.model_name}' that held the request died")
         return (self._routes.find(target.model_name, target.version) or target).send(call)
+
+
+def _refusal(call: LaneCall, alone: bool) -> ServingError | None:
+    """Return why a call is not sent again, None if it is."""
+    name = call.target.model_name
+    if call.delivered or call.attempts >= _MAX_ATTEMPTS:
+        return Unavailable(f"the replica of model '{name}' that held the request died")
+    if call.deaths > 1:
+        return Internal(f"two replicas of model '{name}' died while the request was under way in them")
+    if call.deaths and alone:
+        return Internal(f"the replica of model '{name}' died while the request was the only one under way in it")
+    return None

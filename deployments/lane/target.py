@@ -75,5 +75,9 @@ class LaneTarget:
 
     def cancel(self, token: LaneCall | None) -> None:
         """Give a request up."""
-        if token is not None and token.lane is not None:
+        if token is None:
+            return
+        if token.lane is not None:
             token.lane.cancel(token)
+        if token.given_up is not None:
+            token.given_up(token)

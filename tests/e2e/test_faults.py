@@ -75,6 +75,19 @@ def test_death_of_one_of_two_replicas_loses_no_request(server: Server) -> None:
 
 
 @isolated
+def test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next(server: Server) -> None:
+    with Load(server, "two_replicas", client_count=4, pause_s=0.01).running() as load:
+        before = wait_until(lambda: len(pids := load.pids()) == 2 and pids, "answers of both replicas")
+    answer = server.infer("two_replicas", seconds(-1))
+    assert answer.status == 500
+    assert "'two_replicas' died while the request was the only one under way in it" in answer.error
+    assert pid_of(server.infer("two_replicas", seconds(0))) in before
+    with Load(server, "two_replicas", client_count=4, pause_s=0.01).running() as load:
+        wait_until(lambda: len(load.pids() & before) == 1 < len(load.pids()), "a new replica", BACK_TIMEOUT_S)
+    assert {answer.status for answer in load.answers} == {200}
+
+
+@isolated
 def test_death_of_a_lone_replica_is_503_until_it_is_back(server: Server) -> None:
     def ready() -> int:
         return server.get("/v2/models/lone/ready").status
@@ -201,7 +214,7 @@ def test_replica_whose_model_is_stuck_is_replaced(server: Server) -> None:
         wait_until(lambda: state(server, "lone") == "UNAVAILABLE", "UNAVAILABLE in the index", BACK_TIMEOUT_S)
         answer = stuck.receive()
     assert answer.status == 500
-    assert answer.error == "model instance 'lone_0_0' has run one batch for more than 12 s"
+    assert answer.error == "model instance 'lone_0' has run one batch for more than 12 s"
     wait_until(lambda: state(server, "lone") == "READY", "READY in the index", BACK_TIMEOUT_S)
     assert pid_of(server.infer("lone", seconds(0))) != old
 

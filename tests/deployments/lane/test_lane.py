@@ -11,7 +11,7 @@ import pytest
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
 from deployments.replica.shared_memory import Regions
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import Internal, InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
 
 
@@ -110,7 +110,10 @@ async def test_a_request_of_the_only_replica_fails_when_it_dies() -> None:
         await lanes.until(lambda: bool(lanes.replicas[0].model.held))
         lanes.replicas[0].die()
         await asyncio.wait_for(sink.done.wait(), 5)
-        assert type(sink.error) is Unavailable
+        assert type(sink.error) is Internal
+        assert sink.error.message == (
+            "the replica of model 'echo' died while the request was the only one under way in it"
+        )
         assert lanes.fleet.target("echo") is None
 
 

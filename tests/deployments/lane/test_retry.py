@@ -1,0 +1,158 @@
+"""What one request that kills its replica costs the others."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from protocol.errors import Internal, Unavailable
+from protocol.infer import InferRequest, InferResponse
+from tests.deployments.lane.harness import Lanes, Replica, Sink
+
+POISON = b"poison"
+
+
+class BatchModel:
+    """Runs the oldest requests together, some per turn of the loop; `POISON` kills the replica when it runs."""
+
+    def __init__(self, replica: Replica, batch_size: int) -> None:
+        self._replica = replica
+        self._batch_size = batch_size
+        self._waiting: list[InferRequest] = []
+        self.dead = False
+        model = replica.model
+        model.submit_request = self._submit  # type: ignore[method-assign]
+        model.cancel_request = self._cancel
+
+    def _submit(self, request: InferRequest) -> None:
+        self._waiting.append(request)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_later(0.001, self._run)
+
+    def _cancel(self, request: InferRequest) -> None:
+        self._waiting = [waiting for waiting in self._waiting if waiting is not request]
+
+    def _run(self) -> None:
+        batch, self._waiting = self._waiting[: self._batch_size], self._waiting[self._batch_size :]
+        if any(bytes(request.parameters["body"]) == POISON for request in batch):  # type: ignore[index, arg-type]
+            self.dead = True
+            self._replica.die()
+            return
+        for request in batch:
+            request.reply(request, InferResponse({}))
+        if self._waiting:
+            asyncio.get_running_loop().call_later(0.001, self._run)
+
+
+def run(test: Callable[[Lanes, list[BatchModel]], Any], *, replicas: int, batch_size: int = 1) -> None:
+    async def started() -> None:
+        async with Lanes(replicas) as lanes:
+            await test(lanes, [BatchModel(replica, batch_size) for replica in lanes.replicas])
+
+    asyncio.run(started())
+
+
+async def answered(sinks: list[Sink]) -> None:
+    async with asyncio.timeout(20):
+        for sink in sinks:
+            await sink.done.wait()
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("position", [0, 3, 40])
+def test_one_poison_request_costs_two_of_three_replicas_and_no_other_request(position: int, batch_size: int) -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        bodies = [b"%d" % number for number in range(76)]
+        bodies.insert(position, POISON)
+        sinks = [lanes.send(body)[0] for body in bodies]
+        await answered(sinks)
+        poisoned = sinks.pop(position)
+        bodies.remove(POISON)
+        assert type(poisoned.error) is Internal
+        assert "of model 'echo' died while the request was" in poisoned.error.message
+        assert [(sink.error, sink.responses) for sink in sinks] == [(None, [body]) for body in bodies]
+        assert sum(model.dead for model in models) <= 2
+
+    run(test, replicas=3, batch_size=batch_size)
+
+
+def test_a_request_that_was_alone_in_a_death_is_not_sent_again() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        sink = await lanes.ask(POISON)
+        assert type(sink.error) is Internal
+        assert sum(model.dead for model in models) == 1
+        assert (await lanes.ask()).error is None
+
+    run(test, replicas=2)
+
+
+def test_many_requests_go_again_in_much_fewer_rounds_than_one_by_one() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        sinks = [lanes.send(b"%d" % number)[0] for number in range(90)]
+        lanes.replicas[0].die()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await answered(sinks)
+        assert loop.time() - began < 5
+        assert {sink.error for sink in sinks} == {None}
+
+    run(test, replicas=2, batch_size=64)
+
+
+def test_requests_that_wait_to_be_sent_again_can_be_cancelled() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for replica in lanes.replicas:
+            replica.model.submit_request = replica.model.held.append  # type: ignore[method-assign]
+        target = lanes.fleet.target("echo")
+        assert target is not None
+        sent = [lanes.send(b"%d" % number) for number in range(40)]
+        first, second = lanes.replicas
+        await lanes.until(lambda: len(first.model.held) + len(second.model.held) == 40)
+        before = len(second.model.held)
+        first.die()
+        await lanes.until(lambda: len(second.model.held) == before + 1)  # the first suspect
+        for _, token in sent:
+            target.cancel(token)
+        assert (await lanes_answer(lanes)).error is None
+        assert len(second.model.held) == before + 1
+        assert not any(sink.done.is_set() for sink, _ in sent)
+
+    async def lanes_answer(lanes: Lanes) -> Sink:
+        second = lanes.replicas[1]
+        second.model.submit_request = second.model._submit  # type: ignore[method-assign]
+        second.model.held, kept = [], second.model.held
+        sink = await lanes.ask()
+        second.model.held = kept
+        return sink
+
+    run(test, replicas=2)
+
+
+def test_without_another_replica_those_that_were_together_are_refused_for_now() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        sinks = [lanes.send(body)[0] for body in (POISON, b"good")]
+        await answered(sinks)
+        assert [type(sink.error) for sink in sinks] == [Unavailable, Unavailable]
+
+    run(test, replicas=1)
+
+
+def test_a_request_alone_in_a_replica_that_was_told_to_go_is_sent_again() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        first, second = lanes.replicas
+        for replica in lanes.replicas:
+            replica.model.submit_request = replica.model._submit  # type: ignore[method-assign]
+            replica.model.hold = True
+        lanes.publish(first)
+        sink, _ = lanes.send()
+        await lanes.until(lambda: bool(first.model.held))
+        lanes.publish(second)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        first.die()
+        await lanes.until(lambda: bool(second.model.held))
+        second.model.release()
+        await answered([sink])
+        assert sink.error is None
+
+    run(test, replicas=2)
