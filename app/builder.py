@@ -70,7 +70,6 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
             model_config_name=settings.model_config_name,
             backend_settings=backend_settings,
             kind_gpu_fallback_to_cpu=settings.kind_gpu_fallback_to_cpu,
-            gpu_memory_bytes=settings.gpu_memory_bytes,
         ),
         plan=PlanSettings(placement=settings.placement, num_cpus_per_replica=settings.replica_num_cpus),
         limits=limits,

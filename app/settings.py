@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.service.trace_settings import TraceSettings
+from repository_loader.overrides import PlacementChoice
 
 _ONE_PER_LINE = frozenset({"http_restricted_api", "grpc_restricted_protocol"})
 
@@ -40,10 +41,10 @@ class Settings(BaseModel):
         (), description="Path of a model repository; may be given several times.", min_length=1
     )
     id: str = Field("triton", description="Name of the server in its metadata.")
-    placement: Literal["isolated", "packed", "embedded"] = Field(
+    placement: PlacementChoice = Field(
         "isolated",
         description="Where models run: each version in a deployment of its own, many in one deployment, or in the "
-        "ingress itself.",
+        "ingress itself; auto isolates what has a reason and packs the rest.",
     )
     allow_http: bool = Field(True, description="Whether HTTP is served.")
     http_address: str = Field("127.0.0.1", description="Address on which HTTP is served.")
@@ -169,7 +170,10 @@ class Settings(BaseModel):
         0.05, description="CPUs that Ray reserves for each replica of a model, unless the model says otherwise.", ge=0
     )
     gpu_memory_bytes: int = Field(
-        16 << 30, description="Memory of the cluster's GPUs, from which a replica's fraction of one is computed.", gt=0
+        0,
+        description="Memory of a GPU, from which a replica's share of one is computed; 0: what each GPU says, or "
+        "16 GiB where it cannot.",
+        ge=0,
     )
     health_check_period_s: float = Field(2.0, description="How often Serve asks a replica whether it is well.", gt=0)
     max_batch_duration_s: float = Field(

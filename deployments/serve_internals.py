@@ -6,9 +6,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from ray import serve
+from ray import PlacementGroupID, serve
+from ray._private.thirdparty import pynvml
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
+from ray.util.placement_group import PlacementGroup
 
 from deployments.control import replica_directory
 
@@ -92,3 +94,31 @@ def delete_applications(names: Sequence[str]) -> None:
     """Have Serve end applications; returns before they have gone."""
     if names:
         _get_global_client().delete_apps(list(names), blocking=False)
+
+
+def gpu_memory_bytes() -> int:
+    """Return the memory of this node's smallest GPU, 0 when NVML is not there to ask."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return min((int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles), default=0)
+    except pynvml.NVMLError:
+        return 0
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def share_of_gpu(group: PlacementGroup, share: float) -> dict[str, float]:
+    """Return the resources by which an actor takes a share of the GPU in a placement group of one bundle.
+
+    They are those that Ray itself writes for an actor scheduled there, which Serve has no option for.
+    """
+    return {f"GPU_group_{group.id.hex()}": share, f"GPU_group_0_{group.id.hex()}": share}
+
+
+def placement_group_of(group_id: str) -> PlacementGroup:
+    """Return a placement group by its id, as `placement_group_table` writes it."""
+    return PlacementGroup(PlacementGroupID(bytes.fromhex(group_id)))

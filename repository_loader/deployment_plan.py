@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repository_loader.overrides import Placement
+from repository_loader.overrides import Placement, PlacementChoice
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.serialisation import (
     Json,
@@ -23,7 +23,7 @@ class PlanSettings:
     the cluster does not tell.
     """
 
-    placement: Placement = "isolated"
+    placement: PlacementChoice = "auto"
     num_cpus_per_replica: float = 0.05
     memory_factor: float = 2.5
     memory_base_bytes: int = 256 << 20
@@ -31,23 +31,10 @@ class PlanSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterResources:
-    """What the whole cluster has when nothing runs on it; `gpu_memory_bytes` is that of one GPU, 0 if unknown.
-
-    `max_node_num_cpus` is the largest node's, which bounds one replica; 0 is unknown.
-    """
-
-    num_cpus: float
-    num_gpus: int = 0
-    gpu_memory_bytes: int = 0
-    max_node_num_cpus: float = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """A model version in one process: `specs` are the instances it has there, none for an ensemble.
 
-    `dependencies` are the models of an ensemble's steps.
+    `dependencies` are the models of an ensemble's steps, `why` is the reason for the placement.
     """
 
     name: str
@@ -57,6 +44,7 @@ class ModelPlan:
     specs: tuple[InstanceSpec, ...]
     file_bytes: int
     dependencies: tuple[str, ...] = ()
+    why: str = ""
 
     def to_dict(self) -> Json:
         """Return the plan as JSON values."""
@@ -68,6 +56,7 @@ class ModelPlan:
             "specs": [spec_to_dict(spec) for spec in self.specs],
             "file_bytes": self.file_bytes,
             "dependencies": list(self.dependencies),
+            "why": self.why,
         }
 
     @classmethod
@@ -81,12 +70,18 @@ class ModelPlan:
             tuple(map(spec_from_dict, values["specs"])),
             values["file_bytes"],
             tuple(values["dependencies"]),
+            values["why"],
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentPlan:
-    """One Serve deployment: `models` are in each of its `replica_count` replicas; resources are for one."""
+    """One Serve deployment: `models` are in each of its `replica_count` replicas; resources are for one.
+
+    `gpu` is the card, by its number in the cluster, that the replicas share; None on the CPU, and where each replica
+    has several whole GPUs. A deployment that is a `spill` gets what the GPUs of the same model have no idle instance
+    for.
+    """
 
     app_name: str
     name: str
@@ -96,6 +91,15 @@ class DeploymentPlan:
     num_cpus: float
     num_gpus: float
     memory_bytes: int
+    gpu: int | None = None
+    spill: bool = False
+
+    @property
+    def device(self) -> str:
+        """Say what one replica runs on, and what share of it is asked for: `0.25 of GPU 1`, `2 GPUs`, `CPU`."""
+        if self.gpu is not None:
+            return f"{self.num_gpus:g} of GPU {self.gpu}"
+        return f"{self.num_gpus:g} GPUs" if self.num_gpus else "CPU"
 
     def to_dict(self) -> Json:
         """Return the plan as JSON values."""
@@ -108,6 +112,8 @@ class DeploymentPlan:
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
             "memory_bytes": self.memory_bytes,
+            "gpu": self.gpu,
+            "spill": self.spill,
         }
 
     @classmethod

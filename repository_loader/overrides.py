@@ -7,6 +7,7 @@ from typing import Literal
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 Placement = Literal["isolated", "packed", "embedded"]
+PlacementChoice = Literal["auto", "isolated", "packed", "embedded"]
 PREFIX = "eagleray."
 PLACEMENTS: tuple[Placement, ...] = ("isolated", "packed", "embedded")
 MAX_REPLICAS = 10_000

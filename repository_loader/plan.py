@@ -2,40 +2,42 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import quote
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.auto_placement import place_automatically
 from repository_loader.backend_traits import traits_of
-from repository_loader.deployment_plan import ClusterResources, DeploymentPlan, ModelPlan, Plan, PlanSettings
+from repository_loader.cluster_facts import ClusterFacts, NodeFacts
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
+from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process
 from repository_loader.ensemble_graph import step_models
 from repository_loader.model_files import files_bytes, is_ensemble
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
-from repository_loader.package import InstanceSpec
+from repository_loader.package import ModelPackage
 from repository_loader.snapshot import RepositoryModel, Snapshot
 
-__all__ = ["ClusterResources", "DeploymentPlan", "ModelPlan", "Plan", "PlanSettings", "app_name", "make_plan"]
+__all__ = [
+    "ClusterFacts",
+    "DeploymentPlan",
+    "ModelPlan",
+    "NodeFacts",
+    "Plan",
+    "PlanSettings",
+    "app_name",
+    "make_plan",
+]
 
 PACKED_APP = "eagleray-packed"
 PACKED_DEPLOYMENT = "models"
-GPU_STEP = 0.05
+GPU_STEP = 0.01
+
+_WHOLE = 1e-6
 
 
 class _Unplaceable(Exception):
-    """No cluster of this size can hold the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The instances of a model version on one kind of device: what one GPU, or the CPU, carries.
-
-    `instances` are all of them there; `device_count` is the number of GPUs, 1 for the CPU.
-    """
-
-    on_gpu: bool
-    instances: tuple[InstanceSpec, ...]
-    device_count: int
+    """The cluster cannot hold the model."""
 
 
 def app_name(model_name: str) -> str:
@@ -47,33 +49,43 @@ def app_name(model_name: str) -> str:
     return f"eagleray-model-{safe}" if safe.startswith("eagleray") else safe
 
 
-def make_plan(snapshot: Snapshot, settings: PlanSettings, resources: ClusterResources) -> Plan:
-    """Place every loadable model. Pure but for the sizes of model files, which it asks the disk for."""
-    return _Planner(settings, resources).plan(snapshot)
+def make_plan(snapshot: Snapshot, settings: PlanSettings, facts: ClusterFacts, kept: Plan | None = None) -> Plan:
+    """Place every loadable model. Pure but for the sizes of model files, which it asks the disk for.
+
+    Models that are in `kept` already stay where they are; the others get what is left.
+    """
+    return _Planner(settings, facts, kept or Plan()).plan(snapshot)
 
 
 class _Planner:
-    def __init__(self, settings: PlanSettings, resources: ClusterResources) -> None:
+    def __init__(self, settings: PlanSettings, facts: ClusterFacts, kept: Plan) -> None:
         self._settings = settings
-        self._resources = resources
+        self._facts = facts
         self._deployments: list[DeploymentPlan] = []
-        self._packed: list[tuple[ModelPlan, Overrides]] = []
-        self._embedded: list[ModelPlan] = []
+        self._packed: list[ModelPlan] = []
+        self._embedded: list[ModelPlan] = list(kept.embedded)
+        self._taken = [0.0] * facts.num_gpus
+        self._kept = {model.name for model in kept.embedded}
+        for deployment in kept.deployments:
+            self._kept.update(model.name for model in deployment.models)
+            if deployment.placement == "packed":
+                self._packed += deployment.models
+            else:
+                self._add(deployment)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         unplaced: dict[str, str] = {}
         for model in _dependencies_first(snapshot.models):
-            if not model.packages:
+            if not model.packages or model.name in self._kept:
                 continue
+            before = (list(self._deployments), list(self._packed), list(self._embedded), list(self._taken))
             try:
                 self._check_steps(model, unplaced)
-                deployments, packed, embedded = self._place(model)
+                for package in model.packages:
+                    self._place(package)
             except (_Unplaceable, OverrideError) as reason:
+                self._deployments, self._packed, self._embedded, self._taken = before
                 unplaced[model.name] = str(reason)
-                continue
-            self._deployments += deployments
-            self._packed += packed
-            self._embedded += embedded
         if self._packed:
             self._deployments.append(self._packed_deployment())
         return Plan(
@@ -90,104 +102,122 @@ class _Planner:
                     f"Model '{step}' loading failed with error: {unplaced[step]}"
                 )
 
-    def _place(
-        self, model: RepositoryModel
-    ) -> tuple[list[DeploymentPlan], list[tuple[ModelPlan, Overrides]], list[ModelPlan]]:
-        deployments: list[DeploymentPlan] = []
-        packed: list[tuple[ModelPlan, Overrides]] = []
-        embedded: list[ModelPlan] = []
-        for package in model.packages:
-            overrides = read_overrides(package.config)
-            parts = self._parts(package.config)
-            steps = step_models(package.config) if is_ensemble(package.config) else ()
-            placement = self._placement(overrides, parts, steps)
-            base = ModelPlan(
-                package.name,
-                package.version,
-                package,
-                placement,
-                (),
-                files_bytes(package.file_path) if package.file_path else 0,
-                steps,
-            )
-            if placement == "isolated":
-                for part in parts:
-                    deployments.append(self._isolated(base, part, len(parts) > 1, overrides))
-                continue
-            specs = tuple(spec for part in parts for spec in _on_every_device(part))
-            plan = replace(base, specs=specs)
-            if placement == "packed":
-                packed.append((plan, overrides))
-            else:
-                embedded.append(plan)
-        return deployments, packed, embedded
+    def _place(self, package: ModelPackage) -> None:
+        config = package.config
+        overrides = read_overrides(config)
+        parts = self._parts(config)
+        steps = step_models(config) if is_ensemble(config) else ()
+        file_bytes = files_bytes(package.file_path) if package.file_path else 0
+        placement, why = self._placement(config, overrides, parts, steps, file_bytes)
+        model = ModelPlan(package.name, package.version, package, placement, (), file_bytes, steps, why)
+        if placement == "isolated":
+            self._isolate(model, parts, overrides)
+            return
+        model = replace(model, specs=in_one_process(parts))
+        (self._packed if placement == "packed" else self._embedded).append(model)
 
-    def _placement(self, overrides: Overrides, parts: Sequence[_Part], steps: Sequence[str]) -> Placement:
-        # Only the ingress itself can reach what is embedded in it.
-        if any(model.name in steps for model in self._embedded):
-            return "embedded"
+    def _placement(
+        self,
+        config: ModelConfig,
+        overrides: Overrides,
+        parts: Sequence[DevicePart],
+        steps: Sequence[str],
+        file_bytes: int,
+    ) -> tuple[Placement, str]:
+        for model in self._embedded:
+            if model.name in steps:
+                return "embedded", f"only the ingress reaches its step '{model.name}'"
         wanted = overrides.placement or self._settings.placement
-        on_gpu = any(part.on_gpu for part in parts)
+        if wanted == "auto":
+            return place_automatically(config, overrides, parts, file_bytes)
+        on_gpu = any(part.gpu is not None for part in parts)
         if on_gpu and (wanted == "packed" or overrides.placement is None):
-            return "isolated"
-        return wanted
+            return "isolated", "runs on a GPU"
+        return wanted, f"--placement {wanted}" if overrides.placement is None else "its configuration says so"
 
-    def _parts(self, config: ModelConfig) -> list[_Part]:
-        """Divide a model's instances by the kind of device; an ensemble is one part without instances."""
-        if is_ensemble(config):
-            return [_Part(False, (), 1)]
-        gpu_specs: list[InstanceSpec] = []
-        cpu_specs: list[InstanceSpec] = []
-        devices = 1
-        for group in config.instance_group:
-            if group.passive:
-                continue
-            kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
-            on_gpu = kind == "GPU" or (kind == "MODEL" and self._resources.num_gpus > 0)
-            if kind == "GPU":
-                devices = max(devices, len(set(group.gpus)))
-            listed = gpu_specs if on_gpu else cpu_specs
-            listed.extend(InstanceSpec(f"{group.name}_{index}", kind, 0) for index in range(group.count))
-        if gpu_specs and self._resources.num_gpus == 0:
+    def _parts(self, config: ModelConfig) -> list[DevicePart]:
+        """Return the model's parts, all of which the cluster has the devices for."""
+        parts = device_parts(config, self._facts.num_gpus)
+        gpus = [part.gpu for part in parts if part.gpu is not None]
+        if gpus and not self._facts.num_gpus:
             raise _Unplaceable(f"model '{config.name}' needs a GPU and the cluster has none")
-        if gpu_specs and devices > self._resources.num_gpus:
+        if gpus and max(gpus) >= self._facts.num_gpus:
             raise _Unplaceable(
-                f"model '{config.name}' needs {devices} GPUs and the cluster has {self._resources.num_gpus}"
+                f"model '{config.name}' needs {max(gpus) + 1} GPUs and the cluster has {self._facts.num_gpus}"
             )
-        if cpu_specs and traits_of(config.backend).needs_gpu:
+        if traits_of(config.backend).needs_gpu and any(part.gpu is None for part in parts):
             raise _Unplaceable(
                 f"model '{config.name}' of backend '{config.backend}' runs on GPUs only, not on KIND_CPU"
             )
-        if not gpu_specs and not cpu_specs:
+        if not parts:
             raise _Unplaceable(f"model '{config.name}' has no instance group that is not passive")
-        parts = (_Part(True, tuple(gpu_specs), devices), _Part(False, tuple(cpu_specs), 1))
-        return [part for part in parts if part.instances]
+        return parts
 
-    def _isolated(self, base: ModelPlan, part: _Part, divided: bool, overrides: Overrides) -> DeploymentPlan:
-        shared = traits_of(base.package.config.backend).releases_gil or not part.instances
+    def _isolate(self, model: ModelPlan, parts: Sequence[DevicePart], overrides: Overrides) -> None:
+        """Give each part a deployment; `eagleray.replicas` are divided among the GPUs."""
+        on_gpus = [part for part in parts if part.gpu is not None]
+        for index, part in enumerate(on_gpus):
+            replicas = overrides.replicas
+            if replicas is not None:
+                replicas = replicas // len(on_gpus) + (index < replicas % len(on_gpus))
+            if replicas != 0:
+                self._add_part(model, part, len(parts) > 1, replicas, overrides)
+        for part in parts:
+            if part.gpu is None:
+                self._add_part(model, part, len(parts) > 1, overrides.replicas, overrides)
+
+    def _add_part(
+        self, model: ModelPlan, part: DevicePart, divided: bool, replicas: int | None, overrides: Overrides
+    ) -> None:
+        shared = traits_of(model.package.config.backend).releases_gil or not part.instances
         specs = part.instances if shared else part.instances[:1]
-        replicas = part.device_count * (1 if shared else len(part.instances))
-        memory = self._memory_bytes(base, overrides)
-        num_gpus = self._num_gpus(part, shared, memory, overrides) if part.on_gpu else 0.0
-        replicas = overrides.replicas or replicas
-        self._check_fits(base.name, replicas, num_gpus, self._num_cpus(overrides))
-        suffix = ("-gpu" if part.on_gpu else "-cpu") if divided else ""
-        return DeploymentPlan(
-            app_name(base.name),
-            f"v{base.version}{suffix}",
-            "isolated",
-            (replace(base, specs=specs),),
-            replicas,
-            self._num_cpus(overrides),
-            num_gpus,
-            memory,
+        replicas = replicas or (1 if shared else len(part.instances))
+        memory_bytes = self._memory_bytes(model, overrides)
+        num_cpus = self._settings.num_cpus_per_replica if overrides.num_cpus is None else overrides.num_cpus
+        self._check_cpus(model.name, replicas, num_cpus)
+        num_gpus, gpu, suffix = 0.0, part.gpu, ""
+        if gpu is not None:
+            num_gpus = self._share(1 if shared else len(part.instances), memory_bytes, overrides)
+            gpu = self._find_gpu(model.name, gpu, replicas, num_gpus)
+        if divided:
+            suffix = "-cpu" if part.gpu is None else "-any" if part.gpu == ANY_GPU else f"-gpu{part.gpu}"
+        self._add(
+            DeploymentPlan(
+                app_name(model.name),
+                f"v{model.version}{suffix}",
+                "isolated",
+                (replace(model, specs=specs),),
+                replicas,
+                num_cpus,
+                num_gpus,
+                memory_bytes,
+                gpu,
+                spill=divided and part.gpu is None,
+            )
         )
+
+    def _add(self, deployment: DeploymentPlan) -> None:
+        self._deployments.append(deployment)
+        if deployment.gpu is not None:
+            if deployment.gpu < len(self._taken):
+                self._taken[deployment.gpu] += deployment.num_gpus * deployment.replica_count
+            return
+        for gpu in self._free_gpus()[: math.ceil(deployment.num_gpus) * deployment.replica_count]:
+            self._taken[gpu] = 1.0
+
+    def _free_gpus(self) -> list[int]:
+        """Return the GPUs that nothing is planned on, the last first."""
+        return [gpu for gpu in reversed(range(len(self._taken))) if not self._taken[gpu]]
 
     def _packed_deployment(self) -> DeploymentPlan:
         """One replica holds every packed model; replicas are the most that any of them asks for."""
-        models = sorted((model for model, _ in self._packed), key=lambda model: (model.name, model.version))
-        overrides = [given for _, given in self._packed]
+        models = sorted(self._packed, key=lambda model: (model.name, model.version))
+        overrides = [read_overrides(model.package.config) for model in models]
         asked = sum(given.num_cpus or 0.0 for given in overrides)
+        weights = sum(
+            int(model.file_bytes * self._settings.memory_factor) if given.memory_bytes is None else given.memory_bytes
+            for model, given in zip(models, overrides, strict=True)
+        )
         return DeploymentPlan(
             PACKED_APP,
             PACKED_DEPLOYMENT,
@@ -196,11 +226,8 @@ class _Planner:
             max(given.replicas or 1 for given in overrides),
             max(self._settings.num_cpus_per_replica, round(asked, 4)),
             0.0,
-            sum(self._memory_bytes(model, given) for model, given in self._packed),
+            self._settings.memory_base_bytes + weights,
         )
-
-    def _num_cpus(self, overrides: Overrides) -> float:
-        return self._settings.num_cpus_per_replica if overrides.num_cpus is None else overrides.num_cpus
 
     def _memory_bytes(self, model: ModelPlan, overrides: Overrides) -> int:
         if overrides.memory_bytes is not None:
@@ -209,48 +236,56 @@ class _Planner:
             return 0
         return int(model.file_bytes * self._settings.memory_factor) + self._settings.memory_base_bytes
 
-    def _num_gpus(self, part: _Part, shared: bool, memory_bytes: int, overrides: Overrides) -> float:
+    def _share(self, instances: int, memory_bytes: int, overrides: Overrides) -> float:
         """Return the share of a GPU for one replica.
 
         Replicas that must share a GPU, because each holds one instance, never ask for more than it has together.
         """
         if overrides.num_gpus is not None:
             return overrides.num_gpus
-        per_gpu = 1 if shared else len(part.instances)
-        gpu_memory = self._resources.gpu_memory_bytes or self._settings.assumed_gpu_memory_bytes
+        gpu_memory = self._facts.gpu_memory_bytes or self._settings.assumed_gpu_memory_bytes
         share = memory_bytes / gpu_memory
         share = 1.0 if share >= 1 else max(GPU_STEP, math.ceil(round(share / GPU_STEP, 6)) * GPU_STEP)
-        return round(min(share, math.floor(10_000 / per_gpu) / 10_000), 4)
+        return round(min(share, math.floor(10_000 / instances) / 10_000), 4)
 
-    def _check_fits(self, name: str, replicas: int, num_gpus: float, num_cpus: float) -> None:
+    def _find_gpu(self, name: str, gpu: int, replicas: int, num_gpus: float) -> int | None:
+        """Return the GPU that carries the replicas, None where each of them has whole GPUs, which Ray then chooses."""
+        count = self._facts.num_gpus
+        if num_gpus > 1:
+            needed, largest = math.ceil(num_gpus) * replicas, max(node.num_gpus for node in self._facts.nodes)
+            if needed > count:
+                raise _Unplaceable(f"model '{name}' needs {needed} GPUs and the cluster has {count}")
+            if num_gpus > largest:
+                raise _Unplaceable(
+                    f"a replica of model '{name}' needs {num_gpus:g} GPUs and the largest node has {largest}"
+                )
+            if needed > len(self._free_gpus()):
+                raise _Unplaceable(f"model '{name}' needs {needed} GPUs, of which {len(self._free_gpus())} are free")
+            return None
+        if gpu == ANY_GPU:
+            gpu = min(range(count), key=lambda number: (self._taken[number], number))
+        needed_share, left = num_gpus * replicas, 1 - self._taken[gpu]
+        if needed_share > 1 + _WHOLE:
+            raise _Unplaceable(f"model '{name}' needs {needed_share:g} of GPU {gpu}")
+        if needed_share > left + _WHOLE:
+            raise _Unplaceable(
+                f"model '{name}' needs {needed_share:g} of GPU {gpu}, of which {max(left, 0):.2g} is free"
+            )
+        return gpu
+
+    def _check_cpus(self, name: str, replicas: int, num_cpus: float) -> None:
         """Refuse what the cluster could not hold even if nothing else ran on it."""
-        cluster = self._resources
-        if num_gpus > 0:
-            per_gpu = math.floor(round(1 / num_gpus, 6)) if num_gpus < 1 else 1
-            needed = math.ceil(replicas / per_gpu) if num_gpus < 1 else math.ceil(num_gpus) * replicas
-            if needed > cluster.num_gpus:
-                raise _Unplaceable(f"model '{name}' needs {needed} GPUs and the cluster has {cluster.num_gpus}")
-        largest = cluster.max_node_num_cpus or cluster.num_cpus
+        largest, total = self._facts.largest_node_num_cpus, self._facts.num_cpus
         if num_cpus > largest:
             raise _Unplaceable(
                 f"a replica of model '{name}' needs {num_cpus:g} CPUs and the largest node has {largest:g}"
             )
-        if num_cpus * replicas > cluster.num_cpus:
-            raise _Unplaceable(
-                f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {cluster.num_cpus:g}"
-            )
+        if num_cpus * replicas > total:
+            raise _Unplaceable(f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {total:g}")
 
 
 def _by_version(deployment: DeploymentPlan) -> tuple[str, int, str]:
     return deployment.app_name, deployment.models[0].version, deployment.name
-
-
-def _on_every_device(part: _Part) -> Iterator[InstanceSpec]:
-    """Return the instances of one process that sees every GPU itself."""
-    for device in range(part.device_count):
-        for spec in part.instances:
-            name = spec.name if device == 0 else f"{spec.name}_gpu{device}"
-            yield replace(spec, name=name, device=device)
 
 
 def _dependencies_first(models: dict[str, RepositoryModel]) -> Iterator[RepositoryModel]:

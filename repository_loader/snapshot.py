@@ -13,7 +13,7 @@ from repository_loader.package import ModelPackage
 class LoaderOptions:
     """How a repository is read.
 
-    `gpu_count` and `gpu_memory_bytes` describe the GPUs that models may use. `kind_gpu_fallback_to_cpu` turns Triton's
+    `gpu_count` GPUs may be used, by the numbers from 0. `kind_gpu_fallback_to_cpu` turns Triton's
     error for KIND_GPU without a GPU into a warning. `model_config_name` is `--model-config-name`. `backend_settings`
     are `--backend-config` values by backend; the key "" is for all backends.
     """
@@ -21,7 +21,6 @@ class LoaderOptions:
     disable_auto_complete_config: bool = False
     default_max_batch_size: int = 4
     gpu_count: int = 0
-    gpu_memory_bytes: int = 0
     model_config_name: str = ""
     kind_gpu_fallback_to_cpu: bool = False
     minimum_compute_capability: str = "6.0"

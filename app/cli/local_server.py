@@ -37,6 +37,7 @@ class RayOptions:
 
     address: str = ""
     num_cpus: float = 0.0
+    num_gpus: int | None = None
     dashboard: bool = True
     dashboard_port: int = 0
 
@@ -107,6 +108,7 @@ class LocalServer:
             context = ray.init(
                 address="local",
                 num_cpus=options.num_cpus or len(os.sched_getaffinity(0)),
+                num_gpus=options.num_gpus,
                 include_dashboard=options.dashboard,
                 dashboard_host="127.0.0.1",
                 # None lets Ray take the next free port when 8265 is taken.
@@ -227,11 +229,14 @@ class LocalServer:
         import ray
         from ray import serve
 
+        from deployments.control.gpu_cards import release_cards
+
         try:
             if self._options.address:
                 applications = {app for app, _ in self._directory.deployments.values()} | {APPLICATION}
                 for name in applications & serve.status().applications.keys():
                     serve.delete(name)
+                release_cards()
             else:
                 serve.shutdown()
         finally:

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from app.cli.ignored_flags import IGNORED_FLAGS
 from app.cli.ray_token import choose_token
 from app.settings import FILE_SETTINGS, Settings, environment
-from repository_loader.overrides import Placement
+from repository_loader.overrides import PlacementChoice
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
@@ -93,10 +93,13 @@ def main() -> None:
 @settings_options
 @ignored_options
 @click.option("--num-cpus", type=float, default=0.0, help="CPUs that the local Ray gets; 0: all of this machine's.")
+@click.option("--num-gpus", type=int, help="GPUs that the local Ray gets; left out: those that it finds.")
 @click.option("--ray-address", default="", help="A running Ray cluster to use ('auto' finds one); empty: start one.")
 @click.option("--dashboard-port", type=int, default=0, help="Port of the Ray dashboard; 0: 8265 or the next free one.")
 @click.option("--dashboard/--no-dashboard", default=True, help="Whether the local Ray has its dashboard.")
-def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any) -> None:
+def serve(
+    num_cpus: float, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
+) -> None:
     """Serve model repositories until Ctrl-C."""
     settings = read_settings(flags)
     # Read by Ray when it is imported, here and in every process that it starts.
@@ -110,7 +113,7 @@ def serve(num_cpus: float, ray_address: str, dashboard_port: int, dashboard: boo
     from app.cli.local_server import LocalServer, RayOptions, StartFailed
     from app.cli.ports import PortTaken
 
-    options = RayOptions(ray_address, num_cpus, dashboard, dashboard_port)
+    options = RayOptions(ray_address, num_cpus, num_gpus, dashboard, dashboard_port)
     # A local cluster has no other nodes.
     settings = settings if ray_address else settings.model_copy(update={"lane_tcp": False})
     try:
@@ -135,25 +138,24 @@ def validate(repositories: tuple[str, ...], as_json: bool, disable_auto_complete
 @main.command()
 @click.argument("repositories", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--placement", type=click.Choice(["isolated", "packed", "embedded"]), default="isolated")
+@click.option("--placement", type=click.Choice(get_args(PlacementChoice)), default="auto")
 @click.option("--num-cpus", type=float, default=0.0, help="CPUs of the cluster; 0: this machine's.")
 @click.option("--num-gpus", type=int, default=0, help="GPUs of the cluster.")
-@click.option("--gpu-memory-bytes", type=int, default=16 << 30, help="Memory of each GPU.")
+@click.option("--gpu-memory-bytes", type=int, default=0, help="Memory of each GPU; 0: 16 GiB are assumed.")
 def plan(
     repositories: tuple[str, ...],
     as_json: bool,
-    placement: Placement,
+    placement: PlacementChoice,
     num_cpus: float,
     num_gpus: int,
     gpu_memory_bytes: int,
 ) -> None:
     """Print the deployments that repositories would become, with their resources. Starts nothing."""
-    from app.cli.offline import print_plan, read_repositories
-    from repository_loader.plan import ClusterResources, PlanSettings
+    from app.cli.offline import print_plan
+    from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 
-    snapshot = read_repositories(repositories, False, num_gpus, gpu_memory_bytes)
-    resources = ClusterResources(num_cpus or float(os.cpu_count() or 1), num_gpus, gpu_memory_bytes)
-    sys.exit(print_plan(snapshot, PlanSettings(placement), resources, as_json))
+    node = NodeFacts(num_cpus or float(os.cpu_count() or 1), num_gpus, gpu_memory_bytes=gpu_memory_bytes)
+    sys.exit(print_plan(repositories, PlanSettings(placement), ClusterFacts((node,)), as_json))
 
 
 @main.command()

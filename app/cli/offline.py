@@ -9,20 +9,17 @@ from rich.console import Console
 from rich.table import Table
 
 from deployments.backends.python.auto_complete import complete
-from repository_loader.plan import ClusterResources, Plan, PlanSettings, make_plan
+from repository_loader.plan import ClusterFacts, Plan, PlanSettings
+from repository_loader.planned_repository import read_and_plan
 from repository_loader.repository import LoaderOptions, Snapshot, load_repositories
 
 OK = 0
 FAULTY = 2
 
 
-def read_repositories(
-    paths: Sequence[str], disable_auto_complete: bool, gpu_count: int = 0, gpu_memory_bytes: int = 0
-) -> Snapshot:
+def read_repositories(paths: Sequence[str], disable_auto_complete: bool) -> Snapshot:
     """Read, complete and check repositories."""
-    options = LoaderOptions(
-        disable_auto_complete_config=disable_auto_complete, gpu_count=gpu_count, gpu_memory_bytes=gpu_memory_bytes
-    )
+    options = LoaderOptions(disable_auto_complete_config=disable_auto_complete)
     return load_repositories([os.path.abspath(path) for path in paths], options, complete)
 
 
@@ -59,14 +56,10 @@ def print_findings(snapshot: Snapshot, as_json: bool) -> int:
     return FAULTY if faulty else OK
 
 
-def print_plan(
-    snapshot: Snapshot,
-    settings: PlanSettings,
-    resources: ClusterResources,
-    as_json: bool,
-) -> int:
-    """Print the deployments; returns the exit code."""
-    plan = make_plan(snapshot, settings, resources)
+def print_plan(paths: Sequence[str], settings: PlanSettings, facts: ClusterFacts, as_json: bool) -> int:
+    """Print the deployments that repositories become on such a cluster; returns the exit code."""
+    repositories = [os.path.abspath(path) for path in paths]
+    snapshot, plan = read_and_plan(repositories, LoaderOptions(), settings, facts, complete)
     unplaced = {name: model.failure for name, model in snapshot.models.items() if model.failure} | plan.unplaced
     if as_json:
         json.dump({**plan.to_dict(), "unplaced": unplaced}, sys.stdout, indent=2)
@@ -79,23 +72,36 @@ def print_plan(
 
 
 def _print_table(plan: Plan) -> None:
-    table = Table("application", "deployment", "placement", "models", "replicas", "instances", "CPUs", "GPUs", "memory")
+    """Print a row for each model, and a deployment's resources with the first of its models."""
+    columns = ("application", "deployment", "placement", "model", "why", "replicas", "instances", "CPUs", "device")
+    table = Table(*columns, "memory")
     for deployment in plan.deployments:
-        models = ", ".join(f"{model.name} {model.version}" for model in deployment.models)
-        instances = sum(len(model.specs) for model in deployment.models)
-        table.add_row(
-            deployment.app_name,
-            deployment.name,
-            deployment.placement,
-            models,
-            str(deployment.replica_count),
-            str(instances),
-            f"{deployment.num_cpus:g}",
-            f"{deployment.num_gpus:g}",
-            f"{deployment.memory_bytes / 2**20:.0f} MiB",
-        )
+        resources = (str(deployment.replica_count), f"{deployment.num_cpus:g}", deployment.device)
+        for model in deployment.models:
+            replicas, cpus, device = resources
+            table.add_row(
+                deployment.app_name,
+                deployment.name,
+                deployment.placement,
+                f"{model.name} {model.version}",
+                model.why,
+                replicas,
+                str(len(model.specs)),
+                cpus,
+                device,
+                f"{deployment.memory_bytes / 2**20:.0f} MiB" if device else "",
+            )
+            resources = ("", "", "")
     for model in plan.embedded:
-        row = ("eagleray", "Ingress", "embedded", f"{model.name} {model.version}", "-", str(len(model.specs)))
+        row = (
+            "eagleray",
+            "Ingress",
+            "embedded",
+            f"{model.name} {model.version}",
+            model.why,
+            "-",
+            str(len(model.specs)),
+        )
         table.add_row(*row, "-", "-", f"{model.file_bytes / 2**20:.0f} MiB")
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)

@@ -11,7 +11,7 @@ from repository_loader.repository import LoaderOptions
 class ControllerOptions:
     """Options of the controller and of the replicas that it deploys.
 
-    `load_models` None loads every model of the repositories.
+    `load_models` None loads every model of the repositories. `gpu_memory_bytes` 0 has each GPU tell its memory.
     """
 
     repositories: tuple[str, ...]
@@ -23,5 +23,5 @@ class ControllerOptions:
     health_check_period_s: float = 2.0
     drain_timeout_s: float = 10.0
     max_batch_duration_s: float = 600.0
-    gpu_memory_bytes: int = 16 << 30
+    gpu_memory_bytes: int = 0
     log_verbosity: int = 0

@@ -1,24 +1,25 @@
 """What shall run: the repositories as they were read, and the plan that follows from them and the cluster."""
 
 import logging
-from dataclasses import dataclass
-
-import ray
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from deployments.backends.python.auto_complete import complete
 from deployments.control.controller_options import ControllerOptions
-from repository_loader.plan import ClusterResources, DeploymentPlan, Plan, make_plan
-from repository_loader.repository import Snapshot, load_repositories
+from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan
+from repository_loader.planned_repository import read_and_plan
+from repository_loader.repository import Snapshot
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """A snapshot of the repositories, and its plan."""
+    """A snapshot of the repositories, and its plan for a cluster."""
 
     snapshot: Snapshot
     plan: Plan
+    facts: ClusterFacts
 
     def applications(self) -> dict[str, list[DeploymentPlan]]:
         """Return the plan's deployments by application."""
@@ -27,23 +28,44 @@ class DesiredState:
             applications.setdefault(deployment.app_name, []).append(deployment)
         return applications
 
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Models that run nowhere: another cluster might have what they need."""
+        return frozenset(self.plan.unplaced) | {name for name, model in self.snapshot.models.items() if model.failure}
 
-def read_desired_state(options: ControllerOptions) -> DesiredState:
-    """Read the repositories, log what there is to say about them, and plan; blocks."""
-    snapshot = load_repositories(options.repositories, options.loader, complete, options.load_models)
+
+def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> DesiredState:
+    """Read the repositories for such a cluster, log what there is to say about them, and plan; blocks."""
+    snapshot, plan = read_and_plan(
+        options.repositories, options.loader, options.plan, facts, complete, options.load_models
+    )
     for finding in snapshot.findings:
         logger.warning("%s", finding)
-    plan = make_plan(snapshot, options.plan, cluster_resources(options.gpu_memory_bytes))
-    for name, model in snapshot.models.items():
+    _log(snapshot, plan, snapshot.models)
+    return DesiredState(snapshot, plan, facts)
+
+
+def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: DesiredState) -> DesiredState:
+    """Read again what waits, now that the cluster is another, and place it beside what runs; blocks.
+
+    What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can.
+    """
+    read, _ = read_and_plan(options.repositories, options.loader, options.plan, facts, complete, before.waiting)
+    models = {
+        name: read.models.get(name, model) if name in before.waiting else model
+        for name, model in before.snapshot.models.items()
+    }
+    snapshot = replace(before.snapshot, models=models)
+    plan = make_plan(snapshot, options.plan, facts, before.plan)
+    desired = DesiredState(snapshot, plan, facts)
+    _log(snapshot, plan, before.waiting - desired.waiting)
+    return desired
+
+
+def _log(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:
+    for name in sorted(names):
+        model = snapshot.models[name]
         for finding in model.findings:
             logger.log(logging.ERROR if finding.severity == "error" else logging.WARNING, "%s", finding)
         if reason := model.failure or plan.unplaced.get(name, ""):
             logger.error("failed to load '%s': %s", name, reason)
-    return DesiredState(snapshot, plan)
-
-
-def cluster_resources(gpu_memory_bytes: int) -> ClusterResources:
-    """Ask Ray what the cluster has."""
-    total = ray.cluster_resources()
-    gpus = int(total.get("GPU", 0))
-    return ClusterResources(num_cpus=float(total.get("CPU", 0)), num_gpus=gpus, gpu_memory_bytes=gpu_memory_bytes)

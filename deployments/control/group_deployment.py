@@ -10,6 +10,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from deployments.control.controller_options import ControllerOptions
+from deployments.control.gpu_cards import card_resources
 from deployments.replica.hosted_model import HostedModel
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
@@ -39,7 +40,7 @@ def deployment_options(
         "graceful_shutdown_timeout_s": options.drain_timeout_s + 5.0,
         "graceful_shutdown_wait_loop_s": 0.1,
         "max_constructor_retry_count": 1,
-        "ray_actor_options": {"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus},
+        "ray_actor_options": _actor_options(plan),
         "request_router_config": RequestRouterConfig(request_router_class=LANE_ROUTER),
     }
 
@@ -73,6 +74,13 @@ def group_application(
 
 def _digest(arguments: str) -> str:
     return hashlib.sha256(f"{version('eagleray')} {arguments}".encode()).hexdigest()[:16]
+
+
+def _actor_options(plan: DeploymentPlan) -> dict[str, Any]:
+    """Return what each replica asks Ray for."""
+    if plan.gpu is None:
+        return {"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus}
+    return {"num_cpus": plan.num_cpus, "num_gpus": 0, "resources": card_resources(plan.gpu, plan.num_gpus)}
 
 
 def user_config(

@@ -36,9 +36,8 @@ class ModelTable:
             versions = {package.version: VersionEntry(UNAVAILABLE, reason) for package in found.packages if reason}
             self.models[name] = ModelEntry(config, backend, reason, versions)
         for deployment in desired.plan.deployments:
-            device = f"GPU x {deployment.num_gpus:g}" if deployment.num_gpus else "CPU"
             for model in deployment.models:
-                self._place(model, deployment.placement, device, deployment.replica_count)
+                self._place(model, deployment.placement, deployment.device, deployment.replica_count)
         for model in desired.plan.embedded:
             self._place(model, "embedded", "CPU", 1)
         packages = packages_by_name(desired.plan)

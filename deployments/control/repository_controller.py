@@ -8,8 +8,10 @@ from typing import Any
 
 from ray import serve
 
+from deployments.control.cluster_reader import ClusterReader
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import DesiredState, read_desired_state
+from deployments.control.desired_state import DesiredState, place_waiting, read_desired_state
+from deployments.control.gpu_cards import release_cards
 from deployments.control.model_table import ModelTable
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
@@ -24,9 +26,11 @@ _REPLACING_POLL_S = 1.0
 _IDLE_POLL_S = 5.0
 _BACK_OFF_FIRST_S = 0.5
 _BACK_OFF_LAST_S = 10.0
+_LOOK_S = 2.0
 _WATCH_S = 20.0
 # A replica that waits for what another one holds would wait for ever if that one waited for it.
 _SWEEP_AFTER_S = 30.0
+_RELEASE_S = 8.0
 
 
 class RepositoryController:
@@ -42,6 +46,7 @@ class RepositoryController:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._app = serve.get_replica_context().app_name
+        self._cluster = ClusterReader(options.gpu_memory_bytes)
         self._table = ModelTable()
         self._publisher = Publisher()
         self._reconciler = Reconciler(options, self._app)
@@ -50,6 +55,7 @@ class RepositoryController:
         self._refused: dict[str, str] = {}
         self._reconciled = False
         self._sweep_at_s = 0.0
+        self._look_at_s = 0.0
         self._models_known = asyncio.Event()
         self._status_known = asyncio.Event()
         self._wake = asyncio.Event()
@@ -95,24 +101,41 @@ class RepositoryController:
 
     async def _step(self) -> None:
         """Bring everything one step on; each part may be done any number of times."""
-        if self._desired is None:
-            self._desired = await asyncio.to_thread(read_desired_state, self._options)
-            self._take(self._desired, {})
+        desired = await self._read()
         if not self._reconciled:
-            refused = await asyncio.to_thread(self._reconciler.reconcile, self._desired)
+            refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
             self._reconciled = True
             self._sweep_at_s = self._loop.time() + _SWEEP_AFTER_S
             if refused != self._refused:
-                self._take(self._desired, refused)
+                self._take(desired, refused)
         applications = await self._status.read(self._table)
         self._publish()
         self._status_known.set()
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
-            await asyncio.to_thread(self._reconciler.sweep, self._desired)
+            await asyncio.to_thread(self._reconciler.sweep, desired)
             self._table.swept()
             self._sweep_at_s = 0.0
         if not applications.issuperset(self._refused):
             self._reconciled = False  # a name has become free
+
+    async def _read(self) -> DesiredState:
+        """Read the repositories, and what waits in them again when the cluster has become another."""
+        before, now_s = self._desired, self._loop.time()
+        if before is not None and (not before.waiting or now_s < self._look_at_s):
+            return before
+        self._look_at_s = now_s + _LOOK_S
+        facts = await asyncio.to_thread(self._cluster.read)
+        if before is None:
+            desired = await asyncio.to_thread(read_desired_state, self._options, facts)
+        elif facts == before.facts:
+            return before
+        else:
+            logger.info("the cluster has changed; models that wait are read again: %s", ", ".join(before.waiting))
+            desired = await asyncio.to_thread(place_waiting, self._options, facts, before)
+            self._reconciled = False
+        self._desired = desired
+        self._take(desired, self._refused)
+        return desired
 
     def _take(self, desired: DesiredState, refused: dict[str, str]) -> None:
         self._refused = refused
@@ -154,3 +177,4 @@ class RepositoryController:
         self._task.cancel()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
             await asyncio.to_thread(self._reconciler.end_all)
+            await asyncio.to_thread(release_cards, _RELEASE_S)

@@ -99,6 +99,49 @@ def test_router_publishes_what_it_hears(monkeypatch: pytest.MonkeyPatch) -> None
     assert heard == [(replica_directory.RunningReplica("r1", "n1", {"lane": "/tmp/lane"}),), ()]
 
 
+CARDS = """
+import json, time
+import ray
+from deployments.control.gpu_cards import card_resources, release_cards
+from deployments.serve_internals import gpu_memory_bytes
+
+ray.init(address="local", num_cpus=2, num_gpus=3, include_dashboard=False, log_to_driver=False)
+
+@ray.remote(num_cpus=0)
+class Holder:
+    def told(self):
+        return [ray.get_gpu_ids(), ray.get_runtime_context().get_assigned_resources()["GPU"], gpu_memory_bytes()]
+
+holders = [Holder.options(resources=card_resources(card, 0.4)).remote() for card in (1, 0, 1, 0)]
+told = ray.get([holder.told.remote() for holder in holders], timeout=60)
+free_before = ray.available_resources()["GPU"]
+in_use = release_cards(timeout_s=0)
+for holder in holders:
+    ray.kill(holder)
+given_back = release_cards()
+deadline = time.monotonic() + 20
+while ray.available_resources().get("GPU") != 3 and time.monotonic() < deadline:
+    time.sleep(0.2)
+free_after = ray.available_resources().get("GPU")
+ray.shutdown()
+print(json.dumps(dict(told=told, in_use=in_use, given_back=given_back, free=[free_before, free_after])))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_shares_of_a_card_are_on_one_gpu_and_other_cards_are_other_gpus() -> None:
+    done = run(sys.executable, "-c", CARDS, env=environment(), timeout_s=150)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    ids, shares, memory = zip(*document["told"], strict=True)
+    assert ids[0] == ids[2] and ids[1] == ids[3] and ids[0] != ids[1]
+    assert set(shares) == {0.4}
+    assert all(isinstance(each, int) and each >= 0 for each in memory)
+    assert (document["in_use"], document["given_back"]) == (False, True)
+    assert document["free"] == [1, 3]
+
+
 LIVE = """
 import json, queue, sys
 import ray

@@ -91,14 +91,14 @@ def test_plan_prints_the_deployments_of_the_examples() -> None:
         "digits_postprocess",
         "digits_preprocess",
         "digits_torch",
-        "isolated",
-        "v2",
+        "its code is Python",
+        "small and on the CPU",
     ):
         assert name in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("placement", "deployments", "embedded"), [("isolated", 6, 0), ("packed", 1, 0), ("embedded", 0, 6)]
+    ("placement", "deployments", "embedded"), [("isolated", 6, 0), ("packed", 1, 0), ("embedded", 0, 6), ("auto", 3, 0)]
 )
 def test_plan_as_json_tells_deployments_and_resources(placement: str, deployments: int, embedded: int) -> None:
     done = run(EAGLERAY, "plan", "--json", "--num-cpus", "2", "--placement", placement, str(EXAMPLES))
@@ -108,7 +108,7 @@ def test_plan_as_json_tells_deployments_and_resources(placement: str, deployment
     assert len(document["embedded"]) == embedded
     assert document["unplaced"] == {}
     for deployment in document["deployments"]:
-        assert deployment["placement"] == placement
+        assert placement in ("auto", deployment["placement"])
         assert 0 < deployment["num_cpus"] <= 2
         assert deployment["num_gpus"] == 0
 

@@ -11,8 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from repository_loader.normalisation import normalise
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.plan import (
-    ClusterResources,
+    ClusterFacts,
     DeploymentPlan,
+    NodeFacts,
     Plan,
     PlanSettings,
     app_name,
@@ -21,8 +22,9 @@ from repository_loader.plan import (
 from repository_loader.snapshot import RepositoryModel, Snapshot
 
 GIB = 1 << 30
-CPUS = ClusterResources(num_cpus=8)
-GPUS = ClusterResources(num_cpus=8, num_gpus=2, gpu_memory_bytes=16 * GIB)
+CPUS = ClusterFacts((NodeFacts(num_cpus=8),))
+GPUS = ClusterFacts((NodeFacts(num_cpus=8, num_gpus=2, gpu_memory_bytes=16 * GIB),))
+ISOLATED = PlanSettings(placement="isolated")
 
 
 def model(name: str, text: str = "", versions: tuple[int, ...] = (1,), gpu_count: int = 0) -> RepositoryModel:
@@ -78,9 +80,13 @@ SHAPES = {
         1,
         cpu("m_0_0"),
     ),
-    "a replica for each GPU": (ONNX + "instance_group { count: 2 }", 2, 2, gpu("m_0_0", "m_0_1")),
     "only the GPUs that are listed": (ONNX + "instance_group { count: 2 gpus: 1 }", 2, 1, gpu("m_0_0", "m_0_1")),
-    "a replica for each Python instance on each GPU": (PYTHON + "instance_group { count: 3 }", 2, 6, gpu("m_0_0")),
+    "a replica for each Python instance on a GPU": (
+        PYTHON + "instance_group { count: 3 gpus: 1 }",
+        2,
+        3,
+        gpu("m_0_0"),
+    ),
     "the model places itself": (
         'backend: "pytorch" instance_group { kind: KIND_MODEL }',
         2,
@@ -95,14 +101,14 @@ def test_divides_instances_into_replicas(
     text: str, gpu_count: int, replica_count: int, specs: tuple[InstanceSpec, ...]
 ) -> None:
     resources = GPUS if gpu_count else CPUS
-    deployment = only(make_plan(snapshot(model("m", text, gpu_count=gpu_count)), PlanSettings(), resources))
+    deployment = only(make_plan(snapshot(model("m", text, gpu_count=gpu_count)), ISOLATED, resources))
     assert (deployment.app_name, deployment.name, deployment.placement) == ("m", "v1", "isolated")
     assert deployment.replica_count == replica_count
     assert [planned.specs for planned in deployment.models] == [specs]
 
 
 def test_versions_are_deployments_of_one_application_in_order() -> None:
-    plan = make_plan(snapshot(model("m", PYTHON, versions=(2, 10, 9))), PlanSettings(), CPUS)
+    plan = make_plan(snapshot(model("m", PYTHON, versions=(2, 10, 9))), ISOLATED, CPUS)
     assert [(deployment.app_name, deployment.name) for deployment in plan.deployments] == [
         ("m", "v2"),
         ("m", "v9"),
@@ -110,20 +116,73 @@ def test_versions_are_deployments_of_one_application_in_order() -> None:
     ]
 
 
-def test_a_version_on_both_kinds_of_device_is_two_deployments() -> None:
-    text = ONNX + "instance_group [ { kind: KIND_GPU count: 1 }, { kind: KIND_CPU count: 2 } ]"
-    plan = make_plan(snapshot(model("m", text, gpu_count=2)), PlanSettings(), GPUS)
-    assert [(d.name, d.replica_count, d.num_gpus, d.models[0].specs) for d in plan.deployments] == [
-        ("v1-cpu", 1, 0.0, cpu("m_1_0", "m_1_1")),
-        ("v1-gpu", 2, 0.05, gpu("m_0_0")),
-    ]
+@pytest.mark.parametrize(
+    ("groups", "deployments"),
+    {
+        "all GPUs": ("{ count: 2 }", [("v1-gpu0", 0, ("m_0_0", "m_0_1")), ("v1-gpu1", 1, ("m_0_0", "m_0_1"))]),
+        "one each": ("[ { gpus: 1 }, { gpus: 0 } ]", [("v1-gpu0", 0, ("m_1_0",)), ("v1-gpu1", 1, ("m_0_0",))]),
+        "one has more": (
+            "[ { gpus: [0, 1] }, { gpus: 0 } ]",
+            [("v1-gpu0", 0, ("m_0_0", "m_1_0")), ("v1-gpu1", 1, ("m_0_0",))],
+        ),
+        "one": ("{ gpus: 1 }", [("v1", 1, ("m_0_0",))]),
+        "both kinds of device": (
+            "[ { kind: KIND_GPU gpus: 1 count: 1 }, { kind: KIND_CPU count: 2 } ]",
+            [("v1-cpu", None, ("m_1_0", "m_1_1")), ("v1-gpu1", 1, ("m_0_0",))],
+        ),
+    }.values(),
+)
+def test_each_gpu_has_a_deployment_of_its_own(
+    groups: str, deployments: list[tuple[str, int | None, tuple[str, ...]]]
+) -> None:
+    plan = make_plan(snapshot(model("m", ONNX + f"instance_group {groups}", gpu_count=2)), ISOLATED, GPUS)
+    names = [(d.name, d.gpu, tuple(spec.name for spec in d.models[0].specs)) for d in plan.deployments]
+    assert names == deployments
+    for deployment in plan.deployments:
+        assert deployment.replica_count == 1
+        assert (deployment.num_gpus > 0) == (deployment.gpu is not None) == (not deployment.spill)
+
+
+def test_a_gpu_is_not_promised_twice() -> None:
+    most = parameter("memory_bytes", str(12 * GIB))
+    first, second = (model(name, ONNX + "instance_group { gpus: 0 }" + most, gpu_count=2) for name in ("a", "b"))
+    other = model("c", ONNX + "instance_group { gpus: 1 }" + most, gpu_count=2)
+    chooses = model("d", 'backend: "pytorch" instance_group { kind: KIND_MODEL }', gpu_count=2)
+    plan = make_plan(snapshot(first, second, other, chooses), ISOLATED, GPUS)
+    assert {d.app_name: (d.gpu, d.num_gpus) for d in plan.deployments} == {
+        "a": (0, 0.75),
+        "c": (1, 0.75),
+        "d": (0, 0.02),
+    }
+    assert plan.unplaced == {"b": "model 'b' needs 0.75 of GPU 0, of which 0.25 is free"}
+
+
+def test_what_is_placed_stays_when_the_cluster_grows() -> None:
+    models = snapshot(model("on-cpu", ONNX), model("waits", ONNX + "instance_group { kind: KIND_GPU gpus: 0 }"))
+    before = make_plan(models, PlanSettings(), CPUS)
+    assert list(before.unplaced) == ["waits"]
+    grown = ClusterFacts((*CPUS.nodes, NodeFacts(4, 1)))
+    after = make_plan(
+        snapshot(model("on-cpu", ONNX, gpu_count=1), model("waits", ONNX, gpu_count=1)), PlanSettings(), grown, before
+    )
+    assert [(d.app_name, d.gpu) for d in after.deployments] == [("eagleray-packed", None), ("waits", 0)]
+    assert after.deployments[0] == before.deployments[0]
+    assert after.unplaced == {}
+
+
+def test_replicas_are_divided_among_the_gpus() -> None:
+    text = ONNX + parameter("replicas", "3")
+    plan = make_plan(snapshot(model("m", text, gpu_count=2)), ISOLATED, GPUS)
+    assert [(d.gpu, d.replica_count) for d in plan.deployments] == [(0, 2), (1, 1)]
+    one = make_plan(snapshot(model("m", ONNX + parameter("replicas", "1"), gpu_count=2)), ISOLATED, GPUS)
+    assert [(d.gpu, d.replica_count) for d in one.deployments] == [(0, 1)]
 
 
 SHARES = {
-    "least": (0, 1, 0.05),
-    "rounded up": (16 * GIB * 0.21, 1, 0.25),
+    "least": (0, 1, 0.01),
+    "rounded up": (16 * GIB * 0.211, 1, 0.22),
     "exact": (16 * GIB * 0.25, 1, 0.25),
-    "whole": (16 * GIB * 0.97, 1, 1.0),
+    "whole": (16 * GIB * 0.995, 1, 1.0),
     "more than there is": (64 * GIB, 1, 1.0),
     "divided among two": (16 * GIB * 0.6, 2, 0.5),
     "divided among three": (16 * GIB, 3, 0.3333),
@@ -133,7 +192,7 @@ SHARES = {
 @pytest.mark.parametrize(("memory_bytes", "count", "share"), SHARES.values(), ids=SHARES)
 def test_takes_a_share_of_the_gpu(memory_bytes: float, count: int, share: float) -> None:
     text = f"{PYTHON} instance_group {{ count: {count} gpus: 0 }} {parameter('memory_bytes', str(int(memory_bytes)))}"
-    deployment = only(make_plan(snapshot(model("m", text, gpu_count=1)), PlanSettings(), GPUS))
+    deployment = only(make_plan(snapshot(model("m", text, gpu_count=1)), ISOLATED, GPUS))
     assert (deployment.num_gpus, deployment.replica_count) == (share, count)
 
 
@@ -142,24 +201,24 @@ def test_estimates_memory_from_the_file(tmp_path: Path) -> None:
     path.write_bytes(bytes(1000))
     given = model("m", ONNX)
     given = replace(given, packages=(replace(given.packages[0], file_path=str(path)),))
-    deployment = only(make_plan(snapshot(given), PlanSettings(), CPUS))
+    deployment = only(make_plan(snapshot(given), ISOLATED, CPUS))
     assert deployment.models[0].file_bytes == 1000
     assert deployment.memory_bytes == 2500 + (256 << 20)
 
 
 def test_parameters_of_the_model_come_first() -> None:
     text = ONNX + parameter("num_cpus", "2") + parameter("replicas", "3") + parameter("memory_bytes", "7")
-    deployment = only(make_plan(snapshot(model("m", text)), PlanSettings(), CPUS))
+    deployment = only(make_plan(snapshot(model("m", text)), ISOLATED, CPUS))
     assert (deployment.num_cpus, deployment.replica_count, deployment.memory_bytes) == (2.0, 3, 7)
     text = ONNX + parameter("num_gpus", "0.5")
-    assert only(make_plan(snapshot(model("m", text, gpu_count=2)), PlanSettings(), GPUS)).num_gpus == 0.5
+    assert only(make_plan(snapshot(model("m", text, gpu_count=1)), ISOLATED, GPUS)).num_gpus == 0.5
 
 
 def test_packs_cpu_models_together() -> None:
     models = snapshot(
         model("a", ONNX + "instance_group { kind: KIND_CPU count: 2 }", gpu_count=2),
         model("b", PYTHON + "instance_group { kind: KIND_CPU count: 2 }" + parameter("num_cpus", "1.5"), gpu_count=2),
-        model("g", ONNX, gpu_count=2),
+        model("g", ONNX + "instance_group { gpus: 0 }", gpu_count=2),
         model("alone", PYTHON + "instance_group { kind: KIND_CPU }" + parameter("placement", "isolated"), gpu_count=2),
         ensemble("e", "a", "b"),
     )
@@ -183,7 +242,7 @@ def test_embeds_a_gpu_model_only_when_it_says_so() -> None:
     stays = model("stays", ONNX, gpu_count=2)
     moves = model("moves", ONNX + parameter("placement", "embedded"), gpu_count=2)
     plan = make_plan(snapshot(stays, moves), PlanSettings(placement="embedded"), GPUS)
-    assert [deployment.app_name for deployment in plan.deployments] == ["stays"]
+    assert {deployment.app_name for deployment in plan.deployments} == {"stays"}
     assert [(spec.name, spec.device) for spec in plan.embedded[0].specs] == [("moves_0", 0), ("moves_0_gpu1", 1)]
 
 
@@ -193,7 +252,17 @@ UNPLACED = {
     "replicas need more GPUs": (
         model("m", ONNX + parameter("num_gpus", "0.7") + parameter("replicas", "3"), gpu_count=2),
         GPUS,
-        "model 'm' needs 3 GPUs and the cluster has 2",
+        "model 'm' needs 1.4 of GPU 0",
+    ),
+    "more GPUs than there are": (
+        model("m", ONNX + parameter("num_gpus", "2") + parameter("replicas", "3"), gpu_count=1),
+        GPUS,
+        "model 'm' needs 6 GPUs and the cluster has 2",
+    ),
+    "more GPUs than on one node": (
+        model("m", ONNX + parameter("num_gpus", "2"), gpu_count=1),
+        ClusterFacts((NodeFacts(4, 1), NodeFacts(4, 1))),
+        "a replica of model 'm' needs 2 GPUs and the largest node has 1",
     ),
     "backend for GPUs": (
         model("m", 'backend: "tensorrt"'),
@@ -202,7 +271,7 @@ UNPLACED = {
     ),
     "CPUs of a node": (
         model("m", ONNX + parameter("num_cpus", "6")),
-        replace(CPUS, max_node_num_cpus=4),
+        ClusterFacts((NodeFacts(4), NodeFacts(4))),
         "a replica of model 'm' needs 6 CPUs and the largest node has 4",
     ),
     "CPUs of the cluster": (
@@ -219,10 +288,8 @@ UNPLACED = {
 
 
 @pytest.mark.parametrize(("given", "resources", "reason"), UNPLACED.values(), ids=UNPLACED)
-def test_tells_what_the_cluster_can_never_hold(
-    given: RepositoryModel, resources: ClusterResources, reason: str
-) -> None:
-    plan = make_plan(snapshot(given, model("good", PYTHON)), PlanSettings(), resources)
+def test_tells_what_the_cluster_can_never_hold(given: RepositoryModel, resources: ClusterFacts, reason: str) -> None:
+    plan = make_plan(snapshot(given, model("good", PYTHON)), ISOLATED, resources)
     assert plan.unplaced == {"m": reason}
     assert [deployment.app_name for deployment in plan.deployments] == ["good"]
 
@@ -230,7 +297,7 @@ def test_tells_what_the_cluster_can_never_hold(
 def test_an_ensemble_needs_all_its_models() -> None:
     plan = make_plan(
         snapshot(ensemble("a-outer", "inner"), ensemble("inner", "z"), model("z", ONNX, gpu_count=1)),
-        PlanSettings(),
+        ISOLATED,
         CPUS,
     )
     assert list(plan.unplaced) == ["a-outer", "inner", "z"]
@@ -242,7 +309,7 @@ def test_an_ensemble_needs_all_its_models() -> None:
 
 def test_models_that_failed_are_not_planned() -> None:
     failed = replace(model("m", ONNX), packages=(), failure="broken")
-    assert make_plan(snapshot(failed), PlanSettings(), CPUS) == Plan()
+    assert make_plan(snapshot(failed), ISOLATED, CPUS) == Plan()
 
 
 @pytest.mark.parametrize(
@@ -293,7 +360,7 @@ TEXTS = st.builds(
 
 @given(
     st.lists(st.tuples(TEXTS, st.sets(st.integers(0, 12), min_size=1, max_size=3)), max_size=4),
-    st.sampled_from(["isolated", "packed", "embedded"]),
+    st.sampled_from(["auto", "isolated", "packed", "embedded"]),
     st.integers(0, 3),
     st.floats(0.1, 16),
 )
@@ -303,7 +370,7 @@ def test_every_plan_holds_together(
     models = [
         model(f"m{index}", text, tuple(sorted(versions)), gpu_count) for index, (text, versions) in enumerate(described)
     ]
-    resources = ClusterResources(num_cpus, gpu_count, 16 * GIB)
+    resources = ClusterFacts((NodeFacts(num_cpus, gpu_count, gpu_memory_bytes=16 * GIB),))
     settings = PlanSettings(placement=placement)  # type: ignore[arg-type]
     whole = snapshot(*models, ensemble("e", *(given.name for given in models)) if models else ensemble("e"))
     plan = make_plan(whole, settings, resources)
@@ -318,7 +385,7 @@ def test_every_plan_holds_together(
     assert len(keys) == len(set(keys))
     for deployment in plan.deployments:
         assert deployment.replica_count >= 1
-        assert deployment.num_gpus * deployment.replica_count <= resources.num_gpus + 1e-3
+        assert deployment.num_gpus * deployment.replica_count <= 1 + 1e-3
         assert (deployment.placement == "packed") == (deployment.app_name == "eagleray-packed")
         for planned in deployment.models:
             assert planned.specs or planned.dependencies or planned.name == "e"
@@ -339,3 +406,40 @@ def test_an_ensemble_of_an_embedded_model_is_embedded_too() -> None:
         CPUS,
     )
     assert [embedded.name for embedded in plan.embedded] == ["inner", "outer"]
+
+
+def heavy(given: RepositoryModel, folder: Path) -> RepositoryModel:
+    path = folder / "weights"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+    return replace(given, packages=tuple(replace(package, file_path=str(path)) for package in given.packages))
+
+
+def test_auto_isolates_what_has_a_reason_and_packs_the_rest(tmp_path: Path) -> None:
+    on_cpu = "instance_group { kind: KIND_CPU }"
+    models = snapshot(
+        model("small", ONNX + on_cpu),
+        model("torch", 'backend: "pytorch" ' + on_cpu),
+        model("code", PYTHON + on_cpu),
+        model("gpu", ONNX + "instance_group { gpus: 0 }", gpu_count=2),
+        model("several", ONNX + on_cpu + parameter("replicas", "2")),
+        model("hungry", ONNX + on_cpu + parameter("num_cpus", "2")),
+        heavy(model("heavy", ONNX + on_cpu), tmp_path),
+        model("chosen", ONNX + on_cpu + parameter("placement", "isolated")),
+        ensemble("pipeline", "small", "torch"),
+        ensemble("mixed", "code", "small"),
+    )
+    plan = make_plan(models, PlanSettings(), GPUS)
+    reasons = {planned.name: (planned.placement, planned.why) for d in plan.deployments for planned in d.models}
+    assert reasons == {
+        "small": ("packed", "small and on the CPU"),
+        "torch": ("packed", "small and on the CPU"),
+        "code": ("isolated", "its code is Python"),
+        "gpu": ("isolated", "runs on a GPU"),
+        "several": ("isolated", "has 2 replicas of its own"),
+        "hungry": ("isolated", "asks for 2 CPUs"),
+        "heavy": ("isolated", "takes 100 MiB"),
+        "chosen": ("isolated", "its configuration says so"),
+        "pipeline": ("packed", "an ensemble has no weights and no code"),
+        "mixed": ("packed", "an ensemble has no weights and no code"),
+    }

@@ -5,7 +5,7 @@ import pytest
 
 from deployments.backends.backend import ModelLoadError
 from deployments.replica.hosted_model import HostedModel, packages_by_name
-from repository_loader.plan import ClusterResources, PlanSettings, make_plan
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 
 CLASSIFIER = """
@@ -37,7 +37,7 @@ def hosted(tmp_path: Path) -> dict[str, HostedModel]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
-    plan = make_plan(snapshot, PlanSettings("packed"), ClusterResources(2))
+    plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
     packages = packages_by_name(plan)
     return {model.name: HostedModel.of(model, packages) for model in plan.deployments[0].models}
 

@@ -11,7 +11,7 @@ import pytest
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from protocol.limits import Limits
-from repository_loader.plan import ClusterResources, PlanSettings, make_plan
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 
 CONFIG = """
@@ -44,7 +44,7 @@ def models(tmp_path: Path) -> dict[str, dict[str, Any]]:
         (tmp_path / name / "config.pbtxt").write_text(CONFIG + parameters)
         (tmp_path / name / "1" / "model.py").write_text(text)
     snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
-    plan = make_plan(snapshot, PlanSettings("packed"), ClusterResources(2))
+    plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
     packages = packages_by_name(plan)
     return {model.name: HostedModel.of(model, packages).to_dict() for model in plan.deployments[0].models}
 

@@ -1,0 +1,55 @@
+"""Cards: the GPUs of the cluster by number, so that `gpus: [0]` and `gpus: [1]` are two of them.
+
+Ray gives fractions of GPUs, and would put those of two replicas on one. A placement group of one whole GPU is a
+different card than any other such group; replicas then take their fraction of it. A card belongs to Eagleray from the
+first model on it until Eagleray ends, and outlives the controller.
+"""
+
+import time
+from typing import Final
+
+import ray
+from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+
+from deployments.serve_internals import placement_group_of, share_of_gpu
+
+_PREFIX: Final = "eagleray-gpu-"
+_POLL_S: Final = 0.25
+
+
+def card_resources(gpu: int, share: float) -> dict[str, float]:
+    """Return what an actor asks Ray for to get a share of a card, which is reserved if it was not."""
+    return share_of_gpu(_card(f"{_PREFIX}{gpu}"), share)
+
+
+def _card(name: str) -> PlacementGroup:
+    try:
+        return get_placement_group(name)
+    except ValueError:
+        return placement_group([{"GPU": 1}], name=name, lifetime="detached")
+
+
+def release_cards(timeout_s: float = 20.0) -> bool:
+    """Give every card back once nothing runs on it; blocks, and returns whether all are given back.
+
+    A card in use is left alone: Ray 2.60's raylet aborts, and its node with it, when the group of one is removed.
+    """
+    ends_s = time.monotonic() + timeout_s
+    while held := _held_cards():
+        free = ray.available_resources()
+        for card, state in held:
+            if state == "PENDING" or all(free.get(name) == 1 for name in share_of_gpu(card, 1)):
+                remove_placement_group(card)
+        if time.monotonic() > ends_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _held_cards() -> list[tuple[PlacementGroup, str]]:
+    return [
+        (placement_group_of(group_id), group["state"])
+        for group_id, group in placement_group_table().items()
+        if group["name"].startswith(_PREFIX) and group["state"] != "REMOVED"
+    ]

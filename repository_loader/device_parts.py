@@ -1,0 +1,58 @@
+"""Divides the instances of a model version by the device that they run on."""
+
+from dataclasses import dataclass, replace
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from repository_loader.model_files import is_ensemble
+from repository_loader.package import InstanceSpec
+
+ANY_GPU = -1
+"""The device of a model that chooses for itself (KIND_MODEL) where there are GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePart:
+    """The instances of a model version on one device.
+
+    `gpu` is a GPU by its number in the cluster, `ANY_GPU`, or None, the CPU.
+    """
+
+    gpu: int | None
+    instances: tuple[InstanceSpec, ...]
+
+
+def device_parts(config: ModelConfig, num_gpus: int) -> list[DevicePart]:
+    """Return the parts of a model version, those on GPUs first; an ensemble is one part without instances.
+
+    Instance groups that are passive have no part in it.
+    """
+    if is_ensemble(config):
+        return [DevicePart(None, ())]
+    found: dict[int | None, list[InstanceSpec]] = {}
+    for group in config.instance_group:
+        if group.passive:
+            continue
+        kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+        devices: list[int | None] = [None]
+        if kind == "GPU":
+            devices = [*sorted(set(group.gpus))] or [0]
+        elif kind == "MODEL" and num_gpus > 0:
+            devices = [ANY_GPU]
+        specs = [InstanceSpec(f"{group.name}_{index}", kind, 0) for index in range(group.count)]
+        for device in devices if specs else ():
+            found.setdefault(device, []).extend(specs)
+    gpus = sorted(device for device in found if device is not None)
+    ordered = [*gpus, None] if None in found else gpus
+    return [DevicePart(device, tuple(found[device])) for device in ordered]
+
+
+def in_one_process(parts: list[DevicePart]) -> tuple[InstanceSpec, ...]:
+    """Return the instances of a process that sees every GPU itself, each with the device it runs on."""
+    specs: list[InstanceSpec] = []
+    for part in parts:
+        device = max(part.gpu or 0, 0)
+        for spec in part.instances:
+            name = f"{spec.name}_gpu{device}" if device else spec.name
+            specs.append(replace(spec, name=name, device=device))
+    return tuple(specs)

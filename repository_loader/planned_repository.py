@@ -1,0 +1,30 @@
+"""From repositories and a cluster's facts to a plan: the one way that both `eagleray serve` and `eagleray plan` go."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from repository_loader.completion import PythonCompleter
+from repository_loader.plan import ClusterFacts, Plan, PlanSettings, make_plan
+from repository_loader.repository import load_repositories
+from repository_loader.snapshot import LoaderOptions, Snapshot
+
+
+def read_and_plan(
+    repositories: Sequence[str],
+    options: LoaderOptions,
+    settings: PlanSettings,
+    facts: ClusterFacts,
+    complete_python: PythonCompleter | None,
+    only: Collection[str] | None = None,
+    kept: Plan | None = None,
+) -> tuple[Snapshot, Plan]:
+    """Read repositories for a cluster and place what loads there.
+
+    `only` is as of `load_repositories`, `kept` as of `make_plan`.
+
+    Raises:
+        RepositoryError: a path is no folder that can be listed.
+    """
+    options = replace(options, gpu_count=facts.num_gpus)
+    snapshot = load_repositories(repositories, options, complete_python, only)
+    return snapshot, make_plan(snapshot, settings, facts, kept)

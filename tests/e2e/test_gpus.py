@@ -1,0 +1,139 @@
+"""What is planned for GPUs is what Ray deploys; the GPUs are logical ones, so that no hardware is needed."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import EAGLERAY, Server, run
+
+MODEL = """
+import json, os
+import numpy as np
+import ray
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        context = ray.get_runtime_context()
+        told = {
+            "instance": args["model_instance_name"],
+            "kind": args["model_instance_kind"],
+            "cards": ray.get_gpu_ids(),
+            "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "resources": context.get_assigned_resources(),
+        }
+        folder = os.path.join(args["model_repository"], "told")
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, f"{os.getpid()}-{args['model_instance_name']}.json")
+        with open(path + ".partial", "w") as file:
+            json.dump(told, file)
+        os.rename(path + ".partial", path)
+
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([len(ray.get_gpu_ids())], np.int32))])
+            for _ in requests
+        ]
+"""
+
+CONFIG = """
+backend: "python"
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+
+GROUPS = {
+    "auto": "",
+    "every_gpu": "instance_group { kind: KIND_GPU }",
+    "first": "instance_group { kind: KIND_GPU gpus: [ 0 ] }",
+    "second": "instance_group { kind: KIND_GPU gpus: [ 1 ] count: 2 }",
+    "each_by_name": "instance_group [ { kind: KIND_GPU gpus: [ 0 ] }, { kind: KIND_GPU gpus: [ 1 ] } ]",
+    "cpu": "instance_group { kind: KIND_CPU count: 2 }",
+    "chooses": "instance_group { kind: KIND_MODEL }",
+    "both": "instance_group [ { kind: KIND_GPU gpus: [ 1 ] }, { kind: KIND_CPU } ]",
+    "half": 'instance_group { gpus: [ 0 ] } parameters { key: "eagleray.num_gpus" value { string_value: "0.25" } }',
+}
+
+
+@pytest.fixture(scope="module")
+def gpu_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("gpus")
+    for name, groups in GROUPS.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1/model.py").write_text(MODEL)
+        (root / name / "config.pbtxt").write_text(CONFIG + groups)
+    return root
+
+
+@pytest.fixture(scope="module")
+def planned(gpu_repository: Path) -> dict[str, list[dict[str, Any]]]:
+    """The deployments that `eagleray plan` prints, by model."""
+    done = run(EAGLERAY, "plan", "--json", "--num-cpus", "4", "--num-gpus", "2", str(gpu_repository))
+    assert done.returncode == 0, done.stdout
+    found = defaultdict(list)
+    for deployment in json.loads(done.stdout)["deployments"]:
+        (model,) = deployment["models"]
+        found[model["name"]].append(deployment)
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(gpu_repository: Path, planned: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("gpus-log") / "log"
+    server = Server(gpu_repository, log, "--placement", "auto", "--num-cpus", "4", "--num-gpus", "2", "--no-dashboard")
+    try:
+        yield server.wait_ready()
+        server.stop()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def told(served: Server) -> dict[str, list[dict[str, Any]]]:
+    """What each instance found when it was initialised, by model."""
+    return {
+        name: [json.loads(path.read_text()) for path in sorted((served.repository / name / "told").glob("*.json"))]
+        for name in GROUPS
+    }
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_replicas_have_the_resources_that_were_planned(
+    name: str, told: dict[str, list[dict[str, Any]]], planned: dict[str, list[dict[str, Any]]]
+) -> None:
+    wanted = [
+        (spec["kind"], deployment["num_cpus"], deployment["num_gpus"])
+        for deployment in planned[name]
+        for spec in deployment["models"][0]["specs"]
+        for _ in range(deployment["replica_count"])
+    ]
+    found = [
+        (each["kind"], each["resources"].get("CPU", 0.0), each["resources"].get("GPU", 0.0)) for each in told[name]
+    ]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_listed_gpus_are_different_cards(told: dict[str, list[dict[str, Any]]]) -> None:
+    def cards(name: str) -> set[int]:
+        assert all(each["visible"] == ",".join(map(str, each["cards"])) for each in told[name] if each["cards"])
+        return {card for each in told[name] for card in each["cards"]}
+
+    assert cards("auto") == cards("every_gpu") == cards("each_by_name") == {0, 1}
+    assert len(cards("first")) == len(cards("second")) == 1
+    assert cards("first") != cards("second") == cards("both")
+    assert cards("first") == cards("half")
+    assert cards("cpu") == set()
+    assert all(len(each["cards"]) == 1 for name in ("auto", "each_by_name") for each in told[name])
+
+
+def test_every_kind_of_group_serves(served: Server) -> None:
+    index = {row["name"]: row["state"] for row in served.post("/v2/repository/index").json}
+    assert index == dict.fromkeys(GROUPS, "READY")
+    given = {"name": "X", "datatype": "INT32", "shape": [1], "data": [0]}
+    on_gpus = {name: served.infer(name, given).json["outputs"][0]["data"] for name in GROUPS if name != "both"}
+    assert on_gpus == {name: [int(name != "cpu")] for name in on_gpus}
