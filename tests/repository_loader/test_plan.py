@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -358,6 +358,7 @@ TEXTS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(TEXTS, st.sets(st.integers(0, 12), min_size=1, max_size=3)), max_size=4),
     st.sampled_from(["auto", "isolated", "packed", "embedded"]),
@@ -371,9 +372,9 @@ def test_every_plan_holds_together(
         model(f"m{index}", text, tuple(sorted(versions)), gpu_count) for index, (text, versions) in enumerate(described)
     ]
     resources = ClusterFacts((NodeFacts(num_cpus, gpu_count, gpu_memory_bytes=16 * GIB),))
-    settings = PlanSettings(placement=placement)  # type: ignore[arg-type]
+    wanted_placement = PlanSettings(placement=placement)  # type: ignore[arg-type]
     whole = snapshot(*models, ensemble("e", *(given.name for given in models)) if models else ensemble("e"))
-    plan = make_plan(whole, settings, resources)
+    plan = make_plan(whole, wanted_placement, resources)
 
     placed = {(planned.name, planned.version) for d in plan.deployments for planned in d.models}
     placed |= {(planned.name, planned.version) for planned in plan.embedded}
@@ -393,7 +394,7 @@ def test_every_plan_holds_together(
             assert len(names) == len(set(names))
             if deployment.num_gpus == 0:
                 assert {spec.kind for spec in planned.specs} <= {"CPU", "MODEL"}
-    assert make_plan(whole, settings, resources) == plan
+    assert make_plan(whole, wanted_placement, resources) == plan
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
