@@ -18,7 +18,7 @@ class CallContext:
         self.service = service
         self.options = options
         self.loop = loop
-        self.routes = Routes(service.routing.target)
+        self.routes = Routes(service.routing.infer_target)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

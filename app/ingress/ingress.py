@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.serve.handle import DeploymentHandle
 
+from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.listeners import Listeners
 from app.service.log_settings import LogSettings
@@ -16,8 +17,11 @@ from app.service.model_control import NoModelControl
 from app.service.service import Service
 from app.service.trace_settings import TraceSettings
 from app.settings import Settings
+from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.model_host import ModelHost
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
 from deployments.replica.search_path import leave_start_folder
 from protocol.limits import Limits
@@ -34,9 +38,13 @@ class Ingress:
         self._settings = Settings(**settings)
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
-        self._fleet = Fleet(node_id, self._loop, self._routes_changed, self._settings.max_inflight_per_replica)
-        self._host = ModelHost(self._loop, self._fleet, limits, shared=True)
-        self.service = _service(self._settings, self._host, self._fleet)
+        self._counters = NodeCounters(NodeFolder(node_id))
+        refusals = Refusals(self._counters)
+        max_inflight = self._settings.max_inflight_per_replica
+        self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight)
+        self._host = ModelHost(self._loop, self._fleet, limits, self._counters, shared=True)
+        self._cluster = ClusterCounters(node_id, self._counters)
+        self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
         self._listeners = Listeners(self._settings, self.service, self._loop)
         self._follower = DirectoryFollower(
             controller, self.service.models, self._host, self._fleet, self._loop, self._routes_changed
@@ -74,6 +82,10 @@ class Ingress:
         if self._task is not None and self._task.done():
             raise RuntimeError("the ingress lost its watch of the controller")
 
+    async def node_counters(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
+        """Return this node's id and what was counted here; None when another ingress speaks for the node."""
+        return await self._cluster.answer(asking_node_id)
+
     async def drain(self) -> None:
         """Say that this ingress is not ready, and, after the delay, answer what is under way and take nothing new.
 
@@ -98,19 +110,24 @@ class Ingress:
         await self.drain()
         await self._host.close()
         await self._fleet.close()
+        self._counters.close()
 
     async def pid(self) -> int:
         """Return the process id."""
         return os.getpid()
 
 
-def _service(settings: Settings, host: ModelHost, fleet: Fleet) -> Service:
+def _service(
+    settings: Settings, host: ModelHost, fleet: Fleet, counters: ClusterCounters, refusals: Refusals
+) -> Service:
     return Service(
         settings.id,
         version("eagleray"),
         settings.strict_readiness,
         host,
         fleet,
+        counters,
+        refusals,
         allow_client_shm=settings.allow_client_shm,
         trace=TraceSettings(settings.trace_config),
         log=LogSettings(

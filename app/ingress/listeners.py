@@ -84,7 +84,7 @@ class Listeners:
         return GrpcFront(self._service, port_options(settings), self._loop, HANDLERS, tls)
 
     async def _scrape(self) -> bytes:
-        return render(await self._service.statistics.snapshots(), self._settings.allow_cpu_metrics)
+        return render(await self._service.statistics.of_node(), self._settings.allow_cpu_metrics)
 
     def routes_changed(self) -> None:
         """Find every target anew."""

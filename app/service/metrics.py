@@ -1,14 +1,13 @@
-"""Prometheus text of `/metrics`: Triton's `nv_*` families from the statistics, and the process's own.
+"""Prometheus text of `/metrics`: Triton's `nv_*` families from the statistics of a node.
 
 prometheus-client renders no counter without the suffix `_total`, which Triton's counters do not have; hence the small
-writer here. Its registry still serves what Eagleray adds of its own.
+writer here. Nothing in it is of one process: a scrape reaches any ingress of the node.
 """
 
 from collections.abc import Iterable
 from typing import Any, Final
 
 import psutil
-from prometheus_client import REGISTRY, generate_latest
 
 _COUNTERS: Final = (
     ("nv_inference_request_success", "Number of successful inference requests, all batch sizes"),
@@ -27,7 +26,7 @@ Sample = tuple[str, float]
 
 
 def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
-    """Return the text of one scrape."""
+    """Return the text of one scrape; a version that no living process has loaded has no load duration."""
     families: dict[str, list[Sample]] = {name: [] for name, _ in _COUNTERS}
     pending: list[Sample] = []
     load: list[Sample] = []
@@ -46,7 +45,8 @@ def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
             row = (labels, stats[f"compute_{part}"]["ns"] // 1000)
             families[f"nv_inference_compute_{part}_duration_us"].append(row)
         pending.append((labels, metrics["pending_count"]))
-        load.append((labels, metrics["load_duration_ns"] / 1e9))
+        if metrics["load_duration_ns"]:
+            load.append((labels, metrics["load_duration_ns"] / 1e9))
     lines: list[str] = []
     for name, text in _COUNTERS:
         _family(lines, name, text, "counter", families[name])
@@ -57,7 +57,7 @@ def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
         _family(lines, "nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", "gauge", [("", cpu_utilization())])
         _family(lines, "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", "gauge", [("", memory.total)])
         _family(lines, "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", "gauge", [("", memory.used)])
-    return "\n".join(lines).encode() + b"\n" + generate_latest(REGISTRY)
+    return "\n".join(lines).encode() + b"\n"
 
 
 def cpu_utilization() -> float:

@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from app.service.models import Models
+from deployments.core.refusals import Refusals
 from deployments.lane.sink import Target
 from protocol.errors import NotFound, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata
@@ -12,8 +13,9 @@ from protocol.model_metadata import model_metadata
 class Routing:
     """Finds the target of a request by the model's name and version (-1: the highest that is ready)."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, refusals: Refusals) -> None:
         self._models = models
+        self._refusals = refusals
 
     def resolve(self, quoted_name: bytes, version: int) -> Target:
         """Return the target of an inference request by HTTP.
@@ -26,16 +28,26 @@ class Routing:
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
         if self.decoupled(name):
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-        return self.target(name, version)
+        return self.infer_target(name, version)
 
     def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
         """Return the target of a generate request, and the model's inputs as its metadata lists them."""
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
-        target = self.target(name, version)
+        target = self.infer_target(name, version)
         config = self._models.config(name)
         assert config is not None  # a model that has a target has a configuration
         inputs: list[dict[str, Any]] = model_metadata(config, [target.version])["inputs"]
         return target, inputs
+
+    def infer_target(self, name: str, version: int = -1) -> Target:
+        """Return where to send a request for inference, and count it if it goes nowhere; raises as `resolve`."""
+        try:
+            return self.target(name, version)
+        except Unavailable as error:
+            entry = self._models.directory.models.get(name)
+            if entry is not None:
+                self._refusals.count(name, max(entry.versions) if version == -1 else version, error)
+            raise
 
     def target(self, name: str, version: int = -1) -> Target:
         """Return where to send a request for a model version; raises as `resolve`."""

@@ -11,8 +11,9 @@ from app.service.metadata import Metadata
 from app.service.model_control import ModelControl, NoModelControl
 from app.service.models import Models
 from app.service.routing import Routing
-from app.service.statistics import Statistics
+from app.service.statistics import Counters, Statistics
 from app.service.trace_settings import TraceSettings
+from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.model_host import ModelHost
 
@@ -27,6 +28,8 @@ class Service:
         strict_readiness: bool,
         host: ModelHost,
         fleet: Fleet,
+        counters: Counters,
+        refusals: Refusals,
         *,
         allow_client_shm: bool = False,
         trace: TraceSettings | None = None,
@@ -34,10 +37,10 @@ class Service:
         control: ModelControl | None = None,
     ) -> None:
         self.models = Models(host, fleet)
-        self.routing = Routing(self.models)
+        self.routing = Routing(self.models, refusals)
         self.health = Health(self.models, self.routing, strict_readiness)
         self.metadata = Metadata(server_id, version, self.models, self.routing)
         self.settings = ClientSettings(trace or TraceSettings(), log or LogSettings(), self.health)
         self.shared_memory = ClientSharedMemory(host.regions, fleet, allowed=allow_client_shm)
-        self.statistics = Statistics(self.models, host, fleet)
+        self.statistics = Statistics(self.models, counters)
         self.control = control or NoModelControl()

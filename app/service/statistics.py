@@ -1,49 +1,51 @@
-"""What the models have done, summed over their replicas."""
+"""What the models have done: on this node, as metrics show it, and in the whole cluster, as Triton's statistics."""
 
-from typing import Any
+from typing import Any, Protocol
 
 from app.service.models import Models
-from deployments.core.statistics import merge
-from deployments.lane.fleet import Fleet
-from deployments.replica.model_host import ModelHost
+from deployments.core.counts import Totals
+from deployments.core.statistics_document import documents
 from protocol.errors import InvalidArgument
 
 
+class Counters(Protocol):
+    """What was counted, by whichever process, alive or not."""
+
+    async def of_node(self) -> Totals:
+        """Return what was counted on this node."""
+        ...
+
+    async def of_cluster(self) -> Totals:
+        """Return what was counted on all nodes."""
+        ...
+
+
 class Statistics:
-    """Asks the replicas, and this process's own models."""
+    """Answers from the counters."""
 
-    def __init__(self, models: Models, host: ModelHost, fleet: Fleet) -> None:
+    def __init__(self, models: Models, counters: Counters) -> None:
         self._models = models
-        self._host = host
-        self._fleet = fleet
+        self._counters = counters
 
-    async def snapshots(self) -> list[dict[str, Any]]:
-        """Return the statistics of every ready model version, summed over its replicas."""
-        by_version: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for snapshots in (self._host.snapshot(), *await self._fleet.snapshots()):
-            for snapshot in snapshots:
-                by_version.setdefault((snapshot["name"], snapshot["version"]), []).append(snapshot)
-        return [merge(by_version[key]) for key in sorted(by_version) if self._is_served(*key)]
-
-    def _is_served(self, name: str, version: str) -> bool:
-        # An ensemble whose step failed is loaded all the same.
-        return int(version) in self._models.ready_versions(name)
+    async def of_node(self) -> list[dict[str, Any]]:
+        """Return the statistics of every model version that has run on this node, ready or not."""
+        return documents(await self._counters.of_node())
 
     async def of(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
-        """Return Triton's statistics of one model or all.
+        """Return Triton's statistics of one model or all, as far as they are ready.
 
         Raises:
             InvalidArgument: the model or version is not there (Triton's code for it).
         """
-        if name:
-            ready = self._models.ready_versions(name)
-            if not ready:
-                raise InvalidArgument(f"requested model '{name}' is not available")
-            if version != -1 and version not in ready:
-                raise InvalidArgument(f"requested model version is not available for model '{name}'")
-        rows = []
-        for snapshot in await self.snapshots():
-            if name and (snapshot["name"] != name or (version != -1 and snapshot["version"] != str(version))):
-                continue
-            rows.append({key: value for key, value in snapshot.items() if key != "metrics"})
-        return rows
+        names = [name] if name else list(self._models.directory.models)
+        ready = {each: self._models.ready_versions(each) for each in names}
+        if name and not ready[name]:
+            raise InvalidArgument(f"requested model '{name}' is not available")
+        if name and version != -1 and version not in ready[name]:
+            raise InvalidArgument(f"requested model version is not available for model '{name}'")
+        return [
+            {key: value for key, value in document.items() if key != "metrics"}
+            for document in documents(await self._counters.of_cluster())
+            if int(document["version"]) in ready.get(document["name"], ())
+            and (not name or version in (-1, int(document["version"])))
+        ]

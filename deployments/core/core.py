@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from deployments.core.clock import Clock
 from deployments.core.model_version import ModelVersion
@@ -117,14 +116,6 @@ class Core:
         request.cancelled = True
         for ensemble in self._ensembles:
             ensemble.cancel(request)
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Return the statistics of every ready version, by name and version."""
-        return [
-            model.ready[version].snapshot()
-            for _, model in sorted(self._models.items())
-            for version in sorted(model.ready)
-        ]
 
     def _update(self, model: _Model, gone: ModelVersion | None) -> None:
         model.latest = model.ready[max(model.ready)] if model.ready else None

@@ -10,6 +10,7 @@ from typing import cast
 
 from deployments.backends.backend import Backend, ModelInstance, ModelLoadError
 from deployments.core.clock import Clock
+from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
 from deployments.core.model_version import ModelVersion
 from deployments.core.router import Router
@@ -68,14 +69,14 @@ def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock |
     for fault in check_loadable(package.config):
         raise ModelLoadError(fault.message)
     signature = Signature.from_config(package.config)
-    statistics = ModelStatistics()
+    statistics = ModelStatistics(package.name, package.version, Totals())
     instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock)
     try:
         warm_up(package, signature, instances, statistics)
     except BaseException:
         _close(instances)
         raise
-    statistics.load_duration_ns = time.monotonic_ns() - started_ns
+    statistics.counts.load_duration_ns = time.monotonic_ns() - started_ns
     return PreparedModel(package, signature, instances, statistics)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool
@@ -57,10 +56,6 @@ class ModelVersion:
     def version(self) -> int:
         """The version's number."""
         return self.package.version
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the statistics, JSON-safe."""
-        return self.statistics.snapshot(self.name, self.version, self._clock.now_ns())
 
     def check(self, limit_s: float) -> str:
         """Return why the version cannot serve any more, "" while it can; see `InstancePool.check`.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import orjson
 
@@ -27,6 +27,10 @@ class CallTarget(Protocol):
 
     def send(self, call: "LaneCall") -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""
+        ...
+
+    def refuse(self, call: "LaneCall", error: ServingError) -> None:
+        """Answer and count a call that no replica answers."""
         ...
 
 
@@ -109,7 +113,6 @@ class LaneClient(FrameProtocol):
         self._secret = secret.encode()
         self._owner = owner
         self._next_id = 0
-        self._controls: dict[int, Callable[[Any], None]] = {}
         self.calls: dict[int, LaneCall] = {}
         self.inflight_bytes = 0
         self.open = False
@@ -125,9 +128,6 @@ class LaneClient(FrameProtocol):
         self.open = False
         self.forget_arenas()
         calls, self.calls = list(self.calls.values()), {}
-        controls, self._controls = list(self._controls.values()), {}
-        for answer in controls:
-            answer(None)
         self._owner.lane_lost(self, calls)
 
     def close(self) -> None:
@@ -166,12 +166,6 @@ class LaneClient(FrameProtocol):
         """Send the table of shared-memory regions; requests sent later find them."""
         self.send(Kind.REGIONS, 0, (table,), size=len(table))
 
-    def control(self, answer: Callable[[Any], None]) -> None:
-        """Ask for the replica's statistics; `answer` gets the decoded JSON, or None when the lane breaks."""
-        call_id = self._new_id()
-        self._controls[call_id] = answer
-        self.send(Kind.CONTROL, call_id, size=0)
-
     def _release_unread(self) -> None:
         if self.shared_offset >= 0:
             self.release(self.shared_offset)
@@ -209,10 +203,6 @@ class LaneClient(FrameProtocol):
                 entry.sink.on_error(from_grpc_code(number, bytes(body).decode("utf-8", "replace")))
         elif kind == Kind.TABLE:
             self._owner.lane_table(self, [TableRow(*row) for row in orjson.loads(body)])
-        elif kind == Kind.CONTROL:
-            answer = self._controls.pop(call, None)
-            if answer is not None:
-                answer(orjson.loads(body))
         elif kind == Kind.GOAWAY:
             self.leaving = True
             self._owner.lane_goes_away(self)

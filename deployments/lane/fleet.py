@@ -6,12 +6,12 @@ from typing import Any
 
 import orjson
 
+from deployments.core.refusals import Refusals
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.client import LaneCall, LaneClient, TableRow
 from deployments.lane.link import Link
 from deployments.lane.retry import Retry
 from deployments.lane.routes import Routes
-from deployments.lane.snapshots import collect
 from deployments.lane.target import LaneTarget, Limits
 from protocol.shared_memory import SharedMemory
 
@@ -23,11 +23,16 @@ class Fleet:
     """
 
     def __init__(
-        self, node_id: str, loop: asyncio.AbstractEventLoop, changed: Callable[[], None], max_inflight: int = 4096
+        self,
+        node_id: str,
+        loop: asyncio.AbstractEventLoop,
+        changed: Callable[[], None],
+        refusals: Refusals,
+        max_inflight: int = 4096,
     ) -> None:
         self._node_id = node_id
         self._loop = loop
-        self._limits = Limits(max_inflight)
+        self._limits = Limits(max_inflight, refusals)
         self._routes = Routes(self._limits, changed)
         self._retry = Retry(self._routes)
         self._regions_table = b""
@@ -91,10 +96,6 @@ class Fleet:
     def fault(self, name: str, version: int) -> str:
         """Return why a version serves no more, "" when no replica says so."""
         return self._routes.fault(name, version)
-
-    async def snapshots(self, timeout_s: float = 1.0) -> list[Any]:
-        """Return every replica's statistics."""
-        return await collect(tuple(self._open.values()), timeout_s)
 
     async def close(self) -> None:
         """Close every lane."""

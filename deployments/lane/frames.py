@@ -6,7 +6,7 @@
          8     1  kind         one of `Kind`
          9     1  flags        REQUEST: the wire form of the body; answers: `FINAL` on the last of a call;
                                any: `SHARED` when the body lies in the sender's arena and only its place is here
-        10     2  number       REQUEST: index in the peer's model table; ERROR: gRPC code; CONTROL: topic
+        10     2  number       REQUEST: index in the peer's model table; ERROR: gRPC code
         12     4  json_length  of a v2 body's JSON header, `NO_JSON_LENGTH` when the whole body is JSON
 
 All integers are little-endian.
@@ -59,8 +59,6 @@ class Kind(IntEnum):
     RESPONSE = 4
     ERROR = 5
     CANCEL = 6
-    CONTROL = 7
-    """Client to server, and back with the same call id: a question about statistics, as JSON."""
     REGIONS = 9
     """Client to server, on one node only: the shared-memory regions that clients registered, as JSON."""
     ARENA = 10

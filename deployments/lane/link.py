@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.client import LaneClient, LaneOwner
@@ -20,7 +20,6 @@ class Link:
     """Opens a lane to a replica, and opens it again when it is lost, until it is dismissed.
 
     `opened` is called with each new lane before anything else is sent on it; what happens to it then goes to `owner`.
-    `statistics` is what the replica told last.
     """
 
     def __init__(
@@ -32,7 +31,6 @@ class Link:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.lane: LaneClient | None = None
-        self.statistics: Any = None
         self._address = address
         self._node_id = node_id
         self._owner = owner

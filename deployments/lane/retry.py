@@ -34,7 +34,7 @@ class Retry:
                 continue
             error = error or self._send(call)
             if error is not None:
-                call.sink.on_error(error)
+                call.target.refuse(call, error)
         for key, suspects in again.items():
             self._suspects_of(key).add(suspects)
 

@@ -45,13 +45,11 @@ class LaneServer:
     def __init__(
         self,
         secret: str,
-        control: Callable[[], Any],
         regions: Callable[[list[list[Any]]], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.secret = secret.encode()
         self.regions = regions
-        self.control = control
         self.loop = loop
         self.models: list[LaneModel | None] = []
         self.connections: set[LaneServerConnection] = set()
@@ -145,9 +143,6 @@ class LaneServerConnection(FrameProtocol):
                 entry[0].cancel_request(entry[1])
         elif kind == Kind.REGIONS:
             self._server.regions(orjson.loads(body))
-        elif kind == Kind.CONTROL:
-            answer = orjson.dumps(self._server.control())
-            self.send(Kind.CONTROL, call, (answer,), size=len(answer))
         else:
             self.abort()
 

@@ -60,7 +60,7 @@ class Suspects:
             self._under_way.add(call)
             error = self._send(call)
             if error is not None:
-                call.sink.on_error(error)
+                call.target.refuse(call, error)
         self._sending = False
         if not self:
             self._answered = 0

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deployments.core.refusals import QUEUE_FULL, Refusals
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall
 from deployments.lane.frames import Buffer
@@ -17,11 +18,12 @@ from protocol.shared_memory import SharedMemory
 class Limits:
     """What every target of a process goes by.
 
-    `max_inflight` bounds the requests under way on one lane; `regions` is the shared memory that clients of this node
-    registered, None while there is none.
+    `max_inflight` bounds the requests under way on one lane; `refusals` counts those that went nowhere; `regions` is
+    the shared memory that clients of this node registered, None while there is none.
     """
 
     max_inflight: int
+    refusals: Refusals
     regions: SharedMemory | None = None
 
 
@@ -58,7 +60,7 @@ class LaneTarget:
         call.near = near
         error = self.send(call)
         if error is not None:
-            sink.on_error(error)
+            self.refuse(call, error)
         return call
 
     def send(self, call: LaneCall) -> ServingError | None:
@@ -69,9 +71,14 @@ class LaneTarget:
                 f"Request for unknown model: '{self.model_name}' version {self.version} is not at ready state"
             )
         if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
-            return Unavailable("Exceeds maximum queue size")
+            return Unavailable(QUEUE_FULL)
         lane.call(self.choice.lanes[lane], call)
         return None
+
+    def refuse(self, call: LaneCall, error: ServingError) -> None:
+        """Answer and count a call that no replica answers."""
+        self._limits.refusals.count(self.model_name, self.version, error)
+        call.sink.on_error(error)
 
     def cancel(self, token: LaneCall | None) -> None:
         """Give a request up."""

@@ -11,6 +11,7 @@ from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.core.model_version import ModelVersion
+from deployments.core.statistics import Rows
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
 from deployments.replica.host_router import HostRouter
@@ -38,14 +39,17 @@ class ModelFaultError(Exception):
 class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
-    `shared` says that the loop has other work than these models'.
+    `counters` is where statistics are kept; `shared` says that the loop has other work than these models'.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet | None, limits: Limits, *, shared: bool) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fleet: Fleet | None, limits: Limits, counters: Rows, *, shared: bool
+    ) -> None:
         self._loop = loop
         self._shared = shared
         self._alone = False
         self._limits = limits
+        self._counters = counters
         self._clock = LoopClock(loop)
         self._present: dict[Key, dict[str, Any]] = {}
         self._lock = asyncio.Lock()
@@ -90,6 +94,7 @@ class ModelHost:
         try:
             model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures)
             self._allow_inline(model)
+            model.statistics.count_in(self._counters)
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())
         except ModelLoadError as error:
             self._fail(key, error.reason)
@@ -142,6 +147,7 @@ class ModelHost:
             served.ready = False
             self.core.remove(*key)
             await served.model.close()
+            served.model.statistics.counts.load_duration_ns = 0
 
     def target(self, name: str, version: int = -1) -> LocalTarget | None:
         """Return a target for a hosted model (-1: the highest version), None when it is not hosted."""
@@ -172,10 +178,6 @@ class ModelHost:
         """Return name, version, reason ("" when loaded) and seconds of every version that was tried."""
         rows: list[list[Any]] = [[*key, "", self.seconds.get(key, 0.0)] for key in self.served]
         return rows + [[*key, reason, 0.0] for key, reason in self.failures.items()]
-
-    def snapshot(self) -> Any:
-        """Return the statistics of every hosted version, as plain data."""
-        return self.core.snapshot()
 
     async def close(self) -> None:
         """Finish what is under way and free every model."""

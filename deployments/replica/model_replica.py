@@ -12,10 +12,13 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from deployments.backends.backend import ModelLoadError
+from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.replica.lane_address import LaneAddress, address_of
 from deployments.replica.model_host import ModelFaultError, ModelHost
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
@@ -55,10 +58,12 @@ class ModelReplica:
         self._drain_timeout_s = drain_timeout_s
         self._max_batch_duration_s = max_batch_duration_s
         self._loop = asyncio.get_running_loop()
-        self._fleet = Fleet(ray.get_runtime_context().get_node_id(), self._loop, lambda: None)
-        self._host = ModelHost(self._loop, self._fleet, limits, shared=False)
+        node_id = ray.get_runtime_context().get_node_id()
+        self._counters = NodeCounters(NodeFolder(node_id))
+        self._fleet = Fleet(node_id, self._loop, lambda: None, Refusals(self._counters))
+        self._host = ModelHost(self._loop, self._fleet, limits, self._counters, shared=False)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
-        self._lane = LaneServer(self._address.secret, self._control, self._host.regions.replace, self._loop)
+        self._lane = LaneServer(self._address.secret, self._host.regions.replace, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
         self._listening = False
 
@@ -115,9 +120,6 @@ class ModelReplica:
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report what Serve cannot see: requests that came over lanes."""
         return {"inflight_requests": float(self._lane.inflight_count)}
-
-    def _control(self) -> Any:
-        return self._host.snapshot()
 
     def describe(self) -> dict[str, Any]:
         """Return what is loaded and what failed: `{"models": [[name, version, reason, seconds]], "pid": …}`."""
@@ -206,3 +208,4 @@ class ModelReplica:
         await self._host.close()
         await self._fleet.close()
         self._address.remove()
+        self._counters.close()

@@ -36,7 +36,7 @@ class DefaultScheduler(PoolScheduler):
             batch = self._next_batch()
             if batch is None:
                 break
-            self._statistics.pending_count -= 1
+            self._statistics.counts.pending_count -= 1
             self._pool.run(batch)
             if batch.end_ns > turn_ends_ns:  # still 0 when it went to a thread
                 break

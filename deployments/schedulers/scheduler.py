@@ -83,7 +83,7 @@ class PoolScheduler:
             if not self._make_room():
                 return self._refuse(request, error)
             return self.submit(request)
-        self._statistics.pending_count += 1
+        self._statistics.counts.pending_count += 1
         if self._pool.idle and not self._dispatch_due:
             self._dispatch_due = True
             self._call_soon(self._dispatch)
@@ -116,7 +116,7 @@ class PoolScheduler:
             batch = self._next_batch()
             if batch is None:
                 break
-            self._statistics.pending_count -= len(batch.requests)
+            self._statistics.counts.pending_count -= len(batch.requests)
             self._pool.run(batch)
         if self._drained is not None:
             self._check_drained()
@@ -155,7 +155,7 @@ class PoolScheduler:
 
     def _fail(self, request: InferRequest, error: ServingError, reason: str) -> None:
         """Answer a request that has left the queue without having run."""
-        self._statistics.pending_count -= 1
+        self._statistics.counts.pending_count -= 1
         self._statistics.record_failure(reason, self._now_ns() - request.received_ns)
         reply(request, error)
 

@@ -1,12 +1,17 @@
 """The statistics count what was asked, and the metrics say the same."""
 
+import os
+import signal
+from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import isolated
-from tests.serving import Server, tensor
+from tests.e2e.test_faults import Load
+from tests.serving import Server, tensor, wait_until
 
 PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 COUNTERS = {
@@ -194,3 +199,35 @@ def test_replicas_of_one_model_are_counted_together(server: Server) -> None:
     for _ in range(10):
         assert server.infer("two_replicas", tensor("SECONDS", "FP32", [1], [0])).status == 200
     assert server.statistics("two_replicas")["inference_count"] - before == 10
+
+
+@isolated
+def test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed(server: Server) -> None:
+    before, scraped = scrape(server, "lone"), [scrape(server, "lone")]
+
+    def again() -> Samples:
+        scraped.append(scrape(server, "lone"))
+        return scraped[-1]
+
+    with Load(server, "lone", client_count=4, pause_s=0.01).running() as load:
+        (pid,) = wait_until(lambda: len(load.answers) > 100 and load.pids(), "answers")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: again() and any(each.status == 503 for each in load.answers), "a refusal")
+        wait_until(lambda: again() and load.pids() - {pid}, "answers of the next replica", timeout_s=60)
+    after = again()
+    falling = [
+        (key, earlier[key], later[key])
+        for earlier, later in pairwise(scraped)
+        for key in earlier
+        if key[0] in COUNTERS and later[key] < earlier[key]
+    ]
+    assert falling == []
+    assert load.errors == []
+    statuses = Counter(answer.status for answer in load.answers)
+    assert statuses[503] and set(statuses) <= {200, 503, 500}  # 500: it was the only one in the replica
+    added = {key: after[key] - before[key] for key in after}
+    refused = sum(value for key, value in added.items() if key[0] == "nv_inference_request_failure")
+    assert refused == statuses[503] + statuses[500]
+    # What the replica counted in the moment of its death may not have been answered.
+    assert statuses[200] <= added["nv_inference_request_success", "1", ""] <= statuses[200] + 4
+    assert server.statistics("lone")["inference_count"] == after["nv_inference_count", "1", ""]

@@ -3,7 +3,9 @@ from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
+from deployments.core.statistics_document import documents
 from protocol import grpc_messages
 from tests.protocol.test_model_metadata import CONFIG
 
@@ -30,9 +32,9 @@ def test_model_config_is_the_whole_configuration() -> None:
 
 
 def test_model_statistics_of_a_version_that_has_run() -> None:
-    statistics = ModelStatistics()
-    statistics.record_failure("BACKEND", 5)
-    snapshot = statistics.snapshot("m", 3, 0)
+    totals = Totals()
+    ModelStatistics("m", 3, totals).record_failure("BACKEND", 5)
+    (snapshot,) = documents(totals)
     snapshot["batch_stats"] = [{"batch_size": 4, "compute_infer": {"count": 2, "ns": 7}}]
     snapshot["response_stats"] = {"0": {"success": {"count": 1, "ns": 9}}}
     snapshot["memory_usage"] = [{"type": "GPU", "id": 1, "byte_size": 2**40}]

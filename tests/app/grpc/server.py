@@ -84,6 +84,9 @@ class FakeService:
         # It is every part of the service in one.
         self.routing = self.health = self.metadata = self.statistics = self
 
+    def infer_target(self, name: str, version: int = -1) -> Any:
+        return self.target(name, version)
+
     def target(self, name: str, version: int = -1) -> Any:
         self.resolved += 1
         if name == "loading":

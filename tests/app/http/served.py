@@ -10,6 +10,8 @@ from app.http.api import Api
 from app.http.head_policy import HeadPolicy
 from app.service.service import Service
 from deployments.control.directory import READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
 from deployments.replica.shared_memory import Regions
 from tests.app.http.wire import EchoTarget, Wire
 
@@ -31,9 +33,6 @@ class FakeHost:
     def target(self, name: str, version: int = -1) -> EchoTarget | None:
         return self.echo if (name, version) in self.ready else None
 
-    def snapshot(self) -> list[dict[str, Any]]:
-        return []
-
     def fault(self, name: str, version: int) -> str:
         return ""
 
@@ -50,11 +49,20 @@ class FakeFleet:
     def fault(self, name: str, version: int) -> str:
         return ""
 
-    async def snapshots(self) -> list[Any]:
-        return []
-
     def set_regions(self, regions: Any, rows: list[list[Any]]) -> None:
         self.regions = rows
+
+
+class FakeCounters:
+    """Has counted what was refused here, and nothing else."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+
+    async def of_node(self) -> Totals:
+        return self.totals
+
+    of_cluster = of_node
 
 
 def entry(name: str, *versions: tuple[int, str, str], more: str = "") -> ModelEntry:
@@ -72,7 +80,10 @@ class Served(Wire):
     def __init__(self, restricted: tuple[str, ...] = (), **options: Any) -> None:
         host, self.fleet = FakeHost(), FakeFleet()
         self._echo = host.echo
-        self.service = Service("triton", "1.0", True, host, self.fleet, **options)  # type: ignore[arg-type]
+        self.counters = FakeCounters()
+        self.service = Service(  # type: ignore[arg-type]
+            "triton", "1.0", True, host, self.fleet, self.counters, Refusals(self.counters.totals), **options
+        )
         models = {
             "bad": entry("bad", (1, UNAVAILABLE, "it does not load")),
             "good": entry("good", (1, READY, ""), (2, READY, "")),

@@ -9,6 +9,7 @@ import pytest
 from app.http.api import Api
 from app.http.routes import ROUTES
 from app.service.model_control import NoModelControl
+from deployments.core.counts import MODEL, Label
 from tests.app.http.served import Served
 from tests.app.http.wire import Answer
 
@@ -251,6 +252,7 @@ def test_inference_goes_past_the_application() -> None:
             503,
             "Request for unknown model: 'half' version 2 is not at ready state",
         )
+        assert served.counters.totals.rows[Label(MODEL, "half", 2)].other_count == 1  # type: ignore[attr-defined]
 
     asyncio.run(run())
 

@@ -1,6 +1,7 @@
 import pytest
 
 from deployments.core.core import Core
+from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
 from deployments.core.model_version import ModelVersion
 from deployments.core.statistics import ModelStatistics
@@ -24,7 +25,7 @@ def core(clock):
 def version_of(clock, name="m", version=1):
     config = config_of(f'name: "{name}" max_batch_size: 4')
     pool = InstancePool([FakeInstance(clock)], clock)
-    statistics = ModelStatistics()
+    statistics = ModelStatistics(name, version, Totals())
     scheduler = DefaultScheduler(pool, statistics, clock)
     package = ModelPackage(name, version, config, "", "", "")
     return ModelVersion(package, Signature.from_config(config), statistics, scheduler, pool, clock)
@@ -92,6 +93,5 @@ def test_request_reaches_the_model_and_is_counted(core, clock):
     clock.run()
     clock.wait_for_thread()
     assert answers.results["r"].outputs["Y"].tolist() == [[2, 2]]
-    (stats,) = core.snapshot()
-    assert (stats["name"], stats["version"], stats["inference_count"]) == ("m", "1", 1)
+    assert model_version.statistics.counts.inference_count == 1
     model_version.pool.close()

@@ -206,7 +206,7 @@ def test_every_instance_runs_every_sample(tmp_path, data, expected):
     for instance in prepared.instances:
         assert [len(batch) for batch in instance.batches] == [3, 3]
         np.testing.assert_array_equal(instance.batches[0][0]["X"], expected)
-    assert prepared.statistics.execution_count == 4 and prepared.statistics.inference_count == 12
+    assert prepared.statistics.counts.execution_count == 4 and prepared.statistics.counts.inference_count == 12
 
 
 TYPES = ["BOOL", "UINT8", "INT64", "FP16", "FP64", "BF16", "STRING"]

@@ -8,6 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
+from deployments.core.statistics_document import documents
 from protocol.infer import InferRequest, InferResponse
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -57,7 +58,7 @@ def count_to(folder: Path, *counts: int):
             model.submit(InferRequest({"N": np.array([[count]], np.int32)}, 1, reply, context=index))
         await asyncio.wait_for(done.wait(), 10)
         await model.close()
-        return answers, model.snapshot()
+        return answers, documents(model.statistics.rows)[0]
 
     return asyncio.run(run())
 

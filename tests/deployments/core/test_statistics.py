@@ -1,9 +1,9 @@
 import json
 
-import pytest
-
 from deployments.backends.backend import Batch
-from deployments.core.statistics import BACKEND, ModelStatistics, merge
+from deployments.core.counts import MODEL, Label, Totals
+from deployments.core.statistics import BACKEND, ModelStatistics
+from deployments.core.statistics_document import documents
 from protocol.errors import Internal
 from protocol.infer import InferResponse
 from tests.deployments.fakes import Answers
@@ -20,16 +20,22 @@ def batch_of(rows, failed=0):
     return batch
 
 
-def snapshot_of(*batches):
-    statistics = ModelStatistics()
+def counted(*batches):
+    totals = Totals()
+    statistics = ModelStatistics("m", 1, totals)
     for batch in batches:
         statistics.record_batch(batch)
-    return statistics.snapshot("m", 1, 1000)
+    return totals
+
+
+def snapshot_of(*batches):
+    (document,) = documents(counted(*batches))
+    return document
 
 
 def test_every_request_counts_the_whole_durations_of_its_batch():
     stats = snapshot_of(batch_of([1, 3]))
-    assert stats["inference_count"] == 4 and stats["execution_count"] == 1 and stats["last_inference"] > 1e12
+    assert stats["inference_count"] == 4 and stats["execution_count"] == 1 and stats["last_inference"] == 0
     assert stats["inference_stats"] == {
         "success": {"count": 2, "ns": 2 * 105},
         "fail": {"count": 0, "ns": 0},
@@ -59,22 +65,19 @@ def test_failed_requests_count_by_reason_and_not_as_inferences():
 
 
 def test_untouched_statistics_are_zero_and_plain_json():
-    stats = ModelStatistics().snapshot("m", 2, 1000)
+    stats = snapshot_of()
     assert json.loads(json.dumps(stats)) == stats
-    assert (stats["name"], stats["version"], stats["last_inference"], stats["batch_stats"]) == ("m", "2", 0, [])
-
-
-def test_cache_hit_is_a_success_that_ran_nothing():
-    statistics = ModelStatistics()
-    (request,) = batch_of([1]).requests
-    statistics.record_cache_hit(request, lookup_ns=20, end_ns=140)
-    stats = statistics.snapshot("m", 1, 1000)["inference_stats"]
-    assert stats["success"] == {"count": 1, "ns": 50} and stats["queue"] == {"count": 1, "ns": 20}
-    assert stats["cache_hit"] == {"count": 1, "ns": 20} and stats["compute_infer"]["count"] == 0
+    assert (stats["name"], stats["version"], stats["last_inference"], stats["batch_stats"]) == ("m", "1", 0, [])
 
 
 def test_replicas_add_up():
-    merged = merge([snapshot_of(batch_of([1]), batch_of([2, 2])), snapshot_of(batch_of([4], failed=1), batch_of([1]))])
+    totals = Totals()
+    for each in (
+        counted(batch_of([1]), batch_of([2, 2])),
+        counted(batch_of([4], failed=1), batch_of([1])),
+    ):
+        totals.add_list(json.loads(json.dumps(each.to_list())))
+    (merged,) = documents(totals)
     assert merged["inference_count"] == 6 and merged["execution_count"] == 3
     assert merged["inference_stats"]["compute_infer"] == {"count": 4, "ns": 120}
     assert [(entry["batch_size"], entry["compute_input"]["count"]) for entry in merged["batch_stats"]] == [
@@ -85,6 +88,25 @@ def test_replicas_add_up():
     assert merged["metrics"]["request_duration_ns"] == 5 * 105
 
 
-def test_merging_nothing_is_an_error():
-    with pytest.raises(ValueError, match="no snapshot"):
-        merge([])
+def test_a_dead_replica_adds_what_it_did_and_not_what_it_was_doing():
+    dead, totals = counted(batch_of([1])), Totals()
+    counts = dead.rows[Label(MODEL, "m", 1)]
+    counts.pending_count, counts.load_duration_ns = 3, 10**9
+    totals.add_list(dead.to_list(), present=False)
+    (document,) = documents(totals)
+    assert document["inference_count"] == 1
+    assert (document["metrics"]["pending_count"], document["metrics"]["load_duration_ns"]) == (0, 0)
+
+
+def test_counting_goes_on_in_other_rows_on_top_of_what_stands_there():
+    shared = counted(batch_of([1]), batch_of([2]))
+    statistics = ModelStatistics("m", 1, Totals())
+    statistics.record_batch(batch_of([2]))
+    statistics.count_in(shared)
+    statistics.record_batch(batch_of([2]))
+    (document,) = documents(shared)
+    assert document["execution_count"] == 4
+    assert [(each["batch_size"], each["compute_infer"]["count"]) for each in document["batch_stats"]] == [
+        (1, 1),
+        (2, 3),
+    ]

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
@@ -89,7 +91,7 @@ class Replica:
     def __init__(self, folder: str, name: str, loop: asyncio.AbstractEventLoop, node: str = NODE) -> None:
         self.model = EchoModel()
         self.regions: list[Any] = []
-        self.server = LaneServer("secret", lambda: {"who": name}, self.regions.append, loop)
+        self.server = LaneServer("secret", self.regions.append, loop)
         self.server.set_model("echo", 1, self.model)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path = str(Path(folder) / name)
@@ -112,12 +114,13 @@ class Lanes:
     def __init__(self, count: int = 1, max_inflight: int = 100) -> None:
         self._count = count
         self._max_inflight = max_inflight
+        self.counted = Totals()
         self.replicas: list[Replica] = []
         self._folder = tempfile.TemporaryDirectory()
 
     async def __aenter__(self) -> "Lanes":
         loop = asyncio.get_running_loop()
-        self.fleet = Fleet(NODE, loop, lambda: None, self._max_inflight)
+        self.fleet = Fleet(NODE, loop, lambda: None, Refusals(self.counted), self._max_inflight)
         for number in range(self._count):
             replica = Replica(self._folder.name, f"r{number}", loop)
             await replica.server.listen([replica.sock])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deployments.core.counts import MODEL, Label
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
 from deployments.replica.shared_memory import Regions
@@ -173,6 +174,7 @@ async def test_requests_under_way_are_bounded() -> None:
         refused = await lanes.ask()
         assert type(refused.error) is Unavailable
         assert refused.error.message == "Exceeds maximum queue size"
+        assert lanes.counted.rows[Label(MODEL, "echo", 1)].rejected_count == 1  # type: ignore[attr-defined]
 
 
 @on_loop
@@ -234,13 +236,6 @@ async def test_a_model_withdrawn_or_added_is_known_at_once() -> None:
 
 
 @on_loop
-async def test_statistics_are_asked_of_every_replica() -> None:
-    async with Lanes(2) as lanes:
-        answers = await lanes.fleet.snapshots()
-        assert sorted(answer["who"] for answer in answers) == ["r0", "r1"]
-
-
-@on_loop
 async def test_only_replicas_of_this_node_hear_of_shared_memory() -> None:
     async with Lanes(2) as lanes:
         first, second = lanes.replicas
@@ -249,8 +244,8 @@ async def test_only_replicas_of_this_node_hear_of_shared_memory() -> None:
         lanes.fleet.set_regions(Regions(), [["name", "/key", 0, 64]])
         await lanes.until(lambda: bool(first.regions))
         assert first.regions == [[["name", "/key", 0, 64]]]
-        await lanes.fleet.snapshots()
         assert second.regions == []
+        lane.near = True
 
 
 BAD = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deployments.core.counts import Totals
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from protocol.limits import Limits
@@ -56,7 +57,7 @@ def unfrozen() -> Iterator[None]:
 
 
 async def host_of(*models: dict[str, Any], shared: bool = False) -> ModelHost:
-    host = ModelHost(asyncio.get_running_loop(), None, Limits(), shared=shared)
+    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=shared)
     await host.apply(models)
     return host
 

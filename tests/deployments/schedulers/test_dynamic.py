@@ -1,6 +1,7 @@
 import pytest
 
-from deployments.core.statistics import CANCELED, REJECTED, ModelStatistics
+from deployments.core.counts import Totals
+from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
 from protocol.signature import Signature
 from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
@@ -13,7 +14,7 @@ class Bench:
         config = config_of(f"max_batch_size: {max_batch_size} dynamic_batching {{ {batching} }}")
         self.clock = FakeClock()
         self.pool = FakePool(self.clock, instance_count)
-        self.statistics = ModelStatistics()
+        self.statistics = ModelStatistics("m", 1, Totals())
         self.answers = Answers()
         self.batcher = DynamicBatcher(
             config.dynamic_batching, Signature.from_config(config), self.pool, self.statistics, self.clock
@@ -125,7 +126,7 @@ def test_queue_size_is_per_level_and_a_refused_request_is_not_counted():
     bench.clock.run()
     assert bench.answers.order == ["c", "e"]
     assert bench.answers.error("c") == "Unavailable: [request id: c] Exceeds maximum queue size"
-    assert sum(bench.statistics.failures.values()) == 0 and bench.statistics.pending_count == 3
+    assert bench.statistics.counts.failures_ns == 0 and bench.statistics.counts.pending_count == 3
 
 
 TIMEOUTS = {
@@ -151,7 +152,7 @@ def test_timeout_rejects_a_request_while_it_waits(policy, timeout_us, expected_m
     assert not bench.answers.order
     bench.clock.advance(0.01)
     assert bench.answers.error("a") == "Unavailable: Request timeout expired"
-    assert bench.statistics.failures[REJECTED] == 1 and bench.statistics.pending_count == 0
+    assert bench.statistics.counts.rejected_count == 1 and bench.statistics.counts.pending_count == 0
 
 
 def test_shorter_timeout_behind_a_longer_one_is_noticed():
@@ -188,7 +189,7 @@ def test_cancelled_requests_leave_the_batch():
     free()
     assert bench.running == [["b", "d"]]
     assert bench.answers.error("a") == bench.answers.error("c") == "Cancelled: "
-    assert bench.statistics.failures[CANCELED] == 2
+    assert bench.statistics.counts.canceled_count == 2
 
 
 @pytest.mark.parametrize(("ordering", "expected"), [("true", ["a", "b", "c"]), ("false", ["b", "a", "c"])])
@@ -272,5 +273,5 @@ def test_clients_that_have_gone_make_room_in_a_full_queue():
     bench.clock.run()
     free()
     assert bench.running == [["new 0", "new 1"]]
-    assert bench.statistics.failures[CANCELED] == 2
-    assert bench.statistics.pending_count == 0
+    assert bench.statistics.counts.canceled_count == 2
+    assert bench.statistics.counts.pending_count == 0

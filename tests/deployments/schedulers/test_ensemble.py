@@ -4,7 +4,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
-from deployments.core.statistics import OTHER, ModelStatistics
+from deployments.core.counts import Totals
+from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.ensemble import EnsembleScheduler
 from protocol.errors import NotFound
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferResponse
@@ -72,7 +73,7 @@ class Bench:
         self.clock = FakeClock()
         self.router = FakeRouter()
         self.answers = Answers()
-        self.statistics = ModelStatistics()
+        self.statistics = ModelStatistics("m", 1, Totals())
         signatures = {each.name: Signature.from_config(each) for each in models}
         self.scheduler = EnsembleScheduler(config, signatures, self.router, self.statistics, self.clock)
 
@@ -119,7 +120,7 @@ def test_steps_start_when_their_tensors_are_there():
     outputs = bench.answers.results["r"].outputs
     assert list(outputs) == ["P", "Q"]
     np.testing.assert_array_equal(outputs["P"], array(1, 2, value=5))
-    assert bench.statistics.success_count == 1 and bench.statistics.execution_count == 1
+    assert bench.statistics.counts.success_count == 1 and bench.statistics.counts.execution_count == 1
 
 
 def test_only_a_step_that_gets_a_tensor_alone_may_write_to_it():
@@ -168,7 +169,7 @@ def test_first_error_is_the_answer_and_no_step_starts_after_it():
     assert bench.answers.error("r") == "NotFound: in ensemble 'e', Request for unknown model: 'left' is not found"
     bench.router.answer("right", O=array(1, 2))
     assert bench.router.names == [] and bench.answers.order == ["r"]
-    assert bench.statistics.failures[OTHER] == 1
+    assert bench.statistics.counts.other_count == 1
 
 
 def test_what_the_client_sent_along_goes_to_every_step():

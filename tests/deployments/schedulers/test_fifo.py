@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from deployments.core.statistics import CANCELED, ModelStatistics
+from deployments.core.counts import Totals
+from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.fifo import FifoBatcher
 from protocol.signature import Signature
@@ -16,7 +17,7 @@ class Bench:
     def __init__(self, text="max_batch_size: 4", instance_count=1, kind=FifoBatcher):
         self.clock = FakeClock()
         self.pool = FakePool(self.clock, instance_count)
-        self.statistics = ModelStatistics()
+        self.statistics = ModelStatistics("m", 1, Totals())
         self.answers = Answers()
         arguments = (self.pool, self.statistics, self.clock)
         signature = Signature.from_config(config_of(text))
@@ -48,13 +49,13 @@ def test_requests_wait_while_the_instance_is_busy_and_leave_together():
     for id in "bcdef":
         bench.submit(id)
         bench.clock.run()
-    assert bench.running == [["a"]] and bench.statistics.pending_count == 5
+    assert bench.running == [["a"]] and bench.statistics.counts.pending_count == 5
     bench.pool.finish()
     assert bench.running == [["b", "c", "d", "e"]]
     bench.pool.finish()
     assert bench.running == [["f"]]
     bench.pool.finish()
-    assert bench.answers.order == list("abcdef") and bench.statistics.pending_count == 0
+    assert bench.answers.order == list("abcdef") and bench.statistics.counts.pending_count == 0
 
 
 def test_free_instance_takes_its_batch_in_the_turn_after():
@@ -131,7 +132,7 @@ def test_cancelled_request_is_answered_when_a_batch_is_formed(kind):
     bench.pool.finish()
     assert bench.running == [["c"]]
     assert bench.answers.error("b") == "Cancelled: "
-    assert bench.statistics.failures[CANCELED] == 1 and bench.statistics.pending_count == 0
+    assert bench.statistics.counts.canceled_count == 1 and bench.statistics.counts.pending_count == 0
 
 
 def test_default_scheduler_merges_nothing():

@@ -1,0 +1,24 @@
+"""Requests that failed before a replica had them, or with one that died: no model's own statistics count these."""
+
+from typing import Final, cast
+
+from deployments.core.counts import MODEL, Label, ModelCounts
+from deployments.core.statistics import Rows
+from protocol.errors import ServingError
+
+QUEUE_FULL: Final = "Exceeds maximum queue size"
+
+
+class Refusals:
+    """Counts them as failures of the model version, with the reason REJECTED when it was over a limit, else OTHER."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def count(self, name: str, version: int, error: ServingError) -> None:
+        """Count one; the version must be one that the repository has, since clients may name any number of others."""
+        counts = cast(ModelCounts, self._rows.row(Label(MODEL, name, version)))
+        if error.message == QUEUE_FULL:
+            counts.rejected_count += 1
+        else:
+            counts.other_count += 1

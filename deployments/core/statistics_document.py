@@ -1,0 +1,90 @@
+"""Counted rows as Triton's statistics objects, with our own `metrics` beside each for the metrics port."""
+
+from typing import Any, cast
+
+from deployments.core.counts import (
+    BATCH_SIZE,
+    MODEL,
+    RESPONSE,
+    BatchSizeCounts,
+    Label,
+    ModelCounts,
+    ResponseCounts,
+    Totals,
+)
+
+
+def documents(totals: Totals) -> list[dict[str, Any]]:
+    """Return one JSON-safe object for each model version, by name and version.
+
+    The time of a last inference in `totals` is nanoseconds since the epoch.
+    """
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for label in sorted(label for label in totals.rows if label.kind == MODEL):
+        found[label.name, label.version] = _model(label, cast(ModelCounts, totals.rows[label]))
+    for label in sorted(label for label in totals.rows if label.kind != MODEL):
+        document, row = found[label.name, label.version], totals.rows[label]
+        if label.kind == BATCH_SIZE:
+            document["batch_stats"].append(_batch_size(label.number, cast(BatchSizeCounts, row)))
+        elif label.kind == RESPONSE:
+            document["response_stats"][str(label.number)] = _response(cast(ResponseCounts, row))
+    return list(found.values())
+
+
+def _model(label: Label, counts: ModelCounts) -> dict[str, Any]:
+    failures = {
+        "REJECTED": counts.rejected_count,
+        "CANCELED": counts.canceled_count,
+        "BACKEND": counts.backend_count,
+        "OTHER": counts.other_count,
+    }
+    return {
+        "name": label.name,
+        "version": str(label.version),
+        "last_inference": counts.last_inference_ns // 1_000_000,
+        "inference_count": counts.inference_count,
+        "execution_count": counts.execution_count,
+        "inference_stats": {
+            "success": _duration(counts.success_count, counts.success_ns),
+            "fail": _duration(sum(failures.values()), counts.failures_ns),
+            "queue": _duration(counts.success_count, counts.queue_ns),
+            "compute_input": _duration(counts.compute_count, counts.compute_input_ns),
+            "compute_infer": _duration(counts.compute_count, counts.compute_infer_ns),
+            "compute_output": _duration(counts.compute_count, counts.compute_output_ns),
+            "cache_hit": _duration(counts.cache_hit_count, counts.cache_hit_ns),
+            "cache_miss": _duration(counts.cache_miss_count, counts.cache_miss_ns),
+        },
+        "response_stats": {},
+        "batch_stats": [],
+        "memory_usage": [],
+        "metrics": {
+            "failures": failures,
+            "pending_count": counts.pending_count,
+            "load_duration_ns": counts.load_duration_ns,
+            "request_duration_ns": counts.success_ns + counts.failures_ns,
+        },
+    }
+
+
+def _batch_size(rows: int, counts: BatchSizeCounts) -> dict[str, Any]:
+    return {
+        "batch_size": rows,
+        "compute_input": _duration(counts.count, counts.input_ns),
+        "compute_infer": _duration(counts.count, counts.infer_ns),
+        "compute_output": _duration(counts.count, counts.output_ns),
+    }
+
+
+def _response(counts: ResponseCounts) -> dict[str, Any]:
+    return {
+        "compute_infer": _duration(counts.success_count, counts.infer_ns),
+        "compute_output": _duration(counts.success_count, counts.output_ns),
+        "success": _duration(counts.success_count, counts.infer_ns + counts.output_ns),
+        "fail": _duration(counts.fail_count, counts.fail_ns),
+        "empty_response": _duration(counts.empty_count, counts.empty_ns),
+        "cancel": _duration(counts.cancel_count, counts.cancel_ns),
+    }
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}

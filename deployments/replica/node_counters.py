@@ -1,0 +1,137 @@
+"""What all processes of a node have counted, of which each counts in a file of its own that the others read.
+
+What a process has counted is kept when it ends, however it ends.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from deployments.core.counter_file import CounterFile, read_rows
+from deployments.core.counts import KINDS, MODEL, Counts, Label, ModelCounts, Totals
+from deployments.replica.node_folder import NodeFolder, hold, is_held
+
+logger = logging.getLogger(__name__)
+
+_PAST: Final = "past"
+_SPEAKER: Final = "speaker"
+
+
+class NodeCounters:
+    """This process's rows, and the sum of everyone's.
+
+    `row` belongs to the loop's thread; the rest may be called on any.
+    """
+
+    def __init__(self, folder: NodeFolder) -> None:
+        """Make this process's file, and sum up those of the dead so that they do not gather.
+
+        Raises:
+            OSError: there is no room.
+        """
+        self._folder = folder
+        self._rows: dict[Label, Counts] = {}
+        self._full = False
+        self._speaker: int | None = None
+        with folder.locked():
+            self._fold_dead()
+            self._path = folder.path / f"member-{os.getpid()}-{secrets.token_hex(4)}"
+            self._file = CounterFile(self._path)
+            hold(self._file.descriptor)
+
+    def row(self, label: Label) -> Counts:
+        """Return the row of a label, zeros when it is new; what finds no room is seen by this process only."""
+        row = self._rows.get(label)
+        if row is None:
+            kind = KINDS[label.kind]
+            row = self._rows[label] = self._append(label, kind)
+        return row
+
+    def _append(self, label: Label, kind: type[Counts]) -> Counts:
+        if not self._full:
+            try:
+                return kind.from_buffer(self._file.append(orjson.dumps(list(label)), ctypes.sizeof(kind)))
+            except OSError as error:
+                self._full = True
+                logger.warning("statistics of further models are not counted on this node: %s", error)
+        return kind()
+
+    def totals(self) -> Totals:
+        """Return what was ever counted on this node, with times of last inferences since the epoch; blocks.
+
+        Raises:
+            OSError: the files cannot be read.
+        """
+        totals = Totals()
+        with self._folder.locked():
+            folded = self._add_past(totals)
+            for path in self._folder.members():
+                if path.name not in folded:
+                    _add_file(totals, path, present=is_held(path))
+        since_epoch_ns = time.time_ns() - time.monotonic_ns()
+        for label, row in totals.rows.items():
+            if label.kind == MODEL and isinstance(row, ModelCounts) and row.last_inference_ns:
+                row.last_inference_ns += since_epoch_ns
+        return totals
+
+    def _add_past(self, totals: Totals) -> set[str]:
+        """Add the sum of the dead; returns the names of the files that are in it."""
+        try:
+            past = orjson.loads((self._folder.path / _PAST).read_bytes())
+        except FileNotFoundError:
+            return set()
+        totals.add_list(past["rows"])
+        return set(past["folded"])
+
+    def _fold_dead(self) -> None:
+        """Move the counts of dead processes into one file; nothing is lost or counted twice if this is cut short."""
+        dead = [path for path in self._folder.members() if not is_held(path)]
+        if not dead:
+            return
+        totals = Totals()
+        folded = self._add_past(totals)
+        for path in dead:
+            if path.name not in folded:
+                _add_file(totals, path, present=False)
+        beside = self._folder.path / f"{_PAST}.new"
+        beside.write_bytes(orjson.dumps({"folded": [path.name for path in dead], "rows": totals.to_list()}))
+        beside.rename(self._folder.path / _PAST)
+        for path in dead:
+            path.unlink()
+
+    def speaks_for_node(self) -> bool:
+        """Whether this process answers for all: the first that was asked does, for as long as it lives."""
+        if self._speaker is None:
+            descriptor = os.open(self._folder.path / _SPEAKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                hold(descriptor)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            self._speaker = descriptor
+        return True
+
+    def close(self) -> None:
+        """Count no more; what was counted stays until the node's last process leaves."""
+        self._file.close()
+        if self._speaker is not None:
+            os.close(self._speaker)
+            self._speaker = None
+        with contextlib.suppress(OSError):
+            self._folder.remove_if_abandoned()
+
+
+def _add_file(totals: Totals, path: Path, *, present: bool) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        for label, values in read_rows(descriptor):
+            totals.row(Label(*orjson.loads(label))).add(values, present=present)
+    finally:
+        os.close(descriptor)

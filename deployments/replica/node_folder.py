@@ -1,0 +1,113 @@
+"""The folder that Eagleray's processes of one node share: in memory, open to their user only."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path("/dev/shm")
+_LOCK: Final = "lock"
+_LOCK_TIMEOUT_S: Final = 5.0
+_LOCK_POLL_S: Final = 0.002
+
+
+class NodeFolder:
+    """A folder for each node that Ray knows, as several of them can run on one machine.
+
+    Whoever uses the folder holds a lock on a file of its own in there, a member file, for as long as it lives. Such
+    locks end with their processes, whatever ended those and in whichever container they ran. The last one to leave
+    removes the folder; the folders of nodes that left nobody alive are removed when another node starts.
+    """
+
+    def __init__(self, node_id: str, root: Path = _ROOT) -> None:
+        """Open the folder, and make it if this is the node's first process.
+
+        Raises:
+            OSError: there is no such memory, or the folder belongs to somebody else.
+        """
+        self._all = root / f"eagleray-nodes-{os.getuid()}"
+        self.path = self._all / node_id
+        self._all.mkdir(mode=0o700, exist_ok=True)
+        status = self._all.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise PermissionError(f"{self._all} must be a folder that only its owner can open")
+        for other in self._all.iterdir():
+            if other != self.path:
+                self._remove_if_abandoned(other)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Have the folder to oneself; blocks for moments, and for 5 s at most.
+
+        Raises:
+            TimeoutError: somebody else has had it all that time.
+            OSError: the folder cannot be made.
+        """
+        descriptor = _lock_folder(self.path)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def members(self) -> list[Path]:
+        """Return the member files, also of the dead."""
+        return [path for path in self.path.iterdir() if path.name.startswith("member-")]
+
+    def remove_if_abandoned(self) -> None:
+        """Remove the folder when nobody who is alive uses it."""
+        self._remove_if_abandoned(self.path)
+
+    def _remove_if_abandoned(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            descriptor = _lock_folder(path, timeout_s=0.0)
+            try:
+                if not any(is_held(member) for member in path.glob("member-*")):
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def hold(descriptor: int) -> None:
+    """Lock an open member file until it is closed or this process ends."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_held(path: Path) -> bool:
+    """Whether the process that made a member file is alive; ask only with the folder locked."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _lock_folder(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> int:
+    """Return a descriptor whose closing unlocks the folder, which is made if it is not there."""
+    deadline = time.monotonic() + timeout_s
+    path = folder / _LOCK
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Somebody may have removed the folder after it was opened here.
+                if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                    return descriptor
+            except BlockingIOError:
+                pass
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} has been locked for {timeout_s:g} s")
+        time.sleep(_LOCK_POLL_S)

@@ -1,0 +1,151 @@
+"""What the processes of a node have counted, added up, whatever became of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployments.core.counts import MODEL, Label, ModelCounts, Totals
+from deployments.core.statistics_document import documents
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
+
+LABEL = Label(MODEL, "digits", 1)
+COUNTING = """
+import sys, time
+from pathlib import Path
+from deployments.core.counts import MODEL, Label
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
+
+counts = NodeCounters(NodeFolder("node", Path(sys.argv[1]))).row(Label(MODEL, "digits", 1))
+counts.pending_count = 1
+print("counting", flush=True)
+while True:
+    counts.success_count += 1
+    if counts.success_count == 1000:
+        print("counted", flush=True)
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process of the node, which counts as fast as it can."""
+    command = [sys.executable, "-c", COUNTING, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "counting\n"
+    yield process
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+
+
+def counters_of(tmp_path: Path, node: str = "node") -> NodeCounters:
+    return NodeCounters(NodeFolder(node, tmp_path))
+
+
+def counted(counters: NodeCounters) -> ModelCounts:
+    row = counters.totals().rows[LABEL]
+    assert isinstance(row, ModelCounts)
+    return row
+
+
+def test_everyone_sees_everyones_counts_at_once(tmp_path: Path) -> None:
+    one, other = counters_of(tmp_path), counters_of(tmp_path)
+    one.row(LABEL).success_count += 2  # type: ignore[attr-defined]
+    other.row(LABEL).success_count += 3  # type: ignore[attr-defined]
+    assert counted(one).success_count == counted(other).success_count == 5
+    one.row(LABEL).success_count += 1  # type: ignore[attr-defined]
+    assert counted(other).success_count == 6
+
+
+def test_what_a_killed_process_counted_stays_to_the_last_one(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+    counters = counters_of(tmp_path)
+    assert other.stdout is not None
+    other.stdout.readline()
+    seen = counted(counters)
+    assert (seen.success_count >= 1000, seen.pending_count) == (True, 1)
+    other.send_signal(signal.SIGKILL)
+    other.wait(10)
+    last = counted(counters)
+    assert last.success_count >= seen.success_count
+    assert last.pending_count == 0
+    # The next process to start sums up the dead.
+    later = counters_of(tmp_path)
+    assert len(list((tmp_path / f"eagleray-nodes-{os.getuid()}" / "node").glob("member-*"))) == 2
+    assert counted(later).success_count == counted(counters).success_count == last.success_count
+
+
+def test_nothing_is_counted_twice_when_summing_up_is_cut_short(tmp_path: Path) -> None:
+    counters_of(tmp_path).row(LABEL)
+    folder = tmp_path / f"eagleray-nodes-{os.getuid()}" / "node"
+    stays = counters_of(tmp_path)
+    gone = counters_of(tmp_path)
+    gone.row(LABEL).success_count += 7  # type: ignore[attr-defined]
+    (path,) = [path for path in folder.glob("member-*") if path == gone._path]
+    content = path.read_bytes()
+    gone.close()
+    counters_of(tmp_path)
+    path.write_bytes(content)  # as if it had not been removed yet
+    assert counted(stays).success_count == 7
+    counters_of(tmp_path)
+    assert counted(stays).success_count == 7
+
+
+def test_last_inference_is_a_time_of_day(tmp_path: Path) -> None:
+    counters = counters_of(tmp_path)
+    counters.row(LABEL).last_inference_ns = time.monotonic_ns()  # type: ignore[attr-defined]
+    (document,) = documents(counters.totals())
+    assert abs(document["last_inference"] / 1000 - time.time()) < 5
+
+
+def test_the_last_to_leave_removes_the_folder(tmp_path: Path) -> None:
+    one, other = counters_of(tmp_path), counters_of(tmp_path)
+    folder = tmp_path / f"eagleray-nodes-{os.getuid()}" / "node"
+    one.close()
+    assert folder.exists()
+    other.close()
+    assert not folder.exists()
+
+
+def test_folders_of_nodes_without_a_living_process_are_removed(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+    folder = tmp_path / f"eagleray-nodes-{os.getuid()}" / "node"
+    counters_of(tmp_path, "another")
+    assert folder.exists()
+    other.kill()
+    other.wait(10)
+    counters_of(tmp_path, "a third")
+    assert not folder.exists()
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / f"eagleray-nodes-{os.getuid()}"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(PermissionError, match="only its owner"):
+        NodeFolder("node", tmp_path)
+
+
+def test_one_process_speaks_for_the_node_until_it_ends(tmp_path: Path) -> None:
+    one, other = counters_of(tmp_path), counters_of(tmp_path)
+    assert one.speaks_for_node()
+    assert not other.speaks_for_node()
+    assert one.speaks_for_node()
+    one.close()
+    assert other.speaks_for_node()
+
+
+def test_many_models_and_batch_sizes_find_room(tmp_path: Path) -> None:
+    counters = counters_of(tmp_path)
+    for number in range(2000):
+        counters.row(Label(MODEL, f"model {number}", 1)).success_count += number  # type: ignore[attr-defined]
+    totals: Totals = counters_of(tmp_path).totals()
+    assert [document["inference_stats"]["success"]["count"] for document in documents(totals)] == [
+        int(document["name"].split()[1]) for document in documents(totals)
+    ]
+    assert len(totals.rows) == 2000
