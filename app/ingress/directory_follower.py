@@ -64,7 +64,7 @@ class DirectoryFollower:
         if news is None:
             return
         directory.take(news)
-        self._watch(directory.deployments)
+        await self._watch(directory.deployments)
         self._routes_changed()
         if directory.embedded != self._embedded:
             await self._host.apply(list(directory.embedded.values()))
@@ -79,9 +79,10 @@ class DirectoryFollower:
     async def _report_embedded(self) -> None:
         await _answer(self._controller.report_embedded.remote(self._host.report()))
 
-    def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
+    async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in wanted.keys() - self._watched.keys():
             self._watched[group] = watch_replicas(*wanted[group], self._listener(group))
+            await asyncio.sleep(0)  # a router for each takes its time, and requests go on
         for group in self._watched.keys() - wanted.keys():
             self._watched.pop(group)()
             self._fleet.set_replicas(group, {})

@@ -24,6 +24,7 @@ from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
 from deployments.replica.search_path import leave_start_folder
+from deployments.replica.served_model import ServedModel
 from protocol.limits import Limits
 
 
@@ -42,7 +43,9 @@ class Ingress:
         refusals = Refusals(self._counters)
         max_inflight = self._settings.max_inflight_per_replica
         self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight)
-        self._host = ModelHost(self._loop, self._fleet, limits, self._counters, shared=True)
+        self._host = ModelHost(
+            self._loop, self._fleet, limits, self._counters, shared=True, changed=self._model_changed
+        )
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
         self._listeners = Listeners(self._settings, self.service, self._loop)
@@ -63,6 +66,9 @@ class Ingress:
 
     def _routes_changed(self) -> None:
         self._listeners.routes_changed()
+
+    def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
+        self._routes_changed()
 
     async def ports(self) -> dict[str, int]:
         """Return the ports that are open, by name."""

@@ -36,7 +36,9 @@ class Statistics:
 
         Raises:
             InvalidArgument: the model or version is not there (Triton's code for it).
+            Unavailable: nothing is known of any model yet.
         """
+        self._models.require_known()
         names = [name] if name else list(self._models.directory.models)
         ready = {each: self._models.ready_versions(each) for each in names}
         if name and not ready[name]:

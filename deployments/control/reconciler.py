@@ -40,7 +40,7 @@ class Reconciler:
         for app, group in desired.applications().items():
             if not self._may_deploy(app, owners):
                 refused[app] = (
-                    f"the Serve application '{app}' is not Eagleray's; delete it ('serve delete {app}') or rename "
+                    f"the Serve application '{app}' is not Eagleray's; delete it (serve.delete('{app}')) or rename "
                     "the model"
                 )
                 continue

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from deployments.backends.backend import ModelLoadError
@@ -39,13 +39,23 @@ class ModelFaultError(Exception):
 class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
-    `counters` is where statistics are kept; `shared` says that the loop has other work than these models'.
+    `counters` is where statistics are kept; `shared` says that the loop has other work than these models'. `changed` is
+    told of each version that is served from now on, and (None) no longer, before what served it until then finishes
+    its requests.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, fleet: Fleet | None, limits: Limits, counters: Rows, *, shared: bool
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fleet: Fleet | None,
+        limits: Limits,
+        counters: Rows,
+        *,
+        shared: bool,
+        changed: Callable[[str, int, ServedModel | None], None],
     ) -> None:
         self._loop = loop
+        self._changed = changed
         self._shared = shared
         self._alone = False
         self._limits = limits
@@ -76,7 +86,7 @@ class ModelHost:
             for served in self.served.values():
                 self._allow_inline(served.model)
             fresh = [key for key, data in wanted.items() if self._present.get(key) != data]
-            await asyncio.gather(*(self._load(key, HostedModel.from_dict(wanted[key])) for key in fresh))
+            await asyncio.gather(*(self._load(key, wanted[key]) for key in fresh))
             for key in [key for key in self._present if key not in wanted]:
                 await self._unload(key)
             replaced = any(wanted.get(key) != data for key, data in self._present.items())
@@ -86,9 +96,10 @@ class ModelHost:
             elif fresh:
                 spare_long_lived_objects()
 
-    async def _load(self, key: Key, hosted: HostedModel) -> None:
+    async def _load(self, key: Key, data: dict[str, Any]) -> None:
         started = time.monotonic()
         name, version = key
+        hosted = await asyncio.to_thread(HostedModel.from_dict, data)
         signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
         self.router.set_signatures(signatures)
         try:
@@ -107,11 +118,12 @@ class ModelHost:
         self.faults.pop(key, None)
         self.seconds[key] = time.monotonic() - started
         old = self.served.get(key)
-        self.served[key] = ServedModel(model, codecs)
+        self.served[key] = served = ServedModel(model, codecs)
         replaced = self.core.add(model)
         logger.info("successfully loaded '%s' version %d", name, version)
         if old is not None:
             old.ready = False
+        self._changed(name, version, served)
         if replaced is not None:
             await replaced.close()
 
@@ -146,6 +158,7 @@ class ModelHost:
         if served is not None:
             served.ready = False
             self.core.remove(*key)
+            self._changed(*key, None)
             await served.model.close()
             served.model.statistics.counts.load_duration_ns = 0
 

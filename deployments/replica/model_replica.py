@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
+from deployments.replica.served_model import ServedModel
 from deployments.serve_internals import watch_replicas
 from protocol.array_request import request_from_arrays
 from protocol.errors import InvalidArgument, NotFound, ServingError
@@ -61,7 +63,9 @@ class ModelReplica:
         node_id = ray.get_runtime_context().get_node_id()
         self._counters = NodeCounters(NodeFolder(node_id))
         self._fleet = Fleet(node_id, self._loop, lambda: None, Refusals(self._counters))
-        self._host = ModelHost(self._loop, self._fleet, limits, self._counters, shared=False)
+        self._host = ModelHost(
+            self._loop, self._fleet, limits, self._counters, shared=False, changed=self._model_changed
+        )
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
         self._lane = LaneServer(self._address.secret, self._host.regions.replace, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
@@ -77,28 +81,33 @@ class ModelReplica:
         load = orjson.loads(user_config["load"])
         self.infer_batch.set_max_batch_size(load["batching"]["max_batch_size"])
         self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
-        for app, deployment in load["watch"]:
-            if (app, deployment) not in self._watched:
-                self._watched[(app, deployment)] = self._watch(app, deployment)
-        before = set(self._host.served)
+        self._watch_steps({(app, deployment) for app, deployment in load["watch"]})
         await self._host.apply(load["models"])
         if self._strict and self._host.failures:
             raise ModelLoadError("; ".join(self._host.failures.values()))
-        for name, version in before - set(self._host.served):
-            self._lane.set_model(name, version, None)
-        for (name, version), served in self._host.served.items():
-            if served.ready:
-                self._lane.set_model(name, version, served)
         if not self._listening:
             self._listening = True
             await self._lane.listen(self._address.sockets)
 
-    def _watch(self, app: str, deployment: str) -> Any:
-        def changed(replicas: tuple[Any, ...]) -> None:
-            addresses = {replica.replica_id: address_of(replica) for replica in replicas}
-            self._loop.call_soon_threadsafe(self._fleet.set_replicas, f"{app}#{deployment}", addresses)
+    def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
+        self._lane.set_model(name, version, served)
 
-        return watch_replicas(app, deployment, changed)
+    def _watch_steps(self, wanted: set[tuple[str, str]]) -> None:
+        for key in wanted - self._watched.keys():
+            self._watched[key] = watch_replicas(*key, self._listener(key))
+        for key in self._watched.keys() - wanted:
+            self._watched.pop(key)()
+            self._fleet.set_replicas("#".join(key), {})
+
+    def _listener(self, key: tuple[str, str]) -> Callable[[tuple[Any, ...]], None]:
+        def changed(replicas: tuple[Any, ...]) -> None:
+            self._loop.call_soon_threadsafe(take, {each.replica_id: address_of(each) for each in replicas})
+
+        def take(addresses: dict[str, Any]) -> None:
+            if key in self._watched:
+                self._fleet.set_replicas("#".join(key), addresses)
+
+        return changed
 
     async def check_health(self) -> None:
         """Fail, so that Serve replaces this replica, when a model in it is stuck; ingresses hear of it at once.

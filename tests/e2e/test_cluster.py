@@ -1,6 +1,7 @@
 """Eagleray on a Ray cluster that runs already: deployed by `serve deploy`, composed by others, joined by `serve`."""
 
 import base64
+import contextlib
 import json
 import os
 import secrets
@@ -13,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
 from examples.held_out import LABELS, held_out_pngs
 from tests.e2e import ray_head
-from tests.repositories import EXAMPLE_VERSIONS
+from tests.repositories import EXAMPLE_VERSIONS, write_small_models
 from tests.serving import ROOT, Client, Process, Server, environment, free_port, run, tensor, wait_until
 
 COMPOSE = Path(__file__).parent / "compose_digits.py"
@@ -58,7 +60,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     )
     try:
         head.wait_for("Ray runtime started")
-        yield Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", env, head)
+        started_cluster = Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", env, head)
+        wait_until(lambda: started_cluster.serve("status").returncode == 0, "the dashboard", timeout_s=60)
+        yield started_cluster
         started = set(head.descendants())
         os.kill(head.pid, signal.SIGTERM)
         head.exit_code()
@@ -161,7 +165,7 @@ def test_handles_raise_what_a_client_would_be_told(composed: dict[str, list]) ->
 def test_serve_joins_a_running_cluster_and_leaves_it_running(
     cluster: Cluster, example_repository: Path, tmp_path: Path
 ) -> None:
-    """Runs last: it deploys what `serve deploy` deployed before."""
+    """Runs after what needs `deployed`: it deploys what `serve deploy` deployed before."""
     cluster.serve("shutdown", "-y")
     wait_until(lambda: not statuses(cluster), "no application left", timeout_s=60, poll_s=0.5)
     flags = ("--ray-address", cluster.address, "--placement", "embedded")
@@ -174,3 +178,141 @@ def test_serve_joins_a_running_cluster_and_leaves_it_running(
     finally:
         server.kill()
     assert statuses(cluster) == {}
+
+
+THEIRS = """
+import sys
+import ray
+from ray import serve
+
+@serve.deployment(ray_actor_options={"num_cpus": 0})
+class Theirs:
+    def __call__(self):
+        return "theirs"
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+for name in sys.argv[2:]:
+    serve.run(Theirs.bind(), name=name, route_prefix=None)
+"""
+DELETE = """
+import sys
+import ray
+from ray import serve
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+for name in sys.argv[2:]:
+    serve.delete(name)
+"""
+
+
+def script(cluster: Cluster, code: str, *names: str) -> None:
+    """Run Python as a user of the cluster would."""
+    done = run(sys.executable, "-c", code, cluster.address, *names, env=cluster.env, timeout_s=90)
+    assert done.returncode == 0, done.stderr
+
+
+def serve_pid(cluster: Cluster, title: str) -> int:
+    """Return the process of a deployment's only replica, 0 when there is none."""
+    found = []
+    for process in cluster.head.descendants():
+        with contextlib.suppress(psutil.Error):
+            if title in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found[0] if len(found) == 1 else 0
+
+
+def index(client: Client) -> dict[str, tuple[str, str]]:
+    """Return the state of each model, and the reason for it."""
+    answer = client.request("POST", "/v2/repository/index")
+    return {row["name"]: (row.get("state", ""), row.get("reason", "")) for row in answer.json if "state" in row}
+
+
+class Deployment:
+    """`serve deploy` again and again, on the same ports."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
+        self.address = f"127.0.0.1:{self._ports['http_port']}"
+
+    def deploy(self, placement: str, *models: str) -> None:
+        """Deploy a repository of these small models."""
+        everything, repository = self._folder / "everything", self._folder / placement
+        if not everything.exists():
+            write_small_models(everything)
+        for model in models:
+            shutil.copytree(everything / model, repository / model)
+        config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+        config["applications"][0]["args"] |= self._ports | {
+            "model_repository": [str(repository)],
+            "placement": placement,
+        }
+        path = self._folder / "serve_config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        done = self._cluster.serve("deploy", str(path))
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    def index(self) -> dict[str, tuple[str, str]]:
+        """Return the index, nothing while the ingress does not know it."""
+        try:
+            with Client(self.address) as client:
+                return index(client)
+        except (OSError, AttributeError, TypeError):
+            return {}
+
+
+@pytest.fixture
+def own(cluster: Cluster, tmp_path: Path) -> Iterator[Deployment]:
+    """A deployment on a cluster without any application, and none is left."""
+    cluster.serve("shutdown", "-y")
+    wait_until(lambda: not statuses(cluster), "no application left", timeout_s=60, poll_s=0.5)
+    yield Deployment(cluster, tmp_path)
+    cluster.serve("shutdown", "-y")
+    wait_until(lambda: not statuses(cluster), "no application left", timeout_s=60, poll_s=0.5)
+
+
+def applications(cluster: Cluster, wanted: set[str]) -> None:
+    """Wait until exactly these run."""
+    wait_until(lambda: set(statuses(cluster)) == wanted, f"only {wanted}", timeout_s=90, poll_s=0.5)
+
+
+def test_what_eagleray_deployed_it_ends_and_nothing_else(cluster: Cluster, own: Deployment) -> None:
+    script(cluster, THEIRS, "halves", "theirs")
+
+    own.deploy("isolated", "simple", "halves", "floats")
+    wait_until(lambda: own.index().get("simple", ("",))[0] == "READY", "ready", timeout_s=90)
+    states = wait_until(lambda: (found := own.index())["floats"][0] == "READY" and found, "all of them", timeout_s=60)
+    assert states["halves"][0] == "UNAVAILABLE"
+    assert states["halves"][1].startswith("the Serve application 'halves' is not Eagleray's")
+    applications(cluster, {"eagleray", "simple", "floats", "halves", "theirs"})
+
+    # Another repository and another placement: the old applications go, the user's stay.
+    own.deploy("packed", "simple", "flags")
+    applications(cluster, {"eagleray", "eagleray-packed", "halves", "theirs"})
+    wait_until(lambda: own.index().keys() == {"simple", "flags"}, "the new repository", timeout_s=60)
+
+    # A controller that is replaced after a crash goes on with what runs.
+    replica = serve_pid(cluster, "ray::ServeReplica:eagleray-packed")
+    controller = serve_pid(cluster, "ray::ServeReplica:eagleray:RepositoryController")
+    os.kill(controller, signal.SIGKILL)
+    wait_until(
+        lambda: serve_pid(cluster, "ray::ServeReplica:eagleray:RepositoryController") not in (0, controller),
+        "a new controller",
+        timeout_s=60,
+    )
+    wait_until(lambda: own.index().get("flags") == ("READY", ""), "ready", timeout_s=60)
+    assert serve_pid(cluster, "ray::ServeReplica:eagleray-packed") == replica
+    applications(cluster, {"eagleray", "eagleray-packed", "halves", "theirs"})
+
+    script(cluster, DELETE, "eagleray")
+    applications(cluster, {"halves", "theirs"})
+    assert all(each == {"RUNNING", "HEALTHY"} for each in statuses(cluster).values())
+
+
+def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> None:
+    script(cluster, THEIRS, "halves")
+    own.deploy("isolated", "halves")
+    wait_until(lambda: own.index().get("halves", ("",))[0] == "UNAVAILABLE", "unavailable", timeout_s=90)
+    script(cluster, DELETE, "halves")
+    wait_until(lambda: own.index()["halves"] == ("READY", ""), "ready", timeout_s=60)

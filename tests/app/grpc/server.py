@@ -168,12 +168,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(options: GrpcOptions | None = None, **more: Any) -> Iterator[Server]:
-    """Serve on a port that the system chooses."""
+def serving(options: GrpcOptions | None = None, service: Any = None, **more: Any) -> Iterator[Server]:
+    """Serve on a port that the system chooses, a service of made-up models if none is given."""
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    service = FakeService()
+    service = service or FakeService()
 
     async def start() -> tuple[GrpcFront, int]:
         front = GrpcFront(service, options or GrpcOptions(), loop, **more)

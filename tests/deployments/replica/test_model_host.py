@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from deployments.replica.model_host import ModelHost
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
+from tests.deployments.lane.harness import Lanes, Sink
 
 CONFIG = """
 backend: "python" max_batch_size: 4
@@ -50,14 +52,29 @@ def models(tmp_path: Path) -> dict[str, dict[str, Any]]:
     return {model.name: HostedModel.of(model, packages).to_dict() for model in plan.deployments[0].models}
 
 
+def planned(root: Path, name: str, model: str, parameters: str) -> dict[str, Any]:
+    """Return one Python model as a host is told of it."""
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "config.pbtxt").write_text(CONFIG + parameters)
+    (root / name / "1" / "model.py").write_text(model)
+    snapshot = load_repositories([str(root)], LoaderOptions(), None)
+    plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
+    (only,) = plan.deployments[0].models
+    return HostedModel.of(only, packages_by_name(plan)).to_dict()
+
+
 @pytest.fixture(autouse=True)
 def unfrozen() -> Iterator[None]:
     yield
     gc.unfreeze()
 
 
-async def host_of(*models: dict[str, Any], shared: bool = False) -> ModelHost:
-    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=shared)
+async def host_of(
+    *models: dict[str, Any],
+    shared: bool = False,
+    changed: Callable[[str, int, Any], None] = lambda name, version, served: None,
+) -> ModelHost:
+    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=shared, changed=changed)
     await host.apply(models)
     return host
 
@@ -107,5 +124,58 @@ def test_python_models_run_inline_when_alone_or_when_they_say_so(models: dict[st
         ingress = await host_of(models["one"], shared=True)
         assert inline(ingress) == {"one": False}
         await ingress.close()
+
+    asyncio.run(check())
+
+
+SLEEPER = """
+import json, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.parameters = json.loads(args["model_config"])["parameters"]
+        self.generation = float(self.parameters["generation"]["string_value"])
+
+    def execute(self, requests):
+        time.sleep(0.02)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 4), self.generation, np.float32))])
+            for _ in requests
+        ]
+"""
+REQUEST = json.dumps({"inputs": [{"name": "X", "shape": [1, 4], "datatype": "FP32", "data": [0] * 4}]}).encode()
+
+
+def generation_of(sink: Sink) -> float:
+    assert sink.error is None, sink.error
+    return float(json.loads(sink.responses[0])["outputs"][0]["data"][0])
+
+
+def test_reload_in_place_refuses_no_request(tmp_path: Path) -> None:
+    """The new version takes what comes on the lanes before the old one finishes what it has."""
+    generations = {
+        number: planned(
+            tmp_path / str(number), "echo", SLEEPER, f'parameters {{ key: "generation" value {{ {value} }} }}'
+        )
+        for number, value in ((1, 'string_value: "1"'), (2, 'string_value: "2"'))
+    }
+
+    async def check() -> None:
+        async with Lanes() as lanes:
+            host = await host_of(generations[1], changed=lanes.replicas[0].server.set_model)
+            answers: list[float] = []
+
+            async def client() -> None:
+                while not answers or answers[-1] != 2:
+                    answers.append(generation_of(await lanes.ask(REQUEST)))
+
+            clients = [asyncio.create_task(client()) for _ in range(8)]
+            await lanes.until(lambda: len(answers) > 20)
+            await host.apply([generations[2]])
+            await asyncio.gather(*clients)
+            assert set(answers) == {1, 2}
+            await host.close()
 
     asyncio.run(check())

@@ -1,0 +1,173 @@
+"""An ingress follows a controller that is far away, slow, or another one than before."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from app.ingress.directory_follower import DirectoryFollower
+from app.service.models import Models
+from deployments.control.directory import LOADING, READY, ModelEntry, VersionEntry
+from deployments.control.publisher import Publisher
+from repository_loader.config_json import config_to_json
+from repository_loader.repository import LoaderOptions, load_repositories
+from tests.app.http.served import FakeFleet, FakeHost
+from tests.serving import ROOT
+
+LONGEST_TURN_S = 0.005
+
+
+class Call:
+    """One call by a handle."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Any:
+        return self._answer.__await__()
+
+    def cancel(self) -> None:
+        pass
+
+
+class Method:
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def remote(self, *arguments: Any) -> Call:
+        return Call(self._method(*arguments))
+
+
+class Controller:
+    """A controller in this process; it may be replaced, or fail for a while."""
+
+    def __init__(self) -> None:
+        self.publisher = Publisher()
+        self.reports: list[list[list[Any]]] = []
+        self.failures: list[BaseException] = []
+        self.watch = Method(self._watch)
+        self.report_embedded = Method(self._report)
+
+    async def _watch(self, epoch: str, generation: int) -> dict[str, Any]:
+        if self.failures:
+            raise self.failures.pop()
+        return await self.publisher.news(epoch, generation)
+
+    async def _report(self, rows: list[list[Any]]) -> None:
+        if self.failures:
+            raise self.failures.pop()
+        self.reports.append(rows)
+
+
+class EmbeddingHost(FakeHost):
+    """Loads whatever it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[Any]] = []
+
+    async def apply(self, models: list[dict[str, Any]]) -> None:
+        self.rows = [[model["name"], 1, "", 0.1] for model in models]
+
+    def report(self) -> list[list[Any]]:
+        return self.rows
+
+
+class Followed:
+    """A follower and what it knows."""
+
+    def __init__(self) -> None:
+        self.controller = Controller()
+        self.host = EmbeddingHost()
+        fleet: Any = FakeFleet()
+        host: Any = self.host
+        controller: Any = self.controller
+        self.models = Models(host, fleet)
+        loop = asyncio.get_running_loop()
+        self.follower = DirectoryFollower(controller, self.models, host, fleet, loop, lambda: None)
+        self.task = loop.create_task(self.follower.run())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                assert not self.task.done(), "the follower has ended"
+                await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+def rows(config: str, state: str, count: int = 1) -> dict[str, Any]:
+    entry = ModelEntry(config, "onnxruntime", "", {1: VersionEntry(state)})
+    return {f"model{number}": entry.to_dict() for number in range(count)}
+
+
+def test_news_of_300_models_never_hold_the_loop_for_long() -> None:
+    repository = ROOT / "examples" / "model_repository"
+    model = load_repositories([str(repository)], LoaderOptions(), None).models["digits_pipeline"]
+    assert model.config is not None
+    config = config_to_json(model.config)
+
+    async def run() -> float:
+        followed = Followed()
+        publisher = followed.controller.publisher
+        longest_s = 0.0
+        for state in (LOADING, READY):
+            publisher.publish(settled=True, models=rows(config, state, 300))
+            while (known := followed.models.directory).generation != publisher.generation:
+                started_s = time.thread_time()
+                await asyncio.sleep(0)
+                longest_s = max(longest_s, time.thread_time() - started_s)
+            assert len(known.models) == 300
+        await followed.end()
+        return longest_s
+
+    assert min(asyncio.run(run()) for _ in range(3)) < LONGEST_TURN_S
+
+
+def test_errors_of_the_controller_do_not_end_the_follower() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, known = followed.controller, followed.models.directory
+        controller.publisher.publish(settled=True, models=rows("", READY))
+        await followed.until(lambda: known.known)
+        controller.failures += [RuntimeError("the replica died"), asyncio.CancelledError(), TimeoutError()]
+        controller.publisher.publish(models=rows("", LOADING))
+        await followed.until(lambda: not controller.failures)
+        controller.publisher.publish(models=rows("", READY))
+        await followed.until(lambda: known.generation == controller.publisher.generation)
+        assert known.models["model0"].versions[1].state == READY
+        await followed.end()
+
+    asyncio.run(run())
+
+
+def test_new_controller_is_told_what_is_embedded_before_its_directory_is_taken() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, known = followed.controller, followed.models.directory
+        embedded = {"model0/1": {"name": "model0"}}
+        controller.publisher.publish(settled=True, models=rows("", READY), embedded=embedded)
+        await followed.until(lambda: bool(controller.reports))
+        old, controller.publisher = controller.publisher, Publisher()
+        controller.publisher.publish(settled=True, models=rows("", READY), embedded=embedded)
+        controller.failures = [RuntimeError("reports fail at first")]
+        old.publish(models={})  # ends the long poll at the old controller
+        await followed.until(lambda: known.epoch == controller.publisher.epoch)
+        assert len(controller.reports) >= 2 and controller.reports[-1] == [["model0", 1, "", 0.1]]
+        await followed.end()
+
+    asyncio.run(run())
+
+
+def test_follower_ends_when_it_is_told_to() -> None:
+    async def run() -> None:
+        followed = Followed()
+        await asyncio.sleep(0.05)
+        followed.task.cancel()
+        async with asyncio.timeout(1):
+            await asyncio.gather(followed.task, return_exceptions=True)
+        assert followed.task.cancelled()
+
+    asyncio.run(run())
