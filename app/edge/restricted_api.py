@@ -61,6 +61,9 @@ class RestrictedApis:
         """Return those of gRPC, whose headers are metadata that begin with `triton-grpc-protocol-`; raises as above."""
         return cls(entries, "triton-grpc-protocol-", "protocol")
 
+    def __bool__(self) -> bool:
+        return bool(self._required)
+
     def check(self, category: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raise `Restricted` unless the headers (names in lower case) hold what the category asks for.
 

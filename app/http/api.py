@@ -9,13 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.edge.restricted_api import RestrictedApis
 from app.http.docs_api import DocsApi
 from app.http.endpoint import Endpoint
 from app.http.model_api import ModelApi
 from app.http.repository_api import RepositoryApi
 from app.http.responses import error_body
-from app.http.routes import RouteTable
+from app.http.routes import ROUTE_TABLE
 from app.http.settings_api import SettingsApi
 from app.http.shared_memory_api import SharedMemoryApi
 from app.service.service import Service
@@ -23,11 +22,9 @@ from protocol.errors import ServingError
 
 
 class Api:
-    """Finds the route of a request, checks that the client may use it, and answers."""
+    """Finds the route of a request, and answers."""
 
-    def __init__(self, service: Service, restricted: RestrictedApis | None = None) -> None:
-        self._restricted = restricted or RestrictedApis()
-        self._routes = RouteTable()
+    def __init__(self, service: Service) -> None:
         self.endpoints: dict[str, Endpoint] = {
             **ModelApi(service).endpoints(),
             **RepositoryApi(service.metadata, service.control).endpoints(),
@@ -45,11 +42,9 @@ class Api:
         await response(scope, receive, send)
 
     async def _respond(self, scope: Scope, receive: Receive) -> Response:
-        match = self._routes.match(scope["path"])
+        match = ROUTE_TABLE.match(scope["path"])
         if match is None:
             return error_response(404, "Not Found")
-        # By the route that was found, before anything else is said of it.
-        self._restricted.check(match.category, scope["headers"])
         name = match.endpoints.get(scope["method"])
         if name is None:
             return error_response(405, "Method Not Allowed", {"Allow": ", ".join(sorted(match.endpoints))})

@@ -63,8 +63,7 @@ class HttpContext:
             BadRequest: with the status and text to answer before the connection is closed.
         """
         head = parse_head(raw, self.limits)
-        if head.action is not None:
-            self.policy.apply(head)
+        self.policy.apply(head)
         if head.cacheable:
             self.heads.remember(raw, head)
         return head

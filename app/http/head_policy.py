@@ -1,25 +1,29 @@
-"""What an inference request needs apart from being sent to its model, decided once for each head that is seen.
+"""Whether a request is refused by its head, and what an inference request needs apart from being sent to its model.
 
-A request whose head asks for nothing of this takes the direct way; the others are handled by an exchange.
+It is decided once for each head of an inference request that is seen. A request whose head asks for nothing of this takes the direct way; the others are handled by an exchange.
 """
 
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import INFERENCE, RestrictedApis
 from app.http.content_coding import DEFLATE, GZIP, IDENTITY, UnsupportedCoding, choose
 from app.http.head import INFER, Head
+from app.http.routes import ROUTE_TABLE
 from protocol.errors import InvalidArgument, ServingError
 
 
 class HeadPolicy:
-    """The operator's settings that concern the heads of inference requests."""
+    """The operator's settings that concern heads."""
 
     def __init__(self, restricted: RestrictedApis | None = None, forwarding: HeaderForwarding | None = None) -> None:
         self._restricted = restricted or RestrictedApis()
         self._forwarding = forwarding or HeaderForwarding("")
 
     def apply(self, head: Head) -> None:
-        """Set what the head of an inference request means."""
+        """Set what a head means, and that it is refused if it is: nobody uploads a body in vain."""
         try:
+            if head.action is None:
+                self._check_route(head)
+                return
             self._restricted.check(INFERENCE, head.headers)
             head.forwarded = self._forwarding.choose(head.raw_headers)
             _check_coding(head)
@@ -31,6 +35,12 @@ class HeadPolicy:
         if head.action is INFER:
             head.response_coding = choose(head.accept_encoding)
             head.direct = not (head.content_encoding or head.response_coding or head.forwarded)
+
+    def _check_route(self, head: Head) -> None:
+        if self._restricted:
+            match = ROUTE_TABLE.match(head.url.partition(b"?")[0].decode("latin-1"))
+            if match is not None:
+                self._restricted.check(match.category, head.headers)
 
 
 def _check_coding(head: Head) -> None:

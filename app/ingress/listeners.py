@@ -72,7 +72,7 @@ class Listeners:
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
             tls = ServerTls(settings.http_server_cert, settings.http_server_key, HTTP_1, client_root)
-        context = HttpContext(Api(self._service, restricted), self._service.routing, limits, self._loop, policy)
+        context = HttpContext(Api(self._service), self._service.routing, limits, self._loop, policy)
         return HttpFront(context, tls)
 
     def _grpc(self) -> GrpcFront:

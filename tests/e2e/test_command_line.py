@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.conftest import isolated
 from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
-from tests.serving import EAGLERAY, ROOT, Process, Server, environment, infer_path, run, tensor
+from tests.serving import EAGLERAY, ROOT, Process, Server, environment, infer_path, run, tensor, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +247,41 @@ def test_signal_lets_requests_under_way_be_answered_and_stops(
         assert "Traceback" not in server.log()
     finally:
         server.kill()
+
+
+def test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes(tmp_path: Path) -> None:
+    shutil.copytree(write_small_models(tmp_path / "small") / "floats", tmp_path / "repository" / "floats")
+    server = start(tmp_path / "repository", tmp_path, "--drain-delay-s", "3")
+    size = 24 << 20
+    taken = {"name": "X", "datatype": "FP32", "shape": [size // 4], "parameters": {"binary_data_size": size}}
+    header = json.dumps({"inputs": [taken], "parameters": {"binary_data_output": True}})
+    head = (
+        f"POST {infer_path('floats')} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(header) + size}\r\n"
+        f"Inference-Header-Content-Length: {len(header)}\r\n\r\n"
+    )
+    try:
+        server.wait_ready()
+        host, _, port = server.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as slow:
+            slow.sendall((head + header).encode() + bytes(size))
+            answer = slow.recv(1 << 16)  # it has begun to come, and most of it will wait
+            server.send_signal(signal.SIGTERM)
+            wait_until(lambda: server.get("/v2/health/ready").status == 400, "readiness fails")
+            assert server.infer("floats", tensor("X", "FP32", [1], [2.5])).status == 200
+            server.send_signal(signal.SIGTERM)
+            wait_until(lambda: not accepts(host, int(port)), "the end of listening")
+            while data := slow.recv(1 << 20):
+                answer += data
+        assert len(answer.partition(b"\r\n\r\n")[2]) > size
+        assert server.exit_code() == 0
+    finally:
+        server.kill()
+
+
+def accepts(host: str, port: int) -> bool:
+    """Return whether something listens."""
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
 
 
 @pytest.mark.parametrize("moment", ["starting Ray", r"LOADING"], ids=["ray", "models"])

@@ -95,7 +95,7 @@ class Served(Wire):
             host.ready |= {(name, number) for number, version in model.versions.items() if version.state == READY}
         self.service.models.directory = Directory("epoch", 1, True, models)
         apis = RestrictedApis(restricted)
-        super().__init__(policy=HeadPolicy(apis), app=Api(self.service, apis), routes=self.service.routing)
+        super().__init__(policy=HeadPolicy(apis), app=Api(self.service), routes=self.service.routing)
 
     @property
     def target(self) -> EchoTarget:
