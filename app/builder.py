@@ -25,7 +25,7 @@ MAX_NODES = 1000
 def build(args: dict[str, Any]) -> serve.Application:
     """Return the application for these settings; those that `args` leaves out come from the environment."""
     settings = Settings(**{**environment(), **args})
-    limits = Limits(http_max_input_size_bytes=settings.http_max_input_size)
+    limits = Limits.of_input_size(settings.http_max_input_size)
     controller = serve.deployment(RepositoryController).options(
         name=CONTROLLER,
         num_replicas=1,

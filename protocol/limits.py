@@ -1,6 +1,7 @@
 """What a request may ask for before it is refused; every bound of the codecs in one place."""
 
 from dataclasses import dataclass
+from typing import Self
 
 MIB = 1 << 20
 
@@ -27,6 +28,16 @@ class Limits:
     max_classification_elements: int = 1_000_000
     header_cache_entries: int = 256
     header_cache_key_bytes: int = 4096
+
+    @classmethod
+    def of_input_size(cls, size_bytes: int) -> Self:
+        """Return the limits for an `--http-max-input-size`: those that would refuse a body of that size follow it."""
+        default = cls()
+        return cls(
+            http_max_input_size_bytes=size_bytes,
+            json_max_elements=max(default.json_max_elements, size_bytes // 4),
+            max_bytes_element_bytes=max(default.max_bytes_element_bytes, size_bytes),
+        )
 
 
 DEFAULT_LIMITS = Limits()

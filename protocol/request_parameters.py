@@ -1,11 +1,17 @@
 """The `parameters` of a request in JSON: the reserved keys, and those that are the model's own."""
 
-from typing import Any
+from typing import Any, Final
 
 from protocol.errors import InvalidArgument
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, Parameter
 from protocol.json_document import NON_STRING, as_boolean, as_unsigned, unparsable
 from protocol.limits import Limits
+
+FORWARDED: Final = "eagleray_forwarded_headers"
+"""Member of a request in which the ingress, which does not parse it, puts forwarded headers; it comes last, and wins.
+
+A client that sets it itself gains nothing: these are parameters that it could have set as such.
+"""
 
 
 class RequestParameters:
@@ -29,11 +35,14 @@ def read_parameters(document: Any, limits: Limits) -> RequestParameters:
         InvalidArgument: a reserved key has the wrong type, a key is Triton's own, there are too many.
     """
     found = RequestParameters()
-    if not isinstance(document, dict) or "parameters" not in document:
+    if not isinstance(document, dict) or ("parameters" not in document and FORWARDED not in document):
         return found
-    members = document["parameters"]
+    members = document.get("parameters", {})
     if not isinstance(members, dict):
         raise InvalidArgument("failed to get request params.: attempt to get members for non-object")
+    forwarded = document.get(FORWARDED)
+    if isinstance(forwarded, dict):
+        members = {**members, **forwarded}
     if len(members) > limits.max_parameters:
         raise InvalidArgument(f"request has {len(members)} parameters, more than {limits.max_parameters}")
     for key, value in members.items():

@@ -86,9 +86,10 @@ class ChunkedBody:
         self._state = "data"
 
 
-def body_too_large(size: int, limit: int) -> str:
-    """Return Triton's text for a body over --http-max-input-size."""
-    return (
-        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
-        "Use --http-max-input-size to increase the limit."
-    )
+def body_too_large(size: int, limit: int, raw: bool = False) -> str:
+    """Return Triton's text for a body over --http-max-input-size; a raw one has no JSON."""
+    if raw:
+        text = f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} bytes. "
+    else:
+        text = f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
+    return text + "Use --http-max-input-size to increase the limit."

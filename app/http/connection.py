@@ -238,7 +238,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._head = head
             self._chunked = ChunkedBody(context.limits)
         elif length > context.limits.max_body_bytes:
-            raise BadRequest(400, body_too_large(length, context.limits.max_body_bytes))
+            raise BadRequest(400, body_too_large(length, context.limits.max_body_bytes, raw=head.json_length == 0))
         elif len(data) - end >= length:
             stop = end + length
             self._dispatch(head, data[end:stop])
@@ -316,6 +316,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Handle what is not simply passed on."""
         context = self._context
         if head.refusal is not None:
+            if head.method == b"HEAD":  # whose answers have no body
+                self.close_after_answer()
             self.on_error(head.refusal)
             return
         exchange: Exchange

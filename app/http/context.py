@@ -13,6 +13,7 @@ from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.open_connections import OpenConnections
 from deployments.lane.sink import Target
+from protocol.limits import Limits
 
 # Of a long body, what comes with the head is copied once more than the rest.
 _READ_BYTES: Final = 1 << 16
@@ -55,6 +56,7 @@ class HttpContext:
         self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.generation = 0
         self._routes = routes
+        self._json_limits = Limits.of_input_size(limits.max_body_bytes)
 
     def read_head(self, raw: bytes) -> Head:
         """Return the head that these bytes, up to and including the empty line, are.
@@ -79,7 +81,7 @@ class HttpContext:
         """Return where a request of the generate extension goes, and set the head's mapping."""
         if head.generation != self.generation:
             head.target, inputs = self._routes.resolve_generate(head.model, head.version)
-            head.mapping = GenerateMapping(inputs)
+            head.mapping = GenerateMapping(inputs, self._json_limits)
             head.generation = self.generation
         return head.target  # type: ignore[return-value]
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from protocol.errors import InvalidArgument
 from protocol.json_document import parse
-from protocol.limits import DEFAULT_LIMITS
+from protocol.limits import Limits
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -35,7 +35,7 @@ async def json_object(request: Request) -> dict[str, Any]:
     body = await request.body()
     if not body:
         return {}
-    document = parse(body, DEFAULT_LIMITS)
+    document = parse(body, Limits.of_input_size(len(body)))
     if not isinstance(document, dict):
         raise InvalidArgument("failed to parse the request JSON buffer: expected a JSON object")
     return document

@@ -7,7 +7,7 @@ from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import GENERATE_STREAM, Head
-from app.http.responses import error_body, response_head
+from app.http.responses import RETRY_AFTER, error_body, response_head
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from protocol.errors import InvalidArgument, ServingError
@@ -23,8 +23,9 @@ _NOT_ONE: Final = (
 class GenerateExchange:
     """Maps the body, submits it, maps each response; the sink of its request.
 
-    The first response decides the status of a stream; an error that comes later is an event of its own. A client that
-    does not take what is sent is given up when more than `max_stream_buffer_bytes` wait for it.
+    The first response decides the status of a stream. An error of the model is an event, also where it comes first;
+    what is wrong with the request itself is told in plain JSON. A client that does not take what is sent is given up
+    when more than `max_stream_buffer_bytes` wait for it.
     """
 
     def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
@@ -51,7 +52,7 @@ class GenerateExchange:
             self._mapping = cast(GenerateMapping, head.mapping)
             request = self._mapping.request(body, head.forwarded)
         except ServingError as error:
-            self.on_error(error)
+            self._refuse(error)
             return
         self._target = target
         token = target.submit((request,), None, self)
@@ -89,15 +90,20 @@ class GenerateExchange:
             self._send_only()
 
     def on_error(self, error: ServingError) -> None:
-        """Send an error: as the answer, or as an event when a response was sent before."""
+        """Send the error with which the model ended the request."""
         if self._ended:
             return
-        if not self._started:
-            self._ended = True
-            self._connection.on_error(error)
+        if not self._streams:
+            self._refuse(error)
             return
+        if not self._started:
+            self._start_stream(error.http_status)
         self._event(error_body(error.message))
         self._end_stream()
+
+    def _refuse(self, error: ServingError) -> None:
+        self._ended = True
+        self._connection.on_error(error)
 
     def _fail(self, error: ServingError) -> None:
         """Send an error that the model does not know of."""
@@ -118,11 +124,7 @@ class GenerateExchange:
 
     def _stream(self, flat: bytes | None, final: bool) -> None:
         if not self._started:
-            self._started = True
-            headers = [*_STREAM_HEADERS, _CHUNKED] if self._chunked else _STREAM_HEADERS
-            if not self._chunked:
-                self._connection.close_after_answer()
-            self._connection.write(response_head(200, headers, self._connection.head_end))
+            self._start_stream(200)
         if flat is not None:
             self._event(flat)
         if final:
@@ -130,6 +132,15 @@ class GenerateExchange:
         elif self._connection.unsent_bytes > self._context.limits.max_stream_buffer_bytes:
             self._cancel()
             self._connection.abort()
+
+    def _start_stream(self, status: int) -> None:
+        self._started = True
+        headers = [*_STREAM_HEADERS, _CHUNKED] if self._chunked else list(_STREAM_HEADERS)
+        if status == 503:
+            headers.append(RETRY_AFTER)
+        if not self._chunked:
+            self._connection.close_after_answer()
+        self._connection.write(response_head(status, headers, self._connection.head_end))
 
     def _event(self, content: bytes) -> None:
         size = len(content) + 8

@@ -15,7 +15,7 @@ from deployments.lane.frames import Buffer
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import Parameter
 from protocol.json_document import as_string, parse
-from protocol.limits import DEFAULT_LIMITS
+from protocol.limits import Limits
 
 _NESTED = "parameters"
 # It would change the form in which the response arrives here.
@@ -27,20 +27,25 @@ class GenerateMapping:
 
     Args:
         inputs: as its metadata lists them: name, datatype and shape, -1 for what may vary.
+        limits: on the JSON of requests.
     """
 
-    def __init__(self, inputs: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, inputs: Sequence[dict[str, Any]], limits: Limits) -> None:
+        self._limits = limits
         self._inputs = {tensor["name"]: (tensor["datatype"], tuple(tensor["shape"])) for tensor in inputs}
+        self._quoted = [orjson.dumps(name) for name in self._inputs]
 
     def request(self, body: Buffer, forwarded: dict[str, str]) -> bytes:
         """Return the v2 request for a body, with the parameters that come from forwarded headers.
 
         Raises:
-            InvalidArgument: the body is not such JSON, or a value does not fit the shape of its input.
+            InvalidArgument: the body is not such JSON, an input is in it twice, or a value does not fit its shape.
         """
-        document = parse(body if isinstance(body, bytes) else bytes(body), DEFAULT_LIMITS)
+        text = bytes(body)
+        document = parse(text, self._limits)
         if not isinstance(document, dict):
             raise InvalidArgument("Expected JSON object for the generate request")
+        self._check_names(text)
         inputs: list[dict[str, Any]] = []
         parameters: dict[str, Parameter] = {}
         self._read(document, inputs, parameters, nested=False)
@@ -51,7 +56,20 @@ class GenerateMapping:
         if parameters:
             request["parameters"] = parameters
         request["inputs"] = inputs
-        return _dump(request, bytes(body))
+        return _dump(request, text)
+
+    def _check_names(self, text: bytes) -> None:
+        """Refuse an input that is given twice: of two equal keys the parser tells only the last."""
+        if b"\\u" not in text and all(text.count(name) < 2 for name in self._quoted):
+            return
+        json.loads(text, object_pairs_hook=self._check_pairs)
+
+    def _check_pairs(self, pairs: list[tuple[str, Any]]) -> None:
+        given: set[str] = set()
+        for name, _ in pairs:
+            if name in given and name in self._inputs:
+                raise InvalidArgument(f"input '{name}' already exists in request")
+            given.add(name)
 
     def _read(
         self, document: dict[str, Any], inputs: list[dict[str, Any]], parameters: dict[str, Parameter], nested: bool
@@ -62,6 +80,8 @@ class GenerateMapping:
                     raise InvalidArgument(
                         "the model has an input named 'parameters', which generate can not tell apart"
                     )
+                if any(tensor["name"] == key for tensor in inputs):
+                    raise InvalidArgument(f"input '{key}' already exists in request")
                 inputs.append(self._tensor(key, value))
             elif key == _NESTED and not nested:
                 if not isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Whether a request is refused by its head, and what an inference request needs apart from being sent to its model.
 
-It is decided once for each head of an inference request that is seen. A request whose head asks for nothing of this takes the direct way; the others are handled by an exchange.
+It is decided once for each head of an inference request that is seen. A request whose head asks for nothing of this
+takes the direct way; the others are handled by an exchange.
 """
 
 from app.edge.header_forwarding import HeaderForwarding

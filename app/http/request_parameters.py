@@ -1,43 +1,46 @@
 """More parameters for a v2 request that is on its way as bytes."""
 
-import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Final
 
 import orjson
 
 from deployments.lane.frames import Buffer
-from protocol.errors import ServingError
-from protocol.json_document import parse
-from protocol.limits import DEFAULT_LIMITS
+from protocol.request_parameters import FORWARDED
+
+_SPACE: Final = b" \t\r\n"
+_TAIL_BYTES: Final = 256
 
 
 def add_parameters(
     body: Buffer, json_length: int | None, parameters: dict[str, str]
 ) -> tuple[Sequence[Buffer], int | None]:
-    """Return a v2 request's body, in parts, and the length of its JSON with more `parameters` in it.
+    """Return a v2 request's body, in parts, and the length of its JSON with more parameters in it.
 
-    They take the place of the client's own of the same name. What is no JSON object is returned as it is: whoever
-    decodes it will say so. A raw request (`json_length` 0) has no place for parameters.
+    Nothing is parsed: they become the last member of the object, whatever its size. What does not end as an object
+    does is returned as it is, and whoever decodes it will say so; so is a raw request (`json_length` 0), which has no
+    place for parameters.
     """
     end = len(body) if json_length is None else json_length
-    text = bytes(body[:end])
-    if not text or end > len(body):
+    if not 0 < end <= len(body):
         return (body,), json_length
-    try:
-        document = parse(text, DEFAULT_LIMITS)
-    except ServingError:
+    start, before, last = _ending(body, end)
+    if last != b"}":
         return (body,), json_length
-    if not isinstance(document, dict) or not isinstance(document.get("parameters", {}), dict):
-        return (body,), json_length
-    document["parameters"] = {**document.get("parameters", {}), **parameters}
-    head = _dump(document, text)
-    rest = memoryview(body)[end:]
-    return ((head, rest) if len(rest) else (head,)), None if json_length is None else len(head)
+    comma = b"" if before == b"{" else b","
+    member = b'%b"%b":%b}' % (comma, FORWARDED.encode(), orjson.dumps(parameters))
+    view = memoryview(body)
+    parts: list[Buffer] = [view[:start], member, view[end:]] if end < len(body) else [view[:start], member]
+    return parts, None if json_length is None else start + len(member)
 
 
-def _dump(document: Any, source: bytes) -> bytes:
-    # orjson writes null for what is not finite.
-    if b"NaN" in source or b"Infinity" in source:
-        return json.dumps(document, separators=(",", ":")).encode()
-    return orjson.dumps(document)
+def _ending(body: Buffer, end: int) -> tuple[int, bytes, bytes]:
+    """Return where the last character is that is no white space, the one before it, and it."""
+    size = _TAIL_BYTES
+    while True:
+        first = max(0, end - size)
+        text = bytes(body[first:end]).rstrip(_SPACE)
+        before = text[:-1].rstrip(_SPACE)
+        if before or not first:
+            return first + len(text) - 1, before[-1:], text[-1:]
+        size *= 16

@@ -7,6 +7,7 @@ from typing import Final
 import orjson
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+RETRY_AFTER: Final = (b"Retry-After", b"1")
 _MAX_ERROR_BYTES: Final = 1024
 
 
@@ -42,5 +43,5 @@ def error_response(status: int, message: str, end: bytes, extra: Iterable[tuple[
     body = error_body(message)
     headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)), *extra]
     if status == 503:
-        headers.append((b"Retry-After", b"1"))
+        headers.append(RETRY_AFTER)
     return response_head(status, headers, end) + body

@@ -119,8 +119,14 @@ async def test_stream_may_be_empty() -> None:
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
 def test_an_error_before_the_first_response_decides_the_status(path: str) -> None:
     answer = asyncio.run(answer_with(path, lambda sink: sink.on_error(Unavailable("Exceeds maximum queue size"))))
-    assert (answer.status, answer.error) == (503, "Exceeds maximum queue size")
-    assert answer.headers["content-type"] == "application/json"
+    assert answer.status == 503
+    assert answer.headers["retry-after"] == "1"
+    if path == STREAM:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert events(answer) == [{"error": "Exceeds maximum queue size"}]
+    else:
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.error == "Exceeds maximum queue size"
 
 
 @on_loop
@@ -200,7 +206,37 @@ async def test_a_value_that_fits_no_shape_never_reaches_the_model() -> None:
 
 
 @on_loop
-async def test_an_error_in_the_request_itself_is_told_at_once() -> None:
+async def test_an_error_of_the_target_may_come_at_once() -> None:
     wire = generate_wire()
     wire.target.submit = lambda parts, json_length, sink: sink.on_error(InvalidArgument("no"))  # type: ignore[assignment]
-    assert (await wire.request("POST", STREAM, b"{}")).error == "no"
+    assert events(await wire.request("POST", STREAM, b"{}")) == [{"error": "no"}]
+
+
+TWICE = {
+    "at the top": b'{"text":"a","text":"b"}',
+    "escaped": b'{"text":"a","te\\u0078t":"b"}',
+    "among the parameters": b'{"text":"a","parameters":{"text":"b"}}',
+    "twice among the parameters": b'{"parameters":{"text":"a","text":"b"}}',
+}
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+@pytest.mark.parametrize("body", TWICE.values(), ids=TWICE.keys())
+def test_an_input_that_is_given_twice_is_refused(path: str, body: bytes) -> None:
+    answer = asyncio.run(answer_with(path, body=body))
+    assert (answer.status, answer.error) == (400, "input 'text' already exists in request")
+
+
+@on_loop
+async def test_a_value_may_be_called_as_the_input_is() -> None:
+    answer = await answer_with(GENERATE, say("yes", True), body=b'{"text":"text","n":1,"n":2,"m":"\\u0078"}')
+    assert answer.status == 200
+
+
+@on_loop
+async def test_an_output_without_elements_is_an_empty_list() -> None:
+    output = {"name": "out", "datatype": "FP32", "shape": [0]}
+    for fields in ({}, {"data": []}):
+        body = json.dumps({"model_name": "echo", "model_version": "1", "outputs": [output | fields]}).encode()
+        answer = await answer_with(GENERATE, lambda sink, body=body: sink.on_response(None, (body,), True))
+        assert (answer.status, answer.json["out"]) == (200, [])

@@ -5,6 +5,7 @@ import pytest
 
 from app.http.generate_mapping import GenerateMapping
 from protocol.errors import InvalidArgument
+from protocol.limits import DEFAULT_LIMITS
 
 
 def tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
@@ -16,7 +17,7 @@ TEXT = tensor("text", "BYTES", -1, 1)
 
 def mapped(document: object, *inputs: dict[str, Any], **forwarded: str) -> Any:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return json.loads(GenerateMapping(inputs or [TEXT]).request(body, forwarded))
+    return json.loads(GenerateMapping(inputs or [TEXT], DEFAULT_LIMITS).request(body, forwarded))
 
 
 REQUESTS = {
@@ -112,7 +113,7 @@ def test_numbers_that_are_not_finite_pass() -> None:
 
 def flat(document: object) -> Any:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    response = GenerateMapping([]).response(body)
+    response = GenerateMapping([], DEFAULT_LIMITS).response(body)
     return None if response is None else json.loads(response)
 
 
@@ -140,6 +141,6 @@ def test_a_response_that_only_ends_is_none() -> None:
 
 
 def test_what_is_no_utf_8_or_not_finite_goes_through() -> None:
-    mapping = GenerateMapping([])
+    mapping = GenerateMapping([], DEFAULT_LIMITS)
     assert b'"a":"\xff"' in (mapping.response(b'{"outputs":[{"name":"a","data":["\xff"]}]}') or b"")
     assert b'"a":NaN' in (mapping.response(b'{"outputs":[{"name":"a","data":[NaN]}]}') or b"")

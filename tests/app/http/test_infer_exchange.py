@@ -11,6 +11,8 @@ from app.edge.restricted_api import RestrictedApis
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from protocol.errors import Internal
+from protocol.limits import Limits
+from protocol.request_parameters import read_parameters
 from tests.app.http.wire import Wire
 
 INFER = "/v2/models/echo/infer"
@@ -159,6 +161,10 @@ FORWARDED = {
     "no parameters": (b'{"inputs":[]}', {"X-Trace-Id": "7"}),
     "parameters": (b'{"inputs":[],"parameters":{"a":1}}', {"a": 1, "X-Trace-Id": "7"}),
     "not finite": (b'{"inputs":[{"data":[NaN,-Infinity]}]}', {"X-Trace-Id": "7"}),
+    "empty": (b"{}", {"X-Trace-Id": "7"}),
+    "white space": (b'{"id":"1"' + b" " * 10_000 + b"}" + b"\r\n" * 10_000, {"X-Trace-Id": "7"}),
+    "nothing but white space": (b" {" + b"\n" * 10_000 + b"}", {"X-Trace-Id": "7"}),
+    "the client tries to forge it": (b'{"eagleray_forwarded_headers":{"X-Trace-Id":"8"}}', {"X-Trace-Id": "7"}),
     "the client's own of that name": (b'{"parameters":{"X-Trace-Id":1}}', {"X-Trace-Id": "7"}),
 }
 
@@ -169,7 +175,7 @@ def test_matching_headers_become_parameters(body: bytes, parameters: dict[str, o
         wire = Wire(policy=HeadPolicy(forwarding=HeaderForwarding("x-trace-.*")))
         await wire.request("POST", INFER, body, X_Trace_Id="7", X_Other="8")
         sent = json.loads(wire.target.bodies[0])
-        assert sent["parameters"] == parameters
+        assert read_parameters(sent, Limits()).custom == parameters
         given = json.loads(body)
         assert str(sent.get("inputs")) == str(given.get("inputs"))
 
@@ -183,10 +189,10 @@ async def test_forwarding_moves_the_end_of_the_json() -> None:
     length = wire.target.json_lengths[0]
     assert length is not None
     assert wire.target.bodies[0][length:] == b"\0\1\2"
-    assert list(json.loads(wire.target.bodies[0][:length])["parameters"]) == ["X-A"]
+    assert read_parameters(json.loads(wire.target.bodies[0][:length]), Limits()).custom == {"X-A": "\ufffd"}
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"parameters":1}', b'"\xff"'])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"'])
 def test_what_is_no_request_is_left_to_the_model_to_refuse(body: bytes) -> None:
     async def run() -> None:
         wire = Wire(policy=HeadPolicy(forwarding=HeaderForwarding("^x-")))
