@@ -31,6 +31,13 @@ class HeaderForwarding:
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from None
 
+    def __bool__(self) -> bool:
+        return self._pattern is not None
+
+    def is_read(self, name: bytes) -> bool:
+        """Whether a header of this name is forwarded, or refused because it must not be."""
+        return self._pattern is not None and self._pattern.search(name.decode("latin-1")) is not None
+
     def choose(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         """Return the parameters that a request gets from its headers, the names as the client wrote them.
 

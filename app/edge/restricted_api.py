@@ -64,6 +64,10 @@ class RestrictedApis:
     def __bool__(self) -> bool:
         return bool(self._required)
 
+    def is_read(self, name: bytes) -> bool:
+        """Whether a header of this name, in lower case, opens anything."""
+        return any(name == header for header, _ in self._required.values())
+
     def check(self, category: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raise `Restricted` unless the headers (names in lower case) hold what the category asks for.
 

@@ -48,10 +48,10 @@ class HttpContext:
         self.app = app
         self.limits = limits
         self.loop = loop
-        self.policy = policy or HeadPolicy()
+        self.policy = HeadPolicy() if policy is None else policy
         self.connections = OpenConnections(limits.max_connections)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
-        self.heads = HeadCache()
+        self.heads = HeadCache(limits.max_header_count, self.policy.is_read if self.policy else None)
         self.head_ends = HeadEnds()
         self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.generation = 0
@@ -59,11 +59,14 @@ class HttpContext:
         self._json_limits = Limits.of_input_size(limits.max_body_bytes)
 
     def read_head(self, raw: bytes) -> Head:
-        """Return the head that these bytes, up to and including the empty line, are.
+        """Return the head that these bytes, up to and including the empty line, are; they were not seen before.
 
         Raises:
             BadRequest: with the status and text to answer before the connection is closed.
         """
+        known = self.heads.find(raw)
+        if known is not None:
+            return known
         head = parse_head(raw, self.limits)
         self.policy.apply(head)
         if head.cacheable:

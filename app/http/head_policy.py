@@ -19,6 +19,13 @@ class HeadPolicy:
         self._restricted = restricted or RestrictedApis()
         self._forwarding = forwarding or HeaderForwarding("")
 
+    def __bool__(self) -> bool:
+        return bool(self._restricted or self._forwarding)
+
+    def is_read(self, name: bytes) -> bool:
+        """Whether a header of this name, in lower case, decides anything here."""
+        return self._restricted.is_read(name) or self._forwarding.is_read(name)
+
     def apply(self, head: Head) -> None:
         """Set what a head means, and that it is refused if it is: nobody uploads a body in vain."""
         try:
