@@ -108,6 +108,10 @@ class GrpcInferCodec:
             encoding=header.encoding,
         )
 
+    def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
+        """Never: tensors are copied as they are."""
+        return False
+
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
         """Return None and the parts of a serialised ModelInferResponse.
 

@@ -43,6 +43,10 @@ class GrpcStreamCodec:
         """
         return self._codec.decode_any(body, reply, context)
 
+    def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
+        """Never: tensors are copied as they are."""
+        return False
+
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
         """Return None and the parts of a serialised ModelStreamInferResponse; none at all: nothing is to be sent.
 

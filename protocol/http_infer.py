@@ -22,6 +22,7 @@ from protocol.short_error import shortened
 from protocol.signature import Signature
 
 _INT32 = 2**31
+_LONG_JSON_ELEMENTS = 1 << 16
 
 
 def parse_json_length(value: bytes | str) -> int:
@@ -142,6 +143,15 @@ class HttpInferCodec:
             ServingError: an output cannot be sent as the client wants it.
         """
         return self._writer.write(request.id, request.encoding or ALL_BINARY, response)
+
+    def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
+        """Whether `encode` would keep a loop from its work, as much JSON does; it may run in a thread then."""
+        plan = request.encoding
+        return (
+            plan is not None
+            and not plan.binary_only
+            and sum([array.size for array in response.outputs.values()]) > _LONG_JSON_ELEMENTS
+        )
 
     def _decode_header(self, body: bytes | memoryview, length: int, json_length: int | None) -> RequestHeader:
         try:

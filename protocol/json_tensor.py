@@ -28,6 +28,7 @@ from protocol.normalise import Shape, request_prefix
 
 _FP32_BOUND = float(2**128 - 2**103)  # from here on a double rounds to infinity
 _BINARY_ONLY = ("FP16", "BF16")
+_PIECE = 1 << 15  # elements, written in about a millisecond
 _UNSAFE = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -209,11 +210,24 @@ def array_to_json(array: Array, datatype: DataType) -> bytes:
     if datatype.name in _BINARY_ONLY:
         raise json_unsupported(datatype)
     if datatype.name == "BYTES":
-        return _bytes_to_json(as_bytes(array))
+        strings = as_bytes(array)
+        return _in_pieces([_bytes_to_json(strings[at : at + _PIECE]) for at in range(0, len(strings), _PIECE)])
     flat = np.ascontiguousarray(array, dtype=datatype.numpy).ravel()
-    if datatype.numpy.kind == "f" and not np.isfinite(flat).all():
+    finite = datatype.numpy.kind != "f" or bool(np.isfinite(flat).all())
+    return _in_pieces([_numbers_to_json(flat[at : at + _PIECE], finite) for at in range(0, flat.size, _PIECE)])
+
+
+def _numbers_to_json(flat: Array, finite: bool) -> bytes:
+    if not finite:
         return json.dumps(flat.tolist(), separators=(",", ":")).encode()
     return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _in_pieces(pieces: list[bytes]) -> bytes:
+    """Return one array; of pieces, as the interpreter's lock is held while one is written."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return b"[" + b",".join([piece[1:-1] for piece in pieces]) + b"]"
 
 
 def json_unsupported(datatype: DataType) -> InvalidArgument:

@@ -102,7 +102,7 @@ class RequestHeader:
         return header
 
 
-class _Input:
+class SentInput:
     """One member of `inputs` as it was sent."""
 
     __slots__ = ("byte_size", "data", "datatype", "inline", "name", "region", "shape")
@@ -172,21 +172,21 @@ class RequestHeaderReader:
         priority = effective_priority(self._signature, parameters.priority)
         return RequestHeader(request_id, parts, rows, parameters, priority, plan)
 
-    def _read_inputs(self, document: Any, request_id: str) -> list[_Input]:
+    def _read_inputs(self, document: Any, request_id: str) -> list[SentInput]:
         members = array_member(document, "inputs")
         if len(members) > self._limits.max_inputs:
             raise InvalidArgument(f"request has {len(members)} inputs, more than {self._limits.max_inputs}")
-        inputs: list[_Input] = []
+        inputs: list[SentInput] = []
         names: set[str] = set()
         for element in members:
-            read = _Input(element, self._limits)
+            read = SentInput(element, self._limits)
             if read.name in names:
                 raise InvalidArgument(f"{request_prefix(request_id)}input '{read.name}' already exists in request")
             names.add(read.name)
             inputs.append(read)
         return inputs
 
-    def _check_body(self, inputs: list[_Input], available_bytes: int) -> None:
+    def _check_body(self, inputs: list[SentInput], available_bytes: int) -> None:
         for part in inputs:
             if part.byte_size > available_bytes:
                 raise InvalidArgument(
@@ -197,7 +197,7 @@ class RequestHeaderReader:
         if available_bytes:
             raise InvalidArgument(f"unexpected additional input data for model '{self._signature.model_name}'")
 
-    def _part(self, part: _Input, shape: Shape, request_id: str) -> Part:
+    def _part(self, part: SentInput, shape: Shape, request_id: str) -> Part:
         spec = self._signature.inputs[part.name]
         kind = spec.datatype.numpy.kind
         if not part.inline and kind != "O":

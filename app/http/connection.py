@@ -19,7 +19,7 @@ from app.http.context import HttpContext
 from app.http.exchange import Exchange
 from app.http.generate_exchange import GenerateExchange
 from app.http.head import INFER, BadRequest, Head, Headers
-from app.http.infer_exchange import InferExchange
+from app.http.infer_exchange import InferExchange, has_large_json
 from app.http.responses import error_response
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
@@ -172,7 +172,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._refuse(503, TOO_MANY_BODIES)
             elif self._body_filled == len(body):
                 self._body = self._head = None
-                self._dispatch(head, body)
+                self._dispatch(head, body, head.direct and not has_large_json(head, body))
             return
         data = bytes(self._read_buffer[:nbytes])
         if self._busy or self._paused:
@@ -241,7 +241,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             raise BadRequest(400, body_too_large(length, context.limits.max_body_bytes, raw=head.json_length == 0))
         elif len(data) - end >= length:
             stop = end + length
-            self._dispatch(head, data[end:stop])
+            self._dispatch(head, data[end:stop], head.direct)
             return data[stop:] if stop < len(data) else b""
         else:
             if length > _SMALL_BODY_BYTES or head.expect_continue:
@@ -274,9 +274,9 @@ class HttpConnection(asyncio.BufferedProtocol):
                 raise BadRequest(503, TOO_MANY_BODIES)
             if done is None:
                 return b""
-            body, rest = done
+            body, rest = memoryview(done[0]), done[1]
             self._chunked = self._head = None
-            self._dispatch(head, memoryview(body))
+            self._dispatch(head, body, head.direct and not has_large_json(head, body))
             return rest
         whole = self._body
         assert whole is not None
@@ -288,15 +288,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._body_filled < len(whole):
             return b""
         self._body = self._head = None
-        self._dispatch(head, whole)
+        self._dispatch(head, whole, head.direct and not has_large_json(head, whole))
         return data[taken:]
 
-    def _dispatch(self, head: Head, body: Buffer) -> None:
+    def _dispatch(self, head: Head, body: Buffer, direct: bool) -> None:
         self._deadline_s = self._idle_since_s = 0.0
         self._busy = True
         self._keep_alive = head.keep_alive and not self._last
         self._old = head.old
-        if not head.direct:
+        if not direct:
             self._detour(head, body)
             return
         context = self._context

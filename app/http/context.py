@@ -12,6 +12,7 @@ from app.http.head_ends import HeadEnds
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.open_connections import OpenConnections
+from app.json_helper.helper import JsonHelper
 from deployments.lane.sink import Target
 from protocol.limits import Limits
 
@@ -55,6 +56,7 @@ class HttpContext:
         self.head_ends = HeadEnds()
         self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.generation = 0
+        self.json_helper = JsonHelper(loop)
         self._routes = routes
         self._json_limits = Limits.of_input_size(limits.max_body_bytes)
 

@@ -83,6 +83,7 @@ class HttpFront:
         if self._unix_socket is not None:
             self._unix_socket.remove()
         await self._context.connections.drain(timeout_s)
+        self._context.json_helper.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+from app.http.body_budget import TOO_MANY_BODIES
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import GENERATE_STREAM, Head
 from app.http.responses import RETRY_AFTER, error_body, response_head
+from app.json_helper.helper import LARGE_JSON_BYTES, Done, Result
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
-from protocol.errors import InvalidArgument, ServingError
+from protocol.errors import InvalidArgument, ServingError, Unavailable
 
 _STREAM_HEADERS: Final = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
 _CHUNKED: Final = (b"Transfer-Encoding", b"chunked")
@@ -48,14 +50,38 @@ class GenerateExchange:
         head, body = self._head, self._body
         self._body = b""
         try:
-            target = self._context.generate_target(head)
-            self._mapping = cast(GenerateMapping, head.mapping)
-            request = self._mapping.request(body, head.forwarded)
+            self._target = self._context.generate_target(head)
+            mapping = self._mapping = cast(GenerateMapping, head.mapping)
+            if len(body) > LARGE_JSON_BYTES:
+                self._have_done("generate", (body,), self._mapped, forwarded=head.forwarded)
+                return
+            request = mapping.request(body, head.forwarded)
         except ServingError as error:
             self._refuse(error)
             return
-        self._target = target
-        token = target.submit((request,), None, self)
+        self._submit((request,), None)
+
+    def _have_done(self, task: str, parts: Sequence[Buffer], done: Done, **more: Any) -> None:
+        """Have large JSON mapped by the helper."""
+        assert self._mapping is not None
+        assert self._target is not None
+        limit = self._context.limits.max_body_bytes
+        about = {"task": task, "inputs": self._mapping.inputs, "model": self._target.model_name, "limit": limit}
+        self._context.json_helper.submit(about | more, parts, done)
+
+    def _mapped(self, result: Result | ServingError) -> None:
+        if self._ended:
+            return
+        if isinstance(result, ServingError):
+            self._refuse(result)
+        elif not self._connection.hold(len(result[1])):
+            self._refuse(Unavailable(TOO_MANY_BODIES))
+        else:
+            self._submit((result[1],), result[0])
+
+    def _submit(self, parts: Sequence[Buffer], json_length: int | None) -> None:
+        assert self._target is not None
+        token = self._target.submit(parts, json_length, self)
         if not self._ended:
             self._token = token
 
@@ -73,11 +99,26 @@ class GenerateExchange:
         if self._ended:
             return
         assert self._mapping is not None
+        if final and sum(map(len, parts)) > LARGE_JSON_BYTES:
+            self._token = None  # the model is done with it
+            self._have_done("flatten", parts, self._flattened)
+            return
         try:
             flat = self._mapping.response(b"".join(parts))
         except ServingError as error:
             self._fail(error)
             return
+        self._take(flat, final)
+
+    def _flattened(self, result: Result | ServingError) -> None:
+        if self._ended:
+            return
+        if isinstance(result, ServingError):
+            self._fail(result)
+        else:
+            self._take(None if result[0] == 0 else bytes(result[1]), True)
+
+    def _take(self, flat: bytes | None, final: bool) -> None:
         if self._streams:
             self._stream(flat, final)
             return

@@ -31,6 +31,7 @@ class GenerateMapping:
     """
 
     def __init__(self, inputs: Sequence[dict[str, Any]], limits: Limits) -> None:
+        self.inputs = inputs
         self._limits = limits
         self._inputs = {tensor["name"]: (tensor["datatype"], tuple(tensor["shape"])) for tensor in inputs}
         self._quoted = [orjson.dumps(name) for name in self._inputs]

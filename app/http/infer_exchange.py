@@ -1,26 +1,37 @@
-"""An inference request that is compressed, wants a compressed response, or has headers that its model gets."""
+"""An inference request that is compressed or wants such a response, has headers for its model, or much JSON."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from app.http.body_budget import TOO_MANY_BODIES
 from app.http.content_coding import compress, decompress
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.request_parameters import add_parameters
 from app.http.responses import response_head
+from app.json_helper.helper import LARGE_JSON_BYTES, Result
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
-from protocol.errors import Internal, ServingError
+from deployments.replica.served_model import LocalTarget
+from protocol.errors import Internal, ServingError, Unavailable
 
 # Up to these sizes the work takes less than handing it to a thread and back, or not much more.
 _INLINE_COMPRESSED_BYTES: Final = 4 << 10
 _INLINE_BYTES: Final = 32 << 10
 
 
+def has_large_json(head: Head, body: Buffer) -> bool:
+    """Whether parsing the body would keep the loop from its work."""
+    return (len(body) if head.json_length is None else head.json_length) > LARGE_JSON_BYTES
+
+
 class InferExchange:
-    """Unpacks the body, adds parameters, submits, packs the response; the sink of its request."""
+    """Unpacks the body, adds parameters, has large JSON parsed, submits, packs the response; the sink of its request.
+
+    Large JSON is parsed by a process of its own where the model is in this one; a replica parses what it is sent.
+    """
 
     def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
         self._head = head
@@ -43,7 +54,7 @@ class InferExchange:
         def unpack() -> bytes:
             return decompress(body, head.content_encoding, limits.max_body_bytes, limits.max_decompression_ratio)
 
-        self._work(unpack, self._submit, inline=len(body) <= _INLINE_COMPRESSED_BYTES)
+        self._work(unpack, self._unpacked, inline=len(body) <= _INLINE_COMPRESSED_BYTES)
 
     def disconnect(self) -> None:
         """Cancel the request."""
@@ -73,6 +84,12 @@ class InferExchange:
         else:
             self.on_error(error if isinstance(error, ServingError) else Internal("internal server error"))
 
+    def _unpacked(self, body: bytes) -> None:
+        if self._connection.hold(len(body)):
+            self._submit(body)
+        else:
+            self.on_error(Unavailable(TOO_MANY_BODIES))
+
     def _submit(self, body: Buffer) -> None:
         head = self._head
         try:
@@ -85,6 +102,28 @@ class InferExchange:
         if head.forwarded:
             parts, json_length = add_parameters(body, json_length, head.forwarded)
         self._target = target
+        if isinstance(target, LocalTarget) and has_large_json(head, body):
+            task = {
+                "task": "infer",
+                "json_length": json_length,
+                "model": target.model_name,
+                "limit": self._context.limits.max_body_bytes,
+            }
+            self._context.json_helper.submit(task, parts, self._parsed)
+        else:
+            self._send_to(target, parts, json_length)
+
+    def _parsed(self, result: Result | ServingError) -> None:
+        if self._gone or self._target is None:
+            return
+        if isinstance(result, ServingError):
+            self.on_error(result)
+        elif not self._connection.hold(len(result[1])):
+            self.on_error(Unavailable(TOO_MANY_BODIES))
+        else:
+            self._send_to(self._target, (result[1],), result[0])
+
+    def _send_to(self, target: Target, parts: Sequence[Buffer], json_length: int | None) -> None:
         token = target.submit(parts, json_length, self)
         if self._target is not None:
             self._token = token

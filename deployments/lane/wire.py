@@ -25,3 +25,7 @@ class WireCodec(Protocol):
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, Sequence[Buffer]]:
         """Return the length of the JSON header, None without one, and the parts of the body."""
         ...
+
+    def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
+        """Whether `encode` would keep a loop from its work; it may run in a thread then."""
+        ...

@@ -1,5 +1,6 @@
 """A loaded model version together with its wire codecs: what a lane or an ingress of the same process submits to."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -68,12 +69,26 @@ class LocalTarget:
         if request.context is None:
             return
         sink, codec = request.context
-        if isinstance(result, InferResponse):
+        if not isinstance(result, InferResponse):
+            sink.on_error(result)
+        elif result.final and codec.takes_long(request, result):
+            encoded = asyncio.get_running_loop().run_in_executor(None, codec.encode, request, result)
+            encoded.add_done_callback(lambda future: self._encoded(request, future))
+        else:
             try:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
                 sink.on_error(error)
                 return
             sink.on_response(json_length, parts, result.final)
+
+    def _encoded(self, request: InferRequest, future: "asyncio.Future[tuple[int | None, Sequence[Buffer]]]") -> None:
+        if request.context is None or future.cancelled():
+            return
+        sink, _ = request.context
+        error = future.exception()
+        if error is None:
+            json_length, parts = future.result()
+            sink.on_response(json_length, parts, True)
         else:
-            sink.on_error(result)
+            sink.on_error(error if isinstance(error, ServingError) else Internal("the response could not be encoded"))

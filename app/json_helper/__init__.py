@@ -1,0 +1,1 @@
+"""Large JSON is parsed in a process of its own: a parser holds the interpreter's lock from end to end."""
