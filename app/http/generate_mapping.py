@@ -37,12 +37,16 @@ class GenerateMapping:
         self._quoted = [orjson.dumps(name) for name in self._inputs]
 
     def request(self, body: Buffer, forwarded: dict[str, str]) -> bytes:
+        """Return the v2 request for a body as JSON; arguments and errors are those of `document`."""
+        text = bytes(body)
+        return _dump(self.document(text, forwarded), text)
+
+    def document(self, text: bytes, forwarded: dict[str, str]) -> dict[str, Any]:
         """Return the v2 request for a body, with the parameters that come from forwarded headers.
 
         Raises:
             InvalidArgument: the body is not such JSON, an input is in it twice, or a value does not fit its shape.
         """
-        text = bytes(body)
         document = parse(text, self._limits)
         if not isinstance(document, dict):
             raise InvalidArgument("Expected JSON object for the generate request")
@@ -57,7 +61,7 @@ class GenerateMapping:
         if parameters:
             request["parameters"] = parameters
         request["inputs"] = inputs
-        return _dump(request, text)
+        return request
 
     def _check_names(self, text: bytes) -> None:
         """Refuse an input that is given twice: of two equal keys the parser tells only the last."""

@@ -8,7 +8,6 @@ from app.http.generate_mapping import GenerateMapping
 from app.json_helper.binary_form import request_in_binary_form, to_binary
 from app.json_helper.frames import read_frame, write_frame
 from protocol.errors import Internal, ServingError
-from protocol.json_document import parse
 from protocol.limits import Limits
 
 
@@ -21,8 +20,8 @@ def work(head: dict[str, Any], body: memoryview) -> tuple[int | None, list[Any]]
     if head["task"] == "flatten":
         flat = mapping.response(bytes(body))
         return (None, [flat]) if flat is not None else (0, [])
-    request = mapping.request(body, head["forwarded"])
-    header, parts = to_binary(parse(request, limits), memoryview(b""), head["model"], limits)
+    request = mapping.document(bytes(body), head["forwarded"])
+    header, parts = to_binary(request, memoryview(b""), head["model"], limits)
     return len(header), [header, *parts]
 
 

@@ -1,0 +1,232 @@
+"""Much JSON keeps nobody waiting: how long the loop stood still beside it, on real sockets with a real codec."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.http.context import HttpContext
+from app.http.front import HttpFront
+from app.http.limits import HttpLimits
+from deployments.replica.served_model import LocalTarget, ServedModel
+from protocol.datatypes import BY_NAME
+from protocol.grpc_infer import GrpcInferCodec
+from protocol.http_infer import HttpInferCodec
+from protocol.infer import InferRequest, InferResponse
+from protocol.signature import Signature, TensorSpec
+from tests.app.http.wire import hello
+
+STALL_S = 0.05
+ATTEMPTS = 5
+INPUTS = [{"name": "X", "datatype": "FP32", "shape": [-1]}, {"name": "S", "datatype": "BYTES", "shape": [-1]}]
+
+
+class Model:
+    """Answers with its inputs, or with their sizes."""
+
+    name, version = "echo", 1
+
+    def __init__(self) -> None:
+        self.package = self
+        self.whole = True
+        self.decoded: list[InferRequest] = []
+
+    def submit(self, request: InferRequest) -> None:
+        self.decoded.append(request)
+        outputs = {name: array if self.whole else np.array([array.size]) for name, array in request.inputs.items()}
+        request.reply(request, InferResponse(outputs))
+
+    def cancel(self, request: InferRequest) -> None: ...
+
+
+class Server:
+    """An ingress with an embedded model, whose loop counts how long it stood still."""
+
+    def __init__(self) -> None:
+        specs = [TensorSpec(name, BY_NAME[kind], (-1,), (-1,), optional=True) for name, kind in _kinds()]
+        tensors = {spec.name: spec for spec in specs}
+        signature = Signature("echo", 0, tensors, tensors)
+        self.model = Model()
+        codecs = (HttpInferCodec(signature, "1"), GrpcInferCodec(signature, "1"), GrpcInferCodec(signature, "1"))
+        self.target = LocalTarget(ServedModel(self.model, codecs))  # type: ignore[arg-type]
+        self.context = HttpContext(hello, self, HttpLimits(), asyncio.get_running_loop())
+        self.front = HttpFront(self.context)
+        self.port = 0
+
+    def resolve(self, quoted_name: bytes, version: int) -> LocalTarget:
+        return self.target
+
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[LocalTarget, list[dict[str, Any]]]:
+        return self.target, INPUTS
+
+    def ask(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        """Send a request, from a thread, and return the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(
+            "POST", f"/v2/models/echo/{path}", body, {k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        return response.status, content
+
+    async def stall_s(self, work: Callable[[], None]) -> float:
+        """Return the longest time between two turns of the loop while a thread works.
+
+        Time in which the system let others run instead, whatever they were doing, does not count.
+        """
+        worst_s = 0.0
+        working = asyncio.get_running_loop().run_in_executor(None, work)
+        while not working.done():
+            before_s, waited_s = time.perf_counter(), _queued_s()
+            await asyncio.sleep(0.001)
+            worst_s = max(worst_s, time.perf_counter() - before_s - (_queued_s() - waited_s))
+        await working
+        return worst_s
+
+
+def _queued_s() -> float:
+    """Return how long the threads of this process have been ready to run while others ran (proc(5), schedstat)."""
+    queued_ns = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            queued_ns += int((task / "schedstat").read_text().split()[1])
+    return queued_ns / 1e9
+
+
+def _kinds() -> list[tuple[str, str]]:
+    return [(str(tensor["name"]), str(tensor["datatype"])) for tensor in INPUTS]
+
+
+def serve(test: Callable[[Server], Any]) -> None:
+    async def run() -> None:
+        server = Server()
+        server.port = await server.front.listen("127.0.0.1", 0)
+        try:
+            await test(server)
+        finally:
+            await server.front.close(1)
+
+    asyncio.run(run())
+
+
+def numbers(size: int) -> bytes:
+    """The text of an array of numbers of about this many bytes."""
+    return b"[" + b"0.125,-17,1e3," * (size // 14) + b"0]"
+
+
+def infer_body(data: bytes, count: int) -> bytes:
+    return b'{"id":"7","inputs":[{"name":"X","datatype":"FP32","shape":[%d],"data":%b}]}' % (count, data)
+
+
+SIZE = 56 << 20
+MORE = 8 << 20
+COUNT = SIZE // 14 * 3 + 1
+LARGE: dict[str, Callable[[], tuple[str, bytes]]] = {
+    "numbers": lambda: ("infer", infer_body(numbers(SIZE), COUNT)),
+    "nested numbers": lambda: ("infer", infer_body(b"[[" + numbers(MORE) + b"]]", MORE // 14 * 3 + 1)),
+    "strings": lambda: (
+        "infer",
+        b'{"inputs":[{"name":"S","datatype":"BYTES","shape":[%d],"data":["x"%b]}]}'
+        % (1 << 20, b',"y"' * ((1 << 20) - 1)),
+    ),
+    "generate with numbers": lambda: ("generate", b'{"X":' + numbers(MORE) + b"}"),
+    "generate with a long string": lambda: ("generate", b'{"S":"' + b"x" * MORE + b'"}'),
+    "what is no JSON": lambda: ("infer", b'{"inputs":' + numbers(MORE)),
+}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("make", LARGE.values(), ids=LARGE.keys())
+def test_large_json_does_not_stop_the_loop(make: Callable[[], tuple[str, bytes]]) -> None:
+    path, body = make()
+    stalls: list[float] = []
+
+    async def test(server: Server) -> None:
+        server.model.whole = False
+        server.context.json_helper.submit({"task": "infer", "json_length": None, "limit": 1}, (b"{}",), lambda _: None)
+        answers: list[tuple[int, bytes]] = []
+        for _ in range(ATTEMPTS):  # others may be at work on this machine
+            stalls.append(await server.stall_s(lambda: answers.append(server.ask(path, body))))
+            assert answers[-1][0] == (400 if body.endswith(b"0]") else 200), answers[-1][1][:300]
+            if stalls[-1] <= STALL_S:
+                return
+
+    serve(test)
+    assert min(stalls) <= STALL_S, stalls
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", ["infer", "generate"])
+def test_a_large_json_response_does_not_stop_the_loop(path: str) -> None:
+    data = numbers(MORE)
+    values = np.array(json.loads(data), np.float32)
+    body = infer_body(data, values.size) if path == "infer" else b'{"X":' + data + b"}"
+    stalls: list[float] = []
+
+    async def test(server: Server) -> None:
+        answers: list[tuple[int, bytes]] = []
+        for _ in range(ATTEMPTS):
+            stalls.append(await server.stall_s(lambda: answers.append(server.ask(path, body))))
+            document = json.loads(answers[-1][1])
+            given = document["outputs"][0]["data"] if path == "infer" else document["X"]
+            assert np.array_equal(np.array(given, np.float32), values)
+            if stalls[-1] <= STALL_S:
+                return
+
+    serve(test)
+    assert min(stalls) <= STALL_S, stalls
+
+
+def test_large_and_small_json_mean_the_same() -> None:
+    async def test(server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        values = np.arange(50_000, dtype=np.float32)
+        inline = json.dumps(values.tolist()).encode()
+        header = (
+            b'{"id":"7","parameters":{"n":1},"inputs":[{"name":"S","datatype":"BYTES","shape":[1],"parameters":'
+            b'{"binary_data_size":6}},{"name":"X","datatype":"FP32","shape":[50000],"data":%b}],"outputs":[{"name":"X",'
+            b'"parameters":{"binary_data":true}}]}' % inline
+        )
+        body = header + b"\2\0\0\0hi"
+        status, answer = await loop.run_in_executor(
+            None, lambda: server.ask("infer", body, Inference_Header_Content_Length=str(len(header)))
+        )
+        assert status == 200, answer[:300]
+        assert answer.endswith(values.tobytes())
+        assert b'"id":"7"' in answer
+        (request,) = server.model.decoded
+        assert request.parameters == {"n": 1}
+        assert request.inputs["S"].tolist() == [b"hi"]
+        wrong = header.replace(b"[50000]", b"[50001]") + b"\2\0\0\0hi"
+        status, answer = await loop.run_in_executor(
+            None, lambda: server.ask("infer", wrong, Inference_Header_Content_Length=str(len(header)))
+        )
+        assert (status, json.loads(answer)["error"]) == (
+            400,
+            "Failed to parse 'data' field: shape does not match true shape",
+        )
+
+    serve(test)
+
+
+def test_a_helper_that_dies_is_replaced() -> None:
+    async def test(server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        body = infer_body(numbers(1 << 20), (1 << 20) // 14 * 3 + 1)
+        for _ in range(2):
+            status, _ = await loop.run_in_executor(None, lambda: server.ask("infer", body))
+            assert status == 200
+            process = server.context.json_helper._process
+            assert process is not None
+            process.kill()
+            process.wait()
+
+    serve(test)
