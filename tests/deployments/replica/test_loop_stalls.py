@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deployments.core.counts import Totals
 from deployments.replica.hosted_model import HostedModel
 from deployments.replica.model_host import ModelHost
 from protocol.array_request import request_from_arrays
@@ -64,7 +65,7 @@ async def longest_pause_s(stop: asyncio.Event) -> float:
 
 def test_one_slow_input_in_twenty_stops_the_loop_once_and_for_one_run(tmp_path: Path) -> None:
     async def run() -> tuple[int, int, float]:
-        host = ModelHost(asyncio.get_running_loop(), None, Limits(), shared=True)
+        host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=True)
         package = write_model(tmp_path, MODEL, CONFIG)
         plan = ModelPlan("moody", 1, package, "embedded", tuple(instances(package)), 0)
         await host.apply([HostedModel.of(plan, {"moody": package}).to_dict()])
