@@ -5,15 +5,15 @@ longer looks at it. An arena is made when the first large body is sent, and its 
 side has mapped it, so that nothing stays behind whichever process dies.
 """
 
-import contextlib
 import mmap
 import os
-import secrets
 import stat
 from bisect import insort
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+from deployments.lane.owned_file import OwnedFile, private_folder
 
 ARENA_BYTES: Final = 32 << 20
 _FOLDER: Final = Path("/dev/shm")
@@ -28,21 +28,18 @@ class Arena:
     """The owner's side: finds room for bodies, first fit, and takes it back."""
 
     def __init__(self, size_bytes: int = ARENA_BYTES) -> None:
-        self.path = str(_private_folder() / f"{os.getpid()}-{secrets.token_hex(8)}")
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            descriptor = os.open(self.path, flags, 0o600)
+            self._file = OwnedFile(_FOLDER)
         except OSError as error:
             raise ArenaError(str(error)) from error
+        self.path = self._file.path
         try:
             # Reserves the memory: writing to a sparse file on a full /dev/shm would kill the process.
-            os.posix_fallocate(descriptor, 0, size_bytes)
-            self._view = memoryview(mmap.mmap(descriptor, size_bytes))
+            os.posix_fallocate(self._file.descriptor, 0, size_bytes)
+            self._view = memoryview(mmap.mmap(self._file.descriptor, size_bytes))
         except OSError as error:
             self.unlink()
             raise ArenaError(str(error)) from error
-        finally:
-            os.close(descriptor)
         self._free: list[tuple[int, int]] = [(0, size_bytes)]
         self._taken: dict[int, int] = {}
 
@@ -86,8 +83,7 @@ class Arena:
 
     def unlink(self) -> None:
         """Remove the file; the mappings of both sides live on."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
+        self._file.close()
 
 
 def open_arena(path: str) -> memoryview:
@@ -96,9 +92,9 @@ def open_arena(path: str) -> memoryview:
     Raises:
         ArenaError: it is not a file of this user in the folder for arenas.
     """
-    if Path(path).parent != _private_folder():
-        raise ArenaError("not an arena")
     try:
+        if Path(path).parent != private_folder(_FOLDER):
+            raise ArenaError("not an arena")
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise ArenaError(str(error)) from error
@@ -111,21 +107,3 @@ def open_arena(path: str) -> memoryview:
         raise ArenaError(str(error)) from error
     finally:
         os.close(descriptor)
-
-
-def _private_folder() -> Path:
-    """Return the folder for arenas, which only this user can open; what dead processes left there is removed."""
-    folder = _FOLDER / f"eagleray-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        raise ArenaError(str(error)) from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ArenaError(f"{folder} must be a folder that only its owner can open")
-    for path in folder.iterdir():
-        pid = path.name.partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            with contextlib.suppress(OSError):
-                path.unlink()
-    return folder
