@@ -1,4 +1,5 @@
-# The two commands to know: `make serve` and `make test`. Both set up what they need.
+# The two commands to know: `make serve` and `make test`. Both set up what they need, in the versions of constraints.txt.
+# The tests need `curl` besides, and run `perf_analyzer` where there is one.
 
 PYTHON ?= python3
 # Empty leaves PyTorch out: `make serve TORCH=`. TorchScript models are then UNAVAILABLE, all others serve.
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: serve test lint bench fuzz install clean
+.PHONY: serve test lint bench fuzz install pin clean
 
 serve: install
 	@exec $(BIN)/eagleray serve --model-repository $(REPOSITORY) $(ARGS)
@@ -32,13 +33,17 @@ fuzz: install
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH) --editable '.[examples]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH) --editable '.[examples]' --group dev
 	@touch $(STAMP)
+
+# After a change of dependencies in pyproject.toml: what is installed now becomes what everybody gets.
+pin:
+	$(BIN)/python -m pip freeze --exclude-editable --exclude torch --exclude pip > constraints.txt
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .bench

@@ -3,13 +3,14 @@
 `serve deploy serve_config.yaml` names `eagleray:build` as its import path and gives the settings in `args`.
 """
 
+import logging
 from typing import Any
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from app.ingress.ingress import Ingress
-from app.settings import Settings, environment
+from app.settings import Settings, environment, unknown_variables
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.repository_controller import RepositoryController
 from protocol.limits import Limits
@@ -25,6 +26,9 @@ MAX_NODES = 1000
 def build(args: dict[str, Any]) -> serve.Application:
     """Return the application for these settings; those that `args` leaves out come from the environment."""
     settings = Settings(**{**environment(), **args})
+    for warning in unknown_variables():
+        # Serve's logger: the one that `serve deploy` has set up in the process that builds.
+        logging.getLogger("ray.serve").warning("%s", warning)
     limits = Limits.of_input_size(settings.http_max_input_size)
     controller = serve.deployment(RepositoryController).options(
         name=CONTROLLER,
@@ -84,7 +88,7 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
 
 
 def _chosen(settings: Settings) -> tuple[str, ...] | None:
-    if settings.model_control_mode == "none":
+    if settings.model_control_mode != "explicit":
         if settings.load_model:
             raise ValueError("--load-model can only be given with --model-control-mode=explicit")
         return None

@@ -4,16 +4,21 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 `EAGLERAY_` and its name in capitals; a flag wins over it.
 """
 
+import difflib
+import itertools
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.service.trace_settings import TraceSettings
 from repository_loader.overrides import PlacementChoice
 
+_PREFIX = "EAGLERAY_"
+_NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_TEST")
+"""What the variables of the benchmarks and of the tests begin with."""
 _ONE_PER_LINE = frozenset({"http_restricted_api", "grpc_restricted_protocol"})
 
 FILE_SETTINGS = frozenset(
@@ -28,6 +33,8 @@ FILE_SETTINGS = frozenset(
     }
 )
 """Settings that are paths of files."""
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -125,8 +132,10 @@ class Settings(BaseModel):
     metrics_port: Port = Field(8002, description="Port on which metrics are served; 0 takes a free one.")
     allow_metrics: bool = Field(True, description="Whether metrics are served.")
     allow_cpu_metrics: bool = Field(True, description="Whether metrics of the CPU and memory are among them.")
-    model_control_mode: Literal["none", "explicit"] = Field(
-        "none", description="none: load every model at the start; explicit: only those named by --load-model."
+    model_control_mode: Literal["none", "poll", "explicit"] = Field(
+        "none",
+        description="none: load every model at the start; explicit: only those named by --load-model; poll is taken "
+        "for none, as yet.",
     )
     load_model: tuple[str, ...] = Field(
         (), description="Model to load at the start in explicit mode, or * for all; may be given several times."
@@ -202,6 +211,12 @@ class Settings(BaseModel):
     log_format: Literal["default", "ISO8601"] = Field("default", description="Form of the times in the log.")
     log_verbose: int = Field(0, description="Verbosity: 0 says what is loaded, 1 and more what is done.", ge=0)
 
+    @field_validator("log_verbose", mode="before")
+    @classmethod
+    def _verbosity(cls, value: object) -> object:
+        """Take what tritonserver takes: a level, or whether to be verbose."""
+        return {"true": 1, "false": 0}.get(str(value).lower(), value)
+
     @field_validator("http_restricted_api", "grpc_restricted_protocol")
     @classmethod
     def _restrictions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -236,6 +251,23 @@ class Settings(BaseModel):
             raise ValueError(f"needs --{protocol}-use-ssl and --{protocol}-root-cert")
         return value
 
+    @model_validator(mode="after")
+    def _ports(self) -> "Settings":
+        """Refuse two listeners on one port; 0 takes a free one."""
+        listeners = [
+            (flag, address, port)
+            for flag, allowed, address, port in (
+                ("--http-port", self.allow_http, self.http_address, self.http_port),
+                ("--grpc-port", self.allow_grpc, self.grpc_address, self.grpc_port),
+                ("--metrics-port", self.allow_metrics, self.metrics_address or self.http_address, self.metrics_port),
+            )
+            if allowed and port
+        ]
+        for (first, address, port), (second, other_address, other_port) in itertools.combinations(listeners, 2):
+            if port == other_port and (address == other_address or _EVERYWHERE & {address, other_address}):
+                raise ValueError(f"{second} and {first} are both {port} on {address}")
+        return self
+
     def backend_settings(self) -> dict[str, dict[str, str]]:
         """Return --backend-config as backend → key → value; the key "" holds what applies to all backends."""
         settings: dict[str, dict[str, str]] = {}
@@ -255,7 +287,7 @@ def environment() -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, field in Settings.model_fields.items():
-        value = os.environ.get(f"EAGLERAY_{name.upper()}")
+        value = os.environ.get(f"{_PREFIX}{name.upper()}")
         if value is None:
             continue
         if not str(field.annotation).startswith("tuple"):
@@ -265,3 +297,14 @@ def environment() -> dict[str, Any]:
         else:
             found[name] = tuple(value.split(os.pathsep))
     return found
+
+
+def unknown_variables() -> list[str]:
+    """Return a sentence on every variable of the environment that looks like a setting and is none."""
+    known = [f"{_PREFIX}{name.upper()}" for name in Settings.model_fields]
+    sentences = []
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIX) and name not in known and not name.startswith(_NOT_OURS):
+            closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            sentences.append(f"the environment variable {name} is no setting; did you mean {closest[0]}?")
+    return sentences

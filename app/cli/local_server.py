@@ -6,15 +6,14 @@ import logging
 import os
 import signal
 import time
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from app.builder import APPLICATION, CONTROLLER, INGRESS, build
-from app.cli.dashboard_login import DashboardLogin
+from app.cli.console_pipe import ConsolePipe
+from app.cli.local_ray import LocalRay, RayOptions, StartFailed
 from app.cli.ports import require_free
-from app.cli.progress import Progress
-from app.cli.ray_token import current_token
+from app.cli.progress import Progress, summary
 from app.cli.started_processes import adopt_orphans, end_all, kill_all
 from app.cli.stop_request import StopRequest
 from app.settings import Settings
@@ -27,21 +26,6 @@ _EXIT_S = 5.0
 logger = logging.getLogger(__name__)
 
 
-class StartFailed(Exception):
-    """The server did not come up; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class RayOptions:
-    """How Ray is started, or found."""
-
-    address: str = ""
-    num_cpus: float = 0.0
-    num_gpus: int | None = None
-    dashboard: bool = True
-    dashboard_port: int = 0
-
-
 class LocalServer:
     """Runs in the foreground; `run` returns the exit code."""
 
@@ -51,7 +35,9 @@ class LocalServer:
         self._stop = StopRequest()
         self._signals = 0
         self._directory = Directory()
-        self._login: DashboardLogin | None = None
+        self._ray = LocalRay(options)
+        self._console: ConsolePipe | None = None
+        self._loading = True
 
     def run(self) -> int:
         """Start, show what loads, serve until SIGINT or SIGTERM, drain and stop.
@@ -70,11 +56,7 @@ class LocalServer:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         with Progress() as progress:
-            progress.say("starting Ray" if not self._options.address else f"joining Ray at {self._options.address}")
-            try:
-                dashboard = self._start_ray()
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise StartFailed(f"Ray did not start: {error}") from error
+            self._start_ray(progress)
             try:
                 self._deploy()
                 directory = self._wait(progress)
@@ -85,7 +67,8 @@ class LocalServer:
         if self._stop.made:
             self._shut_down()
             return 0
-        self._announce(directory, ports, dashboard)
+        self._loading = False
+        self._announce(directory, ports)
         self._stop.wait()
         print("\ndraining: requests under way are answered, then everything stops", flush=True)
         self._shut_down()
@@ -94,42 +77,35 @@ class LocalServer:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         self._stop.make()
+        if self._signals == 1 and self._loading:
+            # Not through the console's objects, which the main thread may be holding.
+            with contextlib.suppress(OSError):
+                os.write(1, b"\nstopping: what was loading is given up, and everything stops\n")
         if self._signals > 2:
             kill_all()
             os._exit(130)
 
-    def _start_ray(self) -> str:
-        import ray
-
-        options = self._options
-        if options.address:
-            context = ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
+    def _start_ray(self, progress: Progress) -> None:
+        if self._options.address:
+            progress.say(f"joining Ray at {self._options.address}")
         else:
-            context = ray.init(
-                address="local",
-                num_cpus=options.num_cpus or len(os.sched_getaffinity(0)),
-                num_gpus=options.num_gpus,
-                include_dashboard=options.dashboard,
-                dashboard_host="127.0.0.1",
-                # None lets Ray take the next free port when 8265 is taken.
-                dashboard_port=options.dashboard_port or None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            progress.say("starting Ray")
+            try:
+                self._console = ConsolePipe(progress.line)
+            except OSError as error:
+                progress.say(f"what models print is in Ray's logs only: {error}")
+        try:
+            self._ray.start()
+        except StartFailed:
+            self._close_console()
+            raise
         # ray.init brings its own handlers.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
-        return self._dashboard_url(str(context.dashboard_url or ""))
 
-    def _dashboard_url(self, dashboard: str) -> str:
-        """Return what the user can open: of a local Ray with a token, a URL that hands the token over."""
-        if not dashboard:
-            return ""
-        token = "" if self._options.address else current_token()
-        if not token:
-            return f"http://{dashboard}/#/serve"
-        self._login = DashboardLogin(dashboard, token)
-        return self._login.url
+    def _close_console(self) -> None:
+        if self._console is not None:
+            self._console.close()
 
     def _deploy(self) -> None:
         from ray import serve
@@ -156,7 +132,7 @@ class LocalServer:
         watch = controller.watch.remote()
         while not self._stop.made:
             if time.monotonic() > deadline:
-                raise StartFailed(f"not ready after {_START_TIMEOUT_S:.0f} s")
+                raise self._ray.failed(f"not ready after {_START_TIMEOUT_S:.0f} s")
             self._check_deployments()
             try:
                 news = watch.result(timeout_s=_STEP_S)
@@ -172,7 +148,7 @@ class LocalServer:
         watch.cancel()
         failed = [name for name, entry in directory.models.items() if _failed(entry)]
         if failed and self._settings.exit_on_error:
-            raise StartFailed("failed to load all models: " + ", ".join(failed))
+            raise self._ray.failed("failed to load all models: " + ", ".join(failed))
         return directory
 
     def _check_deployments(self) -> None:
@@ -184,12 +160,11 @@ class LocalServer:
         for name, deployment in overview.deployments.items():
             if deployment.status.value == "DEPLOY_FAILED":
                 lines = [line for line in deployment.message.splitlines() if line.strip()]
-                raise StartFailed(f"{name} did not start: {lines[-1] if lines else 'no reason given'}")
+                raise self._ray.failed(f"{name} did not start: {lines[-1] if lines else 'no reason given'}")
 
-    def _announce(self, directory: Directory, ports: dict[str, int], dashboard: str) -> None:
+    def _announce(self, directory: Directory, ports: dict[str, int]) -> None:
         settings = self._settings
-        ready = sum(v.state == "READY" for model in directory.models.values() for v in model.versions.values())
-        print(f"\n{ready} model versions are ready")
+        print(f"\n{summary(directory)}")
         base = ""
         if "http" in ports:
             base = f"{'https' if settings.http_use_ssl else 'http'}://{settings.http_address}:{ports['http']}"
@@ -198,8 +173,8 @@ class LocalServer:
             print(f"  gRPC       {settings.grpc_address}:{ports['grpc']}")
         if "metrics" in ports:
             print(f"  metrics    http://{settings.metrics_address or settings.http_address}:{ports['metrics']}/metrics")
-        if dashboard:
-            print(f"  dashboard  {dashboard}")
+        if self._ray.dashboard_url:
+            print(f"  dashboard  {self._ray.dashboard_url}")
         if base:
             _suggest(base, directory)
         print("\nCtrl-C drains and stops.", flush=True)
@@ -207,8 +182,6 @@ class LocalServer:
     def _shut_down(self) -> None:
         """Answer what is under way, stop Eagleray, then Ray if it was started here, and see that nothing is left."""
         adopt_orphans()
-        if self._login is not None:
-            self._login.close()
         try:
             self._drain()
             # Ray prints what its own controllers say about each other's end.
@@ -216,6 +189,7 @@ class LocalServer:
                 self._stop_eagleray()
         finally:
             end_all(_EXIT_S)
+            self._close_console()
 
     def _drain(self) -> None:
         settings = self._settings
@@ -226,7 +200,6 @@ class LocalServer:
             logger.debug("the ingress could not be drained: %s", error)
 
     def _stop_eagleray(self) -> None:
-        import ray
         from ray import serve
 
         from deployments.control.gpu_cards import release_cards
@@ -240,7 +213,7 @@ class LocalServer:
             else:
                 serve.shutdown()
         finally:
-            ray.shutdown()
+            self._ray.stop()
 
 
 def _suggest(base: str, directory: Directory) -> None:

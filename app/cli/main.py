@@ -13,9 +13,9 @@ import click
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from app.cli.ignored_flags import IGNORED_FLAGS
 from app.cli.ray_token import choose_token
-from app.settings import FILE_SETTINGS, Settings, environment
+from app.cli.triton_flags import ALIASES, REASONS, VALUES
+from app.settings import FILE_SETTINGS, Settings, environment, unknown_variables
 from repository_loader.overrides import PlacementChoice
 
 RUNTIME_ERROR = 1
@@ -34,8 +34,8 @@ def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
     elif get_args(annotation) and isinstance(get_args(annotation)[0], str):
         attributes["type"] = click.Choice(get_args(annotation), case_sensitive=False)
     elif annotation in (int, float):
-        attributes["type"] = annotation
-    return click.option(f"--{name.replace('_', '-')}", name, **attributes)
+        attributes["metavar"] = "INTEGER" if annotation is int else "FLOAT"
+    return click.option(f"--{name.replace('_', '-')}", *ALIASES.get(name, ()), name, **attributes)
 
 
 def _spell(value: Any) -> str:
@@ -49,14 +49,15 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def ignored_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command accept tritonserver's flags that have no meaning here, with a warning."""
+def triton_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command accept the rest of tritonserver's flags, with a warning that says why they mean nothing here."""
 
     def warn(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
         if value:
-            click.echo(f"warning: --{str(parameter.name).replace('_', '-')} has no effect here", err=True)
+            flag = str(parameter.name).replace("_", "-")
+            click.echo(f"warning: --{flag} has no effect: {REASONS[flag]}", err=True)
 
-    for flag in IGNORED_FLAGS:
+    for flag in REASONS:
         option = click.option(f"--{flag}", hidden=True, multiple=True, expose_value=False, callback=warn)
         command = option(command)
     return command
@@ -64,10 +65,18 @@ def ignored_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_settings(flags: dict[str, Any]) -> Settings:
     """Merge flags and environment; paths become absolute, since replicas run in other folders."""
+    for warning in unknown_variables():
+        click.echo(f"warning: {warning}", err=True)
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     merged = {**environment(), **given}
     if not merged.get("model_repository"):
         raise click.UsageError("--model-repository must be specified")
+    for path in merged["model_repository"]:
+        scheme, separator, _ = path.partition("://")
+        if separator:
+            raise click.UsageError(
+                f"the model repository {path}: {scheme}:// is not supported yet; copy or mount it as a folder"
+            )
     merged["model_repository"] = tuple(os.path.abspath(path) for path in merged["model_repository"])
     for name in FILE_SETTINGS & merged.keys():
         merged[name] = os.path.abspath(merged[name]) if merged[name] else ""
@@ -78,7 +87,11 @@ def read_settings(flags: dict[str, Any]) -> Settings:
         settings = Settings(**merged)
     except ValidationError as error:
         first = error.errors()[0]
-        raise click.UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from error
+        flag = "".join(f"--{str(name).replace('_', '-')}: " for name in first["loc"][:1])
+        raise click.UsageError(flag + first["msg"].removeprefix("Value error, ")) from error
+    for (name, value), reason in VALUES.items():
+        if getattr(settings, name) == value:
+            click.echo(f"warning: --{name.replace('_', '-')}={value}: {reason}", err=True)
     if settings.load_model and settings.model_control_mode != "explicit":
         raise click.UsageError("--load-model can only be given with --model-control-mode=explicit")
     return settings
@@ -91,7 +104,7 @@ def main() -> None:
 
 @main.command()
 @settings_options
-@ignored_options
+@triton_options
 @click.option("--num-cpus", type=float, default=0.0, help="CPUs that the local Ray gets; 0: all of this machine's.")
 @click.option("--num-gpus", type=int, help="GPUs that the local Ray gets; left out: those that it finds.")
 @click.option("--ray-address", default="", help="A running Ray cluster to use ('auto' finds one); empty: start one.")
@@ -110,7 +123,8 @@ def serve(
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not ray_address:
         choose_token()
-    from app.cli.local_server import LocalServer, RayOptions, StartFailed
+    from app.cli.local_ray import RayOptions, StartFailed
+    from app.cli.local_server import LocalServer
     from app.cli.ports import PortTaken
 
     options = RayOptions(ray_address, num_cpus, num_gpus, dashboard, dashboard_port)

@@ -20,6 +20,7 @@ from app.settings import Settings
 from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.model_host import ModelHost
+from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
@@ -36,6 +37,7 @@ class Ingress:
     def __init__(self, settings: dict[str, Any], limits: Limits, controller: DeploymentHandle) -> None:
         keep_freed_pages()
         leave_start_folder()
+        show_model_output()
         self._settings = Settings(**settings)
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()

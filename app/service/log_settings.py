@@ -8,7 +8,7 @@ from protocol.errors import Unavailable, Unsupported
 from protocol.json_document import as_boolean, as_unsigned
 
 FORMATS: Final = ("default", "ISO8601")
-LOGGERS: Final = ("app", "deployments", "repository_loader", "protocol")
+LOGGERS: Final = ("app", "deployments", "repository_loader", "protocol", "eagleray")
 _SWITCHES: Final = (("log_info", logging.INFO), ("log_warning", logging.WARNING), ("log_error", logging.ERROR))
 _NOTHING: Final = logging.CRITICAL + 1
 

@@ -18,6 +18,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.replica.lane_address import LaneAddress, address_of
 from deployments.replica.model_host import ModelFaultError, ModelHost
+from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages
@@ -55,6 +56,7 @@ class ModelReplica:
         set_up_logging(log_verbosity)
         keep_freed_pages()
         leave_start_folder()
+        show_model_output()
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = strict
         self._drain_timeout_s = drain_timeout_s

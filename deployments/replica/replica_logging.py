@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-_OURS: Final = ("app", "deployments", "repository_loader", "protocol")
+_OURS: Final = ("app", "deployments", "repository_loader", "protocol", "eagleray")
 
 
 def set_up_logging(verbosity: int) -> None:

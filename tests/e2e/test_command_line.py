@@ -137,6 +137,15 @@ def test_plan_names_what_it_cannot_place(broken_repository: Path) -> None:
         (["serve"], "--model-repository must be specified"),
         (["serve", "--no-such-flag"], "No such option"),
         (["serve", "--model-repository", "/no/such/folder"], "/no/such/folder is not a folder"),
+        (["serve", "--model-repository", "s3://bucket/models"], "s3:// is not supported yet"),
+        (
+            ["serve", "--model-repository", str(EXAMPLES), "--http-port", "8500", "--grpc-port", "8500"],
+            "--grpc-port and --http-port are both 8500 on 127.0.0.1",
+        ),
+        (
+            ["serve", "--model-repository", str(EXAMPLES), "--metrics-port", "8500", "--grpc-port", "8500"],
+            "--metrics-port and --grpc-port are both 8500 on 127.0.0.1",
+        ),
         (["serve", "--model-repository", str(EXAMPLES), "--http-port", "70000"], "--http-port"),
         (["serve", "--model-repository", str(EXAMPLES), "--http-port", "http"], "--http-port"),
         (["serve", "--model-repository", str(EXAMPLES), "--placement", "anywhere"], "--placement"),
@@ -290,6 +299,7 @@ def test_sigint_during_the_start_stops_cleanly(digits: Path, tmp_path: Path, mom
     try:
         server.wait_for(moment)
         server.stop(signal.SIGINT)
+        assert "stopping: what was loading is given up, and everything stops" in server.log()
         assert "Traceback" not in server.log()
     finally:
         server.kill()
@@ -307,11 +317,13 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
+        print("initialized by", app.WHOSE, "folder")
         assert importlib.import_module("app").WHOSE == "the model's"
         assert importlib.import_module("deployments.deep").WHOSE == "the model's"
         assert pickle.loads(b"capp\\nWHOSE\\n.") == pickle.loads(b"cprotocol\\nWHOSE\\n.") == "the model's"
 
     def execute(self, requests):
+        pb_utils.Logger.log_warn("executed")
         said = np.array([f"{app.WHOSE} {protocol.WHOSE}".encode()], dtype=object)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("WHOSE", said)]) for _ in requests]
 """
@@ -332,23 +344,38 @@ def write_namesakes(folder: Path, content: str) -> None:
         path.write_text(content)
 
 
-def test_files_named_as_our_packages_hide_nothing(tmp_path: Path) -> None:
-    """Neither those in the folder in which the command was typed nor those of a model."""
-    folder, repository = tmp_path / "folder", tmp_path / "repository"
+PLACEMENTS = ("isolated", "packed", "embedded")
+
+
+@pytest.fixture(scope="module")
+def namesakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a model in each placement; started, as each model is, among files named as our packages."""
+    root = tmp_path_factory.mktemp("namesakes")
+    folder, repository = root / "folder", root / "repository"
     write_namesakes(folder, "raise RuntimeError('not for Eagleray')")
-    for placement in ("isolated", "packed", "embedded"):
+    for placement in PLACEMENTS:
         write_namesakes(repository / placement / "1", 'WHOSE = "the model\'s"')
         (repository / placement / "1" / "model.py").write_text(_NAMESAKE)
         (repository / placement / "config.pbtxt").write_text(_NAMESAKE_CONFIG.replace("PLACEMENT", placement))
-    server = Server(repository, tmp_path / "log", "--num-cpus", "2", "--no-dashboard", cwd=folder)
+    server = Server(repository, root / "log", "--num-cpus", "2", "--no-dashboard", cwd=folder)
     try:
-        server.wait_ready()
-        for placement in ("isolated", "packed", "embedded"):
-            answer = server.infer(placement, tensor("X", "FP32", [1], [0]))
-            assert (answer.status, answer.json["outputs"][0]["data"]) == (200, ["the model's the model's"])
+        yield server.wait_ready()
         server.stop()
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_files_named_as_our_packages_hide_nothing(namesakes: Server, placement: str) -> None:
+    answer = namesakes.infer(placement, tensor("X", "FP32", [1], [0]))
+    assert (answer.status, answer.json["outputs"][0]["data"]) == (200, ["the model's the model's"])
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_what_a_model_prints_and_logs_appears_with_its_name(namesakes: Server, placement: str) -> None:
+    namesakes.infer(placement, tensor("X", "FP32", [1], [0]))
+    namesakes.wait_for(rf"(?m)^\[{placement}\] initialized by the model's folder$", timeout_s=10)
+    namesakes.wait_for(rf"(?m)^\[{placement}\] WARNING: executed$", timeout_s=10)
 
 
 def test_installed_packages_named_as_ours_hide_nothing(tmp_path: Path) -> None:
@@ -366,11 +393,23 @@ def test_package_that_was_imported_before_ours_is_named_at_once(tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
+def test_ray_that_does_not_start_is_one_sentence(digits: Path, tmp_path: Path) -> None:
+    env = environment(RAY_TMPDIR="/proc/nowhere")
+    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+    done = run(EAGLERAY, "serve", "--model-repository", str(digits), *ports, env=env)
+    assert done.returncode == 1
+    first, logs = done.stderr.strip().splitlines()
+    assert first.startswith("error: Ray did not start: ") and "/proc/nowhere" in first
+    assert logs.strip().startswith("logs: /proc/nowhere/ray/session_latest/logs")
+
+
 def test_exit_on_error_ends_with_1_when_a_model_is_broken(broken_repository: Path, tmp_path: Path) -> None:
     server = start(broken_repository, tmp_path, "--exit-on-error=true")
     try:
         assert server.exit_code(timeout_s=120) == 1
         assert "error: failed to load all models: " in server.log()
+        logs = re.search(r"logs: (\S+) ", server.log())
+        assert logs and (Path(logs[1]) / "serve").is_dir()
         assert "broken_initialize" in server.log()
         assert "Traceback" not in server.log()
     finally:

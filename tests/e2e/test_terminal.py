@@ -12,7 +12,7 @@ import psutil
 from tests.repositories import EXAMPLES, write_broken_models
 from tests.serving import EAGLERAY, READY_LINE, ROOT, STOP_TIMEOUT_S, environment, wait_until
 
-COLUMNS = ("model", "version", "backend", "placement", "replicas", "device", "state", "seconds", "reason")
+COLUMNS = ("model", "version", "backend", "placement", "replicas", "device", "state", "seconds")
 
 
 class Terminal:
@@ -20,12 +20,12 @@ class Terminal:
 
     def __init__(self, *command: str) -> None:
         self._keyboard, terminal = os.openpty()
-        termios.tcsetwinsize(terminal, (60, 200))
+        termios.tcsetwinsize(terminal, (40, 120))
         self._screen = bytearray()
         self.process = psutil.Popen(
             command,
             cwd=ROOT,
-            env=environment(TERM="xterm"),
+            env=environment(TERM="xterm", COLUMNS="", LINES=""),
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
@@ -75,6 +75,7 @@ def test_a_live_table_shows_the_models_and_control_c_ends_everything(tmp_path: P
         assert [word for word in COLUMNS if word in head] == list(COLUMNS)
         for text in ("READY", "UNAVAILABLE", "digits", "isolated", "onnxruntime"):
             assert text in terminal.screen
+        assert "2 model versions are ready, 1 failed" in terminal.screen
         started.update(terminal.process.children(recursive=True))
         terminal.press(b"\x03")
         assert terminal.process.wait(STOP_TIMEOUT_S) == 0, terminal.screen

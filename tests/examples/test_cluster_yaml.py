@@ -18,7 +18,6 @@ def cluster() -> dict[str, Any]:
 
 
 def test_launcher_accepts_the_file(cluster: dict[str, Any]) -> None:
-    pytest.importorskip("jsonschema")
     validate_config(prepare_config(cluster))
 
 

@@ -2,7 +2,8 @@
 
 import logging
 
-_LOG = logging.getLogger("eagleray.python_model")
+LOGGER = "eagleray.python_model"
+_LOG = logging.getLogger(LOGGER)
 _CALLER = 2
 """`stacklevel` that names the line of the model, not the one in this file."""
 

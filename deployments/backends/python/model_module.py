@@ -33,6 +33,7 @@ class ModelModule:
     """The modules of one model instance. Import and use may happen on any thread."""
 
     def __init__(self, model_path: str, version_path: str) -> None:
+        self.model_name = Path(model_path).name
         self.version_path = version_path
         self.package = f"{_PREFIX}{next(_numbers)}"
         self._model_path = model_path
@@ -179,6 +180,13 @@ def calling_model() -> ModelModule | None:
             return _owners.get(owner)
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def model_at_work() -> str | None:
+    """Return the name of the model whose code is on this thread's stack, or of the only one in this process."""
+    caller = calling_model()
+    names = {owner.model_name for owner in (list(_owners.values()) if caller is None else [caller])}
+    return names.pop() if len(names) == 1 else None
 
 
 class _Loader(SourceFileLoader):

@@ -1,0 +1,102 @@
+"""The Ray under `eagleray serve`: started here, or one that runs and is joined."""
+
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.cli.dashboard_login import DashboardLogin
+from app.cli.ray_token import current_token
+
+_RAY_START_S = 30
+"""How long Ray waits for its own processes (`raylet_start_wait_time_s` in `ray._private.node`)."""
+
+
+class StartFailed(Exception):
+    """The server did not come up; the message says why, and where the logs are."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """How Ray is started, or found."""
+
+    address: str = ""
+    num_cpus: float = 0.0
+    num_gpus: int | None = None
+    dashboard: bool = True
+    dashboard_port: int = 0
+
+
+class LocalRay:
+    """The cluster, from the driver's side."""
+
+    def __init__(self, options: RayOptions) -> None:
+        self._options = options
+        self._login: DashboardLogin | None = None
+        self.dashboard_url = ""
+        self.logs = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
+
+    def start(self) -> None:
+        """Start or join.
+
+        Raises:
+            StartFailed: there is no cluster, or it did not come up.
+        """
+        import ray
+
+        options = self._options
+        try:
+            if options.address:
+                context = ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
+            else:
+                context = ray.init(
+                    address="local",
+                    num_cpus=options.num_cpus or len(os.sched_getaffinity(0)),
+                    num_gpus=options.num_gpus,
+                    include_dashboard=options.dashboard,
+                    dashboard_host="127.0.0.1",
+                    # None lets Ray take the next free port when 8265 is taken.
+                    dashboard_port=options.dashboard_port or None,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+        except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
+            raise self.failed(explain(error, options.address)) from error
+        self.logs = Path(context.address_info["session_dir"]) / "logs"
+        self.dashboard_url = self._open_dashboard(str(context.dashboard_url or ""))
+
+    def failed(self, reason: str) -> StartFailed:
+        """Return the error of a start that failed, with the places of the logs."""
+        return StartFailed(f"{reason}\n  logs: {self.logs} (those of models and ingress in {self.logs / 'serve'})")
+
+    def stop(self) -> None:
+        """Leave the cluster, which ends if it was started here."""
+        import ray
+
+        if self._login is not None:
+            self._login.close()
+        ray.shutdown()
+
+    def _open_dashboard(self, dashboard: str) -> str:
+        """Return what the user can open: for a local Ray with a token, a URL that hands the token over."""
+        if not dashboard:
+            return ""
+        token = "" if self._options.address else current_token()
+        if not token:
+            return f"http://{dashboard}/#/serve"
+        self._login = DashboardLogin(dashboard, token)
+        return self._login.url
+
+
+def explain(error: Exception, address: str) -> str:
+    """Return one sentence on why Ray did not start, or could not be joined."""
+    text = " ".join(str(error).split())
+    if address:
+        return f"no Ray cluster could be joined at {address}: {text}"
+    if "timed out" in text or isinstance(error, TimeoutError):
+        return (
+            f"Ray did not start within {_RAY_START_S} s: this machine is too busy, or short of memory; "
+            "try again when it is quieter"
+        )
+    return f"Ray did not start: {text or type(error).__name__}"

@@ -1,0 +1,69 @@
+"""Flags of tritonserver that are no settings here: accepted, so that a command line can be kept, with a warning why.
+
+The list follows `tritonserver --help` of 2.51 and later; `tests/app/cli/test_triton_flags.py` holds all of them.
+"""
+
+_THREADS = "an ingress serves all connections on one event loop"
+_PROCESSES = "each model loads in a replica of its own, all at the same time"
+_POOLS = "memory is not pooled by the server; models allocate what they need"
+_GRPC_POOLS = "calls are served by an HTTP/2 protocol of Eagleray's own, which has no such pool"
+_TRACES = "use --trace-config"
+_SAGEMAKER = "the endpoints of SageMaker are not offered yet"
+_VERTEX_AI = "the endpoints of Vertex AI are not offered yet"
+_RATE_LIMITER = "there is no rate limiter yet; every instance runs whenever it has work"
+_RESPONSE_CACHE = "there is no response cache yet; every request runs its model"
+
+REASONS: dict[str, str] = {
+    "allow-gpu-metrics": "there are no metrics of GPUs yet",
+    "allow-sagemaker": _SAGEMAKER,
+    "allow-vertex-ai": _VERTEX_AI,
+    "backend-directory": "backends are part of Eagleray, and no shared library is loaded",
+    "buffer-manager-thread-count": "tensors are not copied by threads of the server",
+    "cache-config": _RESPONSE_CACHE,
+    "cache-directory": _RESPONSE_CACHE,
+    "cuda-memory-pool-byte-size": _POOLS,
+    "cuda-virtual-address-size": _POOLS,
+    "enable-peer-access": "every replica has its GPU to itself, or a share of it",
+    "grpc-infer-allocation-pool-size": _GRPC_POOLS,
+    "grpc-infer-thread-count": _THREADS,
+    "grpc-max-response-pool-size": _GRPC_POOLS,
+    "host-policy": "Ray places replicas, and does not pin them to NUMA nodes or cores",
+    "http-thread-count": _THREADS,
+    "log-file": "the log goes to Ray's session folder, and what models print to the console too",
+    "metrics-config": "the metrics are those of Triton's default; summaries and histograms are not there yet",
+    "metrics-interval-ms": "metrics are collected when they are asked for",
+    "min-supported-compute-capability": "the frameworks refuse a GPU that they do not support",
+    "model-load-gpu-limit": "Ray places a replica by the share of a GPU that it asks for",
+    "model-load-retry-count": "what cannot be loaded is UNAVAILABLE with its reason; a replica that dies is replaced",
+    "model-load-thread-count": _PROCESSES,
+    "model-namespacing": "models of the same name in two repositories are not served yet: both are UNAVAILABLE",
+    "pinned-memory-pool-byte-size": _POOLS,
+    "rate-limit": _RATE_LIMITER,
+    "rate-limit-resource": _RATE_LIMITER,
+    "repoagent-directory": "repository agents are part of Eagleray, and no shared library is loaded",
+    "repository-poll-secs": "the repository is read once, at the start; polling is not there yet",
+    "response-cache-byte-size": _RESPONSE_CACHE,
+    "sagemaker-port": _SAGEMAKER,
+    "sagemaker-safe-port-range": _SAGEMAKER,
+    "sagemaker-thread-count": _SAGEMAKER,
+    "trace-count": _TRACES,
+    "trace-file": _TRACES,
+    "trace-level": _TRACES,
+    "trace-log-frequency": _TRACES,
+    "trace-rate": _TRACES,
+    "vertex-ai-default-model": _VERTEX_AI,
+    "vertex-ai-port": _VERTEX_AI,
+    "vertex-ai-thread-count": _VERTEX_AI,
+}
+"""Flag, without its dashes → why it means nothing here."""
+
+VALUES: dict[tuple[str, str], str] = {
+    (
+        "model_control_mode",
+        "poll",
+    ): "the repository is read once, at the start, as with 'none'; there is no polling yet",
+}
+"""Setting and value → why the value means less here than in Triton."""
+
+ALIASES: dict[str, tuple[str, ...]] = {"model_repository": ("--model-store",)}
+"""Setting → the other flags that tritonserver has for it."""

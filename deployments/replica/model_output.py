@@ -1,0 +1,127 @@
+"""What Python models print and log, sent to the console of `eagleray serve` with the model's name in front.
+
+The console is a named pipe that `eagleray serve` reads. A line that does not fit into it at once is dropped and
+counted: no request waits for a terminal. Ray's own files of the process hold every line either way.
+"""
+
+import builtins
+import logging
+import os
+import sys
+import threading
+from functools import partial
+from types import BuiltinFunctionType
+from typing import Any, Final, TextIO
+
+from deployments.backends.python.logger import LOGGER
+from deployments.backends.python.model_module import model_at_work
+
+CONSOLE_VARIABLE: Final = "_EAGLERAY_CONSOLE_PIPE"
+"""Names the pipe, in processes that `eagleray serve` started."""
+_MAX_LINE_BYTES: Final = 4096
+"""PIPE_BUF of Linux: what is not longer arrives whole."""
+
+
+class Console:
+    """Writes whole lines to the pipe, from any thread, and never waits."""
+
+    def __init__(self, path: str) -> None:
+        """Open the pipe.
+
+        Raises:
+            OSError: nobody reads it, or it is not there.
+        """
+        self._pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._dropped_count = 0
+
+    def write(self, model: str, line: str) -> None:
+        """Send a line of a model; drop it when there is no room, or nobody reads."""
+        prefix = f"[{model}] "
+        if self._dropped_count:
+            prefix = f"[{model}] ({self._dropped_count} lines before this are in Ray's logs only) "
+        data = (prefix + line).encode(errors="replace")[: _MAX_LINE_BYTES - 1] + b"\n"
+        try:
+            os.write(self._pipe, data)
+            self._dropped_count = 0
+        except OSError:
+            self._dropped_count += 1
+
+
+class ModelStream:
+    """Stands for `sys.stdout` or `sys.stderr`: passes everything on, and the lines of models to the console too."""
+
+    def __init__(self, stream: TextIO, console: Console) -> None:
+        self._stream = stream
+        self._console = console
+        self._unfinished = threading.local()
+
+    def write(self, text: str) -> int:
+        """Write to the stream; the model whose code calls this is the one that printed."""
+        written = self._stream.write(text)
+        self.show(text)
+        return written
+
+    def show(self, text: str) -> None:
+        """Send the lines that end in this text to the console, if a model wrote it."""
+        model = model_at_work()
+        if model is not None:
+            *lines, rest = (getattr(self._unfinished, "text", "") + text).split("\n")
+            for line in lines:
+                self._console.write(model, line)
+            self._unfinished.text = rest[:_MAX_LINE_BYTES]
+
+    def writelines(self, lines: Any) -> None:
+        """Write one after the other."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class ConsoleHandler(logging.Handler):
+    """Sends what models log through `pb_utils.Logger` to the console."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send the lines of a message, its level in front unless it is information."""
+        model = model_at_work()
+        if model is None:
+            return
+        level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
+        for line in record.getMessage().split("\n"):
+            self._console.write(model, level + line)
+
+
+def show_model_output() -> None:
+    """Send what models print and log to the console, if this process has one."""
+    path = os.environ.get(CONSOLE_VARIABLE)
+    if not path or isinstance(sys.stdout, ModelStream):
+        return
+    try:
+        console = Console(path)
+    except OSError as error:
+        logging.getLogger(__name__).warning("what models print is not shown on the console: %s", error)
+        return
+    sys.stdout = stdout = ModelStream(sys.stdout, console)
+    sys.stderr = ModelStream(sys.stderr, console)
+    logging.getLogger(LOGGER).addHandler(ConsoleHandler(console))
+    if not isinstance(builtins.print, BuiltinFunctionType):
+        builtins.print = partial(_print_to_serves_log, stdout)
+
+
+def _print_to_serves_log(
+    stdout: ModelStream, *objects: Any, sep: str | None = None, end: str | None = None, file: Any = None, **flush: Any
+) -> None:
+    """Do what Serve's own `print` does, which writes to the replica's log and not to `sys.stdout`, and show it too."""
+    text = (" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end)
+    if file is None or file is sys.stdout or file is sys.stderr:
+        logging.getLogger("ray.serve").info("%s", text.rstrip("\n"), stacklevel=2)
+        stdout.show(text)
+    else:
+        file.write(text)
+        if flush.get("flush"):
+            file.flush()

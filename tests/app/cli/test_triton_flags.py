@@ -1,0 +1,161 @@
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from app.cli.main import read_settings, settings_options, triton_options
+from app.cli.triton_flags import REASONS
+from app.settings import Settings
+
+FLAGS = [
+    "allow-client-shm=false",
+    "allow-cpu-metrics=true",
+    "allow-gpu-metrics=true",
+    "allow-grpc=true",
+    "allow-http=true",
+    "allow-metrics=true",
+    "allow-sagemaker=false",
+    "allow-vertex-ai=false",
+    "backend-config=python,shm-default-byte-size=1048576",
+    "backend-directory=/opt/tritonserver/backends",
+    "buffer-manager-thread-count=0",
+    "cache-config=local,size=1048576",
+    "cache-directory=/opt/tritonserver/caches",
+    "cuda-memory-pool-byte-size=0:67108864",
+    "cuda-virtual-address-size=0:1073741824",
+    "disable-auto-complete-config",
+    "enable-peer-access=true",
+    "exit-on-error=true",
+    "exit-timeout-secs=30",
+    "grpc-address=127.0.0.1",
+    "grpc-header-forward-pattern=x-.*",
+    "grpc-http2-max-ping-strikes=2",
+    "grpc-http2-max-pings-without-data=2",
+    "grpc-http2-min-recv-ping-interval-without-data=300000",
+    "grpc-infer-allocation-pool-size=8",
+    "grpc-infer-response-compression-level=none",
+    "grpc-infer-thread-count=2",
+    "grpc-keepalive-permit-without-calls=0",
+    "grpc-keepalive-time=7200000",
+    "grpc-keepalive-timeout=20000",
+    "grpc-max-connection-age=1000",
+    "grpc-max-connection-age-grace=1000",
+    "grpc-max-response-pool-size=100",
+    "grpc-port=8001",
+    "grpc-restricted-protocol=health:key=value",
+    "grpc-root-cert=",
+    "grpc-server-cert=",
+    "grpc-server-key=",
+    "grpc-use-ssl=false",
+    "grpc-use-ssl-mutual=false",
+    "host-policy=name,numa-node=0",
+    "http-address=127.0.0.1",
+    "http-header-forward-pattern=x-.*",
+    "http-max-input-size=67108864",
+    "http-port=8000",
+    "http-restricted-api=health:key=value",
+    "http-thread-count=8",
+    "id=triton",
+    "load-model=*",
+    "log-error=1",
+    "log-file=/tmp/log",
+    "log-format=default",
+    "log-info=on",
+    "log-verbose=1",
+    "log-verbose=true",
+    "log-warning=yes",
+    "metrics-address=127.0.0.1",
+    "metrics-config=counter_latencies=true",
+    "metrics-interval-ms=2000",
+    "metrics-port=8002",
+    "min-supported-compute-capability=6.0",
+    "model-config-name=",
+    "model-control-mode=explicit",
+    "model-control-mode=NONE",
+    "model-control-mode=poll",
+    "model-load-gpu-limit=0:0.5",
+    "model-load-retry-count=0",
+    "model-load-thread-count=4",
+    "model-namespacing=true",
+    "pinned-memory-pool-byte-size=268435456",
+    "rate-limit=execution_count",
+    "rate-limit-resource=R1:10:0",
+    "repoagent-directory=/opt/tritonserver/repoagents",
+    "repository-poll-secs=15",
+    "response-cache-byte-size=1048576",
+    "reuse-grpc-port=false",
+    "reuse-http-port=false",
+    "sagemaker-port=8080",
+    "sagemaker-safe-port-range=1-2",
+    "sagemaker-thread-count=8",
+    "strict-model-config=false",
+    "strict-readiness=true",
+    "trace-config=level=TIMESTAMPS",
+    "trace-count=-1",
+    "trace-file=/tmp/trace",
+    "trace-level=OFF",
+    "trace-log-frequency=0",
+    "trace-rate=1000",
+    "vertex-ai-default-model=m",
+    "vertex-ai-port=8080",
+    "vertex-ai-thread-count=8",
+]
+"""Every flag of `tritonserver --help` but --help, --model-repository and --model-store, with a value that it takes."""
+
+
+@click.command()
+@settings_options
+@triton_options
+def command(**flags: object) -> None:
+    read_settings(flags)
+    click.echo("ran")
+
+
+def invoke(*arguments: str) -> tuple[str, int]:
+    result = CliRunner().invoke(command, arguments)
+    return result.output, result.exit_code
+
+
+@pytest.mark.parametrize("given", FLAGS)
+@pytest.mark.parametrize("repository", ["--model-repository", "--model-store"])
+def test_every_flag_of_tritonserver_is_taken(given: str, repository: str, tmp_path: Path) -> None:
+    explicit = () if "control" in given or "load-model=" not in given else ("--model-control-mode=explicit",)
+    output, code = invoke(f"{repository}={tmp_path}", f"--{given}", *explicit)
+    assert (code, "ran" in output) == (0, True), output
+    name = given.partition("=")[0]
+    if name in REASONS:
+        assert f"warning: --{name} has no effect: {REASONS[name]}" in output
+    else:
+        assert name.replace("-", "_") in Settings.model_fields
+        assert ("warning" in output) == (given == "model-control-mode=poll")
+
+
+def test_a_flag_may_be_followed_by_its_value(tmp_path: Path) -> None:
+    output, code = invoke("--model-store", str(tmp_path), "--log-file", "/tmp/log", "--log-verbose", "1")
+    assert code == 0, output
+
+
+def test_polling_says_what_is_missing(tmp_path: Path) -> None:
+    output, _ = invoke(f"--model-store={tmp_path}", "--model-control-mode=poll")
+    assert "--model-control-mode=poll: the repository is read once, at the start, as with 'none'" in output
+
+
+def test_no_setting_is_among_the_flags_without_effect() -> None:
+    assert not {flag.replace("-", "_") for flag in REASONS} & set(Settings.model_fields)
+
+
+def test_mistyped_variable_is_named_with_the_closest_right_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLERAY_HTTP_PROT", "9000")
+    output, code = invoke(f"--model-repository={tmp_path}")
+    assert code == 0
+    expected = "the environment variable EAGLERAY_HTTP_PROT is no setting; did you mean EAGLERAY_HTTP_PORT?"
+    assert f"warning: {expected}" in output
+
+
+def test_right_variables_and_those_of_the_benchmarks_are_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLERAY_HTTP_PORT", "9000")
+    monkeypatch.setenv("EAGLERAY_BENCH_HOME", "/tmp")
+    assert "warning" not in invoke(f"--model-repository={tmp_path}")[0]
