@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
-    env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+    env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), EAGLERAY_HTTP_PROT="9000")
     port, dashboard = free_port(), free_port()
     # Ray's workers look here first for modules.
     for name in ("app.py", "deployments.py", "protocol.py"):
@@ -119,6 +119,12 @@ def test_deployed_service_is_ready_and_answers(deployed: str) -> None:
         assert {(row["name"], row["version"]) for row in index if row["state"] == "READY"} == EXAMPLE_VERSIONS
         answer = client.infer("digits", tensor("IMAGE", "FP32", [1, 64], [0] * 64))
         assert (answer.status, len(answer.json["outputs"][0]["data"])) == (200, 10)
+
+
+def test_log_names_a_mistyped_variable(cluster: Cluster, deployed: str) -> None:
+    logs = Path(cluster.env["RAY_AUTH_TOKEN_PATH"]).parent / "ray" / "session_latest" / "logs" / "serve"
+    text = "the environment variable EAGLERAY_HTTP_PROT is no setting; did you mean EAGLERAY_HTTP_PORT?"
+    wait_until(lambda: any(text in log.read_text() for log in logs.glob("*.log")), text)
 
 
 def test_every_model_is_an_application_with_deployments_by_version(cluster: Cluster, deployed: str) -> None:
