@@ -14,8 +14,6 @@ from app.settings import Settings, environment, unknown_variables
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.repository_controller import RepositoryController
 from protocol.limits import Limits
-from repository_loader.plan import PlanSettings
-from repository_loader.repository import LoaderOptions
 
 APPLICATION = "eagleray"
 INGRESS = "Ingress"
@@ -64,20 +62,12 @@ def build(args: dict[str, Any]) -> serve.Application:
 
 def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
     """Translate the settings for the controller."""
-    backend_settings = settings.backend_settings()
-    default_size = backend_settings.get("", {}).get("default-max-batch-size", "4")
     return ControllerOptions(
         repositories=settings.model_repository,
-        loader=LoaderOptions(
-            disable_auto_complete_config=settings.disable_auto_complete_config or settings.strict_model_config,
-            default_max_batch_size=int(default_size),
-            model_config_name=settings.model_config_name,
-            backend_settings=backend_settings,
-            kind_gpu_fallback_to_cpu=settings.kind_gpu_fallback_to_cpu,
-        ),
-        plan=PlanSettings(placement=settings.placement, num_cpus_per_replica=settings.replica_num_cpus),
+        loader=settings.loader_options(),
+        plan=settings.plan_settings(),
         limits=limits,
-        load_models=_chosen(settings),
+        load_models=settings.chosen_models(),
         lane_tcp=settings.lane_tcp,
         health_check_period_s=settings.health_check_period_s,
         drain_timeout_s=min(10.0, settings.exit_timeout_secs),
@@ -85,11 +75,3 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         gpu_memory_bytes=settings.gpu_memory_bytes,
         log_verbosity=settings.log_verbose,
     )
-
-
-def _chosen(settings: Settings) -> tuple[str, ...] | None:
-    if settings.model_control_mode != "explicit":
-        if settings.load_model:
-            raise ValueError("--load-model can only be given with --model-control-mode=explicit")
-        return None
-    return None if settings.load_model == ("*",) else settings.load_model

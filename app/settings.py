@@ -7,7 +7,7 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 import difflib
 import itertools
 import os
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -15,6 +15,10 @@ from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.service.trace_settings import TraceSettings
 from repository_loader.overrides import PlacementChoice
+
+if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not wait for
+    from repository_loader.plan import PlanSettings
+    from repository_loader.repository import LoaderOptions
 
 _PREFIX = "EAGLERAY_"
 _NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_TEST")
@@ -252,6 +256,13 @@ class Settings(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _chosen(self) -> "Settings":
+        """Refuse names of models in a mode that loads all."""
+        if self.load_model and self.model_control_mode != "explicit":
+            raise ValueError("--load-model can only be given with --model-control-mode=explicit")
+        return self
+
+    @model_validator(mode="after")
     def _ports(self) -> "Settings":
         """Refuse two listeners on one port; 0 takes a free one."""
         listeners = [
@@ -278,6 +289,31 @@ class Settings(BaseModel):
             key, _, value = rest.partition("=")
             settings.setdefault(backend, {})[key] = value
         return settings
+
+    def loader_options(self) -> "LoaderOptions":
+        """Return how repositories are read."""
+        from repository_loader.repository import LoaderOptions
+
+        backends = self.backend_settings()
+        return LoaderOptions(
+            disable_auto_complete_config=self.disable_auto_complete_config or self.strict_model_config,
+            default_max_batch_size=int(backends.get("", {}).get("default-max-batch-size", "4")),
+            model_config_name=self.model_config_name,
+            backend_settings=backends,
+            kind_gpu_fallback_to_cpu=self.kind_gpu_fallback_to_cpu,
+        )
+
+    def plan_settings(self) -> "PlanSettings":
+        """Return how models are placed."""
+        from repository_loader.plan import PlanSettings
+
+        return PlanSettings(placement=self.placement, num_cpus_per_replica=self.replica_num_cpus)
+
+    def chosen_models(self) -> tuple[str, ...] | None:
+        """Return the models to load at the start, None for all."""
+        if self.model_control_mode != "explicit":
+            return None
+        return None if self.load_model == ("*",) else self.load_model
 
 
 def environment() -> dict[str, Any]:

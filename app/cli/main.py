@@ -92,8 +92,6 @@ def read_settings(flags: dict[str, Any]) -> Settings:
     for (name, value), reason in VALUES.items():
         if getattr(settings, name) == value:
             click.echo(f"warning: --{name.replace('_', '-')}={value}: {reason}", err=True)
-    if settings.load_model and settings.model_control_mode != "explicit":
-        raise click.UsageError("--load-model can only be given with --model-control-mode=explicit")
     return settings
 
 
