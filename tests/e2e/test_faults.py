@@ -1,5 +1,6 @@
 """What is left when a process dies, a client goes away or a model raises."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import isolated
@@ -138,6 +140,37 @@ def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, t
     wait_until(lambda: all(state(server, name) == "READY" for name in ready), "READY in the index", 60.0)
     wait_until(lambda: server.get("/v2/models/digits_pipeline/ready").status == 200, "the ensemble")
     assert state(server, "broken_dependent") == "UNAVAILABLE"
+
+
+def controller_pid(server: Server) -> int:
+    """Return the process of Eagleray's controller, 0 while there is none."""
+    title = "ray::ServeReplica:eagleray:RepositoryController"
+    for process in server.descendants():
+        with contextlib.suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(title):
+                return process.pid
+    return 0
+
+
+def test_clients_do_not_notice_the_death_of_the_controller(server: Server) -> None:
+    """Requests are answered and the index stays as it is, before, while and after a new controller takes over."""
+    index = server.post("/v2/repository/index").json
+    old = controller_pid(server)
+    taken_over_s = 0.0
+
+    def taken_over() -> bool:
+        nonlocal taken_over_s
+        assert server.post("/v2/repository/index").json == index
+        assert server.get("/v2/models/slow/ready").status == 200
+        if not taken_over_s and controller_pid(server) not in (0, old):
+            taken_over_s = time.monotonic()
+        return bool(taken_over_s) and time.monotonic() - taken_over_s > 10.0
+
+    with Load(server, "slow", client_count=4, pause_s=0.002).running() as load:
+        os.kill(old, signal.SIGKILL)
+        wait_until(taken_over, "a controller that has run for 10 s", 90.0)
+    assert load.errors == []
+    assert {answer.status for answer in load.answers} == {200}
 
 
 def state(server: Server, model: str) -> str:
