@@ -110,6 +110,9 @@ class Settings(BaseModel):
     grpc_max_message_size: int = Field(
         64 << 20, description="Largest gRPC request message, in bytes.", gt=0, le=2**31 - 1
     )
+    grpc_max_decompression_ratio: int = Field(
+        100, description="How many times larger than its compressed form a gRPC message may be, beyond 1 MiB.", gt=0
+    )
     grpc_keepalive_time: int = Field(
         7_200_000, description="Silence after which the server pings a client, in milliseconds.", gt=0
     )

@@ -61,6 +61,7 @@ class GrpcInferCodec:
         self._model = field_head(1, len(name)) + name
         self._version = field_head(2, len(version)) + version
         self._head_bytes = len(self._model) + len(self._version) + 130 + limits.header_cache_key_bytes
+        self._max_key_bytes = limits.header_cache_key_bytes
         self._key_guess = 0
 
     def decode(
@@ -158,7 +159,7 @@ class GrpcInferCodec:
         header = self._known.get(head[start:at])
         if header is not None and (at == len(head) or head[at] == _RAW):
             return header, at
-        at, end = start, len(head)
+        at, end = start, min(len(head), start + self._max_key_bytes)
         while at < end and head[at] != _RAW:
             size = head[at + 1]
             if size > 127:

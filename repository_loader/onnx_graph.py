@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repository_loader.wire_fields import LENGTH, VARINT, Buffer, TruncatedMessage, signed, walk
+from protocol.protobuf_wire import LENGTH_DELIMITED, VARINT, Readable, TruncatedMessage, signed, walk
 
 DATA_TYPES = {
     1: "TYPE_FP32",
@@ -111,7 +111,7 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        self._buffer: Buffer = data
+        self._buffer: Readable = data
         self._external: list[ExternalData] = []
 
     def read(self) -> OnnxGraph:
@@ -141,8 +141,8 @@ class _Reader:
         )
 
     def _messages(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        for number, wire_type, value, field_end in walk(self._buffer, start, end):
-            if wire_type == LENGTH:
+        for number, wire_type, _, value, field_end in walk(self._buffer, start, end):
+            if wire_type == LENGTH_DELIMITED:
                 yield number, value, field_end
 
     def _text(self, start: int, end: int) -> str:
@@ -221,15 +221,15 @@ class _Reader:
     def _tensor_type(self, start: int, end: int) -> tuple[str, tuple[int, ...] | None]:
         data_type = "TYPE_INVALID"
         dims: tuple[int, ...] | None = None
-        for number, wire_type, value, field_end in walk(self._buffer, start, end):
+        for number, wire_type, _, value, field_end in walk(self._buffer, start, end):
             if number == 1 and wire_type == VARINT:
                 data_type = DATA_TYPES.get(value, "TYPE_INVALID")
-            elif number == 2 and wire_type == LENGTH:
+            elif number == 2 and wire_type == LENGTH_DELIMITED:
                 dims = tuple(self._dim(at, to) for inner, at, to in self._messages(value, field_end) if inner == 1)
         return data_type, dims
 
     def _dim(self, start: int, end: int) -> int:
-        for number, wire_type, value, _ in walk(self._buffer, start, end):
+        for number, wire_type, _, value, _ in walk(self._buffer, start, end):
             if number == 1 and wire_type == VARINT:
                 size = signed(value)
                 return size if size >= 0 else -1

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from app.grpc.compression import decompress
+from app.grpc.compression import Inflation
 from app.grpc.head import GrpcHead
 from app.grpc.status import (
     DEADLINE_EXCEEDED,
@@ -31,8 +31,11 @@ logger = logging.getLogger(__name__)
 PREFIX: Final = struct.Struct(">BI")
 # Above this size a message stays where it was put together; below it becomes bytes.
 _LARGE_BYTES: Final = 1 << 16
-# Compressed messages up to this size are decompressed in the loop, larger ones in a thread.
-_INLINE_BYTES: Final = 1 << 14
+# Messages of one call that are taken in one turn of the loop, and how large they may be together.
+_TURN_MESSAGES: Final = 64
+_TURN_BYTES: Final = 1 << 16
+# Of a message that was decompressed, so many bytes are a unit of work.
+_UNIT_BITS: Final = 6
 
 
 class Call(Stream):
@@ -47,6 +50,7 @@ class Call(Stream):
         "_prefix",
         "_received",
         "_timer",
+        "_unread",
         "context",
         "done",
         "head",
@@ -69,6 +73,8 @@ class Call(Stream):
         self._prefix = b""
         self._received = 0
         self._inflating = False
+        self._unread = b""
+        """What has arrived, and is for the next turns of the loop."""
         self._later: list[tuple[int, Buffer] | None] = []
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout_s is not None:
@@ -83,6 +89,9 @@ class Call(Stream):
     def half_closed(self) -> None:
         """No more messages will come."""
         raise NotImplementedError
+
+    def caught_up(self) -> None:
+        """All that has arrived is taken: let the client send more, if it may."""
 
     def cancelled(self) -> None:
         """The call is over before its answer: give up what is under way for it."""
@@ -110,17 +119,40 @@ class Call(Stream):
                 return
         if self.done:
             return
+        if self._unread:
+            self._unread += data
+        else:
+            self._read(memoryview(data))
+
+    def _read(self, view: memoryview) -> None:
+        """Take what has arrived; most of a great number of messages has to wait for the next turn."""
         try:
-            self._assemble(memoryview(data))
-            if end and not self.done:
+            view = self._assemble(view)
+            if self.done:
+                return
+            if view:
+                self._unread = bytes(view)
+                self.context.loop.call_soon(self._read_on)
+                return
+            if self.peer_ended:
                 if self._prefix:
                     raise CallError(INTERNAL, "the request ended in the middle of a message")
                 self._take(None)
+            self.caught_up()
         except CallError as error:
             self.finish(error.code, error.message)
 
-    def _assemble(self, view: memoryview) -> None:
+    def _read_on(self) -> None:
+        unread, self._unread = self._unread, b""
+        if not self.done:
+            self._read(memoryview(unread))
+
+    def _assemble(self, view: memoryview) -> memoryview:
+        """Put messages together; returns what is more than one turn's work."""
+        left, left_bytes = _TURN_MESSAGES, _TURN_BYTES
         while view and not self.done:
+            if left <= 0 or left_bytes <= 0:
+                return view
             if self._body is None:
                 needed = PREFIX.size - len(self._prefix)
                 self._prefix += view[:needed]
@@ -128,21 +160,26 @@ class Call(Stream):
                 if len(self._prefix) < PREFIX.size:
                     break
                 self._begin(len(view))
+            size = len(view)
             view = self._fill(view)
+            if self._body is None:
+                left -= 1
+                left_bytes -= size - len(view)
         if self._prefix and not self.done and self not in self.connection.incomplete:
             length = PREFIX.unpack(self._prefix)[1] if self._body is not None else 0
             timeout_s = self.connection.limits.body_timeout_s + length / self.context.options.min_message_bytes_per_s
             self.connection.incomplete[self] = self.context.loop.time() + timeout_s
+        return view[:0]
 
     def _begin(self, available: int) -> None:
         """Start a message of which `available` bytes are there."""
         flag, length = PREFIX.unpack(self._prefix)
         if flag > 1:
             raise CallError(INTERNAL, "malformed message")
-        if length > self.context.options.max_message_bytes:
+        if length > self.head.max_message_bytes:
             raise CallError(
                 RESOURCE_EXHAUSTED,
-                f"SERVER: Received message larger than max ({length} vs. {self.context.options.max_message_bytes})",
+                f"SERVER: Received message larger than max ({length} vs. {self.head.max_message_bytes})",
             )
         self._filled = 0
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
@@ -195,17 +232,20 @@ class Call(Stream):
             self.half_closed()
         elif not item[0]:
             self.message(item[1])
-        elif len(item[1]) <= _INLINE_BYTES:
-            self.message(decompress(self.head.encoding, item[1], self.context.options.max_message_bytes))
         else:
-            self._inflating = True
-            self.context.start(self._inflate(item[1]))
+            ratio = self.context.options.max_decompression_ratio
+            inflation = Inflation(self.head.encoding, item[1], self.head.max_message_bytes, ratio)
+            message = inflation.begin()
+            if message is None:
+                self._inflating = True
+                self.context.start(self._inflate(inflation))
+            else:
+                self.connection.extra_units += len(message) >> _UNIT_BITS
+                self.message(message)
 
-    async def _inflate(self, data: Buffer) -> None:
+    async def _inflate(self, inflation: Inflation) -> None:
         try:
-            message = await self.context.loop.run_in_executor(
-                None, decompress, self.head.encoding, data, self.context.options.max_message_bytes
-            )
+            message = await self.context.loop.run_in_executor(None, inflation.complete)
             self._inflating = False
             later, self._later = self._later, []
             if not self.done:
@@ -261,6 +301,7 @@ class Call(Stream):
         self.done = True
         self._body = None
         self._granted_bytes = 0
+        self._unread = b""
         self._later.clear()
         if self._timer is not None:
             self._timer.cancel()

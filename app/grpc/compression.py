@@ -3,33 +3,95 @@
 import zlib
 from typing import Final
 
+import numpy as np
+
 from app.grpc.status import INTERNAL, RESOURCE_EXHAUSTED, CallError
 from deployments.lane.frames import Buffer
 
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
 ENCODINGS: Final = frozenset((b"identity", *_WINDOW_BITS))
+# Messages up to this size, compressed and not, are decompressed in the loop.
+_INLINE_BYTES: Final = 1 << 14
+_STEP_BYTES: Final = 1 << 18
+_FREE_BYTES: Final = 1 << 20
 _LEVELS: Final = {"low": 1, "medium": 6, "high": 9}
 
 
-def decompress(encoding: bytes, data: Buffer, max_bytes: int) -> bytes:
-    """Return a request message.
+class Inflation:
+    """One request message being decompressed: a small one at once, any other in a thread.
+
+    Up to 1 MiB may come of any input, however small; beyond that a message must not be more than `max_ratio` times as
+    large as its compressed form.
 
     Raises:
-        CallError: RESOURCE_EXHAUSTED above `max_bytes`, INTERNAL when it is damaged.
+        CallError: `encoding` is none.
     """
-    bits = _WINDOW_BITS.get(encoding)
-    if bits is None:
-        raise CallError(INTERNAL, "a message is compressed, but grpc-encoding does not say how")
-    inflater = zlib.decompressobj(bits)
-    try:
-        message = inflater.decompress(data, max_bytes + 1)
-    except zlib.error:
-        raise CallError(INTERNAL, "a compressed message cannot be decompressed") from None
-    if len(message) > max_bytes:
-        raise CallError(RESOURCE_EXHAUSTED, f"Decompressed message larger than max ({max_bytes})")
-    if not inflater.eof or inflater.unused_data:
-        raise CallError(INTERNAL, "a compressed message cannot be decompressed")
-    return message
+
+    __slots__ = ("_data", "_inflater", "_limit", "_parts", "_text")
+
+    def __init__(self, encoding: bytes, data: Buffer, max_bytes: int, max_ratio: int) -> None:
+        bits = _WINDOW_BITS.get(encoding)
+        if bits is None:
+            raise CallError(INTERNAL, "a message is compressed, but grpc-encoding does not say how")
+        self._inflater = zlib.decompressobj(bits)
+        self._data = data
+        allowed = max(_FREE_BYTES, max_ratio * len(data))
+        self._limit = min(max_bytes, allowed)
+        self._text = (
+            f"Decompressed message larger than max ({max_bytes})"
+            if max_bytes <= allowed
+            else f"Decompressed message more than {max_ratio} times as large as its compressed form"
+        )
+        self._parts: list[bytes] = []
+
+    def begin(self) -> bytes | None:
+        """Return a small message; None when the rest is for `complete` to do.
+
+        Raises:
+            CallError: the message is damaged or too large.
+        """
+        if len(self._data) > _INLINE_BYTES:
+            return None
+        self._step(_INLINE_BYTES)
+        if not self._inflater.eof and self._inflater.unconsumed_tail:
+            return None
+        self._check_end()
+        return self._parts[0]
+
+    def complete(self) -> Buffer:
+        """Return the message; runs in a thread, and leaves the interpreter to others time and again.
+
+        Raises:
+            CallError: as `begin`.
+        """
+        while not self._inflater.eof and self._data:
+            self._step(_STEP_BYTES)
+        self._check_end()
+        message = np.empty(sum(map(len, self._parts)), np.uint8).data
+        at = 0
+        for part in self._parts:
+            message[at : at + len(part)] = part
+            at += len(part)
+        return message
+
+    def _step(self, size: int) -> None:
+        try:
+            part = self._inflater.decompress(self._data, size)
+        except zlib.error:
+            raise _damaged() from None
+        self._data = self._inflater.unconsumed_tail
+        self._parts.append(part)
+        self._limit -= len(part)
+        if self._limit < 0:
+            raise CallError(RESOURCE_EXHAUSTED, self._text)
+
+    def _check_end(self) -> None:
+        if not self._inflater.eof or self._inflater.unused_data:
+            raise _damaged()
+
+
+def _damaged() -> CallError:
+    return CallError(INTERNAL, "a compressed message cannot be decompressed")
 
 
 def response_encoding(level: str, accepted: bytes) -> bytes:

@@ -46,6 +46,7 @@ class GrpcHead:
         "encoding",
         "forwarded",
         "malformed",
+        "max_message_bytes",
         "metadata",
         "method",
         "refusal",
@@ -62,6 +63,7 @@ class GrpcHead:
         self.metadata: dict[bytes, bytes] = {}
         self.content_length = -1
         self.encoding = b"identity"
+        self.max_message_bytes = 0
         self.forwarded = b""
         """Fields of a ModelInferRequest: the parameters that a request gets from these headers."""
         self.response_encoding = b""
@@ -118,6 +120,9 @@ class GrpcHead:
         self.method = methods.get(pseudo[b":path"])
         if self.method is None:
             return self._refuse(UNIMPLEMENTED, "")
+        self.max_message_bytes = options.max_message_bytes
+        if not self.method.inference:
+            self.max_message_bytes = min(options.max_management_message_bytes, options.max_message_bytes)
         try:
             options.restricted.check(self.method.category, headers)
         except ServingError as error:

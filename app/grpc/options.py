@@ -17,6 +17,10 @@ class GrpcOptions:
     http2: Http2Limits = field(default_factory=Http2Limits)
     max_message_bytes: int = 64 << 20
     """Largest request message, before and after decompression; up to `MAX_MESSAGE_BYTES`, which is Triton's."""
+    max_management_message_bytes: int = 1 << 20
+    """The same of methods other than inference, which are parsed in the loop."""
+    max_decompression_ratio: int = 100
+    """How many times larger than its compressed form a message may be, beyond 1 MiB."""
     min_message_bytes_per_s: int = 1 << 20
     """A message gets its length by this rate on top of `http2.body_timeout_s` to arrive."""
     max_stream_inflight_count: int = 1024

@@ -24,6 +24,7 @@ def port_options(settings: Settings) -> GrpcOptions:
     return GrpcOptions(
         http2=http2,
         max_message_bytes=settings.grpc_max_message_size,
+        max_decompression_ratio=settings.grpc_max_decompression_ratio,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
         forwarding=HeaderForwarding(settings.grpc_header_forward_pattern),
         restricted=RestrictedApis.of_grpc(settings.grpc_restricted_protocol),

@@ -45,7 +45,10 @@ def reflection_call() -> type[Call] | None:
                 self.finish(INVALID_ARGUMENT, "failed to parse the request of ServerReflectionInfo")
                 return
             self.send_message((answer,), len(answer))
-            if self.credit_bytes <= self.connection.initial_credit_bytes // 2 and not self.peer_ended:
+
+        def caught_up(self) -> None:
+            """Let the client ask more."""
+            if self.credit_bytes <= self.connection.initial_credit_bytes // 2 and not (self.peer_ended or self.done):
                 self.grant(self.connection.initial_credit_bytes - self.credit_bytes)
 
         def half_closed(self) -> None:

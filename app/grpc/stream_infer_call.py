@@ -33,11 +33,6 @@ class StreamInferCall(Call):
         self._inflight_bytes = 0
         self._real_errors = head.metadata.get(b"triton_grpc_error") == b"true"
 
-    def receive(self, data: Buffer, end: bool) -> None:
-        """Take DATA, and let the client send more."""
-        super().receive(data, end)
-        self._replenish()
-
     def message(self, message: Buffer) -> None:
         """Send a request to its model."""
         request = StreamRequest(self, message)
@@ -77,7 +72,7 @@ class StreamInferCall(Call):
             self._requests.discard(request)
             self._inflight_bytes -= request.size
             self._advance()
-            self._replenish()
+            self.caught_up()
             if self._half_closed and not self._requests and not self.done:
                 self.finish(OK, "")
 
@@ -110,13 +105,14 @@ class StreamInferCall(Call):
             self.connection.sender.forget(self)
             self.finish(RESOURCE_EXHAUSTED, "the client does not read its responses")
 
-    def _replenish(self) -> None:
+    def caught_up(self) -> None:
         """Let the client send more, unless much of what it has sent is under way."""
         options = self.context.options
         if (
             self.credit_bytes <= self.connection.initial_credit_bytes // 2
             and not self.peer_ended
             and not self.done
+            and not self._unread
             and len(self._requests) < options.max_stream_inflight_count
             and self._inflight_bytes < options.max_stream_inflight_bytes
         ):

@@ -31,7 +31,7 @@ class UnaryCall(Call):
             and size <= self.credit_bytes
             and not data[0]
             and int.from_bytes(data[1:5], "big") == size - 5
-            and size - 5 <= self.context.options.max_message_bytes
+            and size - 5 <= self.head.max_message_bytes
             and self.head.content_length in (-1, size)
             and not self.done
         ):

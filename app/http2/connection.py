@@ -4,6 +4,7 @@ A request whose header block was seen before and whose DATA comes in one frame c
 """
 
 import asyncio
+from collections import deque
 from typing import Final, cast
 
 from app.http2 import frames
@@ -20,9 +21,25 @@ from deployments.lane.frames import Buffer
 _REPLENISH_BYTES: Final = 16 << 20
 # Reads up to this size are copied out of the read buffer, so that what they hold can be cut out and kept.
 _COPIED_BYTES: Final = 1 << 14
+# DATA that ends no request is counted below this size.
+_SMALL_DATA_BYTES: Final = 16
 # DATA of this size goes to its stream as a view.
 _VIEW_BYTES: Final = 1 << 14
 _WRITE_BUFFER_BYTES: Final = 1 << 19
+# What a connection may do before others get their turn: a frame is one unit, and so is every 64 bytes that end a
+# request, whose fields may have to be walked over. All streams that may be open can begin in one turn.
+_TURN_UNITS: Final = 1024
+_UNIT_BITS: Final = 6
+_MAX_REQUEST_UNITS: Final = 64
+# Each request pays for some small frames of DATA and WINDOW_UPDATEs, and so do the bytes that travel.
+_FREE_FRAMES_PER_REQUEST: Final = 4
+_BYTES_PER_DATA_BITS: Final = 4
+_BYTES_PER_UPDATE_BITS: Final = 5
+# Settings, and open streams whose windows a new initial window moves, that cost a token of a frame.
+_SETTINGS_PER_TOKEN: Final = 8
+_STREAMS_PER_TOKEN: Final = 32
+# Gaps in the ids of streams that are kept to tell an id that was never used from one that is closed.
+_SKIPPED_KEPT: Final = 16
 
 
 class Http2Connection(OpenConnection):
@@ -41,6 +58,12 @@ class Http2Connection(OpenConnection):
         self._data_stream_id = 0
         self._data_flags = 0
         self._unreturned_bytes = 0
+        self._returned_bytes = 0
+        self._small_data_count = 0
+        self._update_count = 0
+        self._skipped: deque[range] = deque(maxlen=_SKIPPED_KEPT)
+        self._skipped_count = 0
+        self._resting = False
 
     # -- the transport's side --------------------------------------------------------------------------------------
 
@@ -85,7 +108,7 @@ class Http2Connection(OpenConnection):
     def resume_writing(self) -> None:
         """Go on."""
         self.sender.resume()
-        if self._transport is not None and not self.closing:
+        if self._transport is not None and not self.closing and not self._resting:
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -138,6 +161,8 @@ class Http2Connection(OpenConnection):
         if not self._greeted:
             return
         unpack, streams, heads = FRAME.unpack_from, self.streams, self._heads
+        self.extra_units = 0
+        left = _TURN_UNITS
         max_frame_bytes = self.limits.max_frame_bytes
         offset, end, received = 0, len(data), 0
         while end - offset >= FRAME_SIZE:
@@ -160,7 +185,13 @@ class Http2Connection(OpenConnection):
                     self._odd_data(stream, stream_id, flags, length)
                 else:
                     piece = bytes(data[start:stop]) if length < _VIEW_BYTES else memoryview(data)[start:stop]
-                    stream.receive(piece, flags & END_STREAM != 0)
+                    if flags & END_STREAM:
+                        left -= min(length >> _UNIT_BITS, _MAX_REQUEST_UNITS)
+                        stream.receive(piece, True)
+                    else:
+                        if length < _SMALL_DATA_BYTES:
+                            self._count_small_data(received)
+                        stream.receive(piece, False)
             elif stop > end:
                 self._check_size(kind, length)
                 break
@@ -172,7 +203,24 @@ class Http2Connection(OpenConnection):
             if self.closing:
                 return
             offset = stop
+            left -= 1
+            if left < self.extra_units:
+                self._rest_from(data, offset)
+                break
         self._note_progress(data, offset, received)
+
+    def _rest_from(self, data: Buffer, offset: int) -> None:
+        """Leave what follows for the next turn of the loop, and read nothing until then."""
+        if offset < len(data) and not self._resting and self._transport is not None:
+            self._resting = True
+            self._transport.pause_reading()
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._received(b"")
+        if not (self._resting or self.closing or self.sender.paused) and self._transport is not None:
+            self._transport.resume_reading()
 
     def _note_progress(self, data: Buffer, offset: int, received: int) -> None:
         """Keep what is left, and set the deadline for the rest of it."""
@@ -185,6 +233,7 @@ class Http2Connection(OpenConnection):
         self._unreturned_bytes += received
         if self._unreturned_bytes >= _REPLENISH_BYTES:
             self.sender.write(frames.window_update(0, self._unreturned_bytes))
+            self._returned_bytes += self._unreturned_bytes
             self._unreturned_bytes = 0
 
     def _check(self, kind: int, stream_id: int, length: int) -> None:
@@ -227,7 +276,11 @@ class Http2Connection(OpenConnection):
         if stream is None:
             if not stream_id & 1 or stream_id > self._last_id:
                 raise Http2Error(frames.PROTOCOL_ERROR, "DATA on an idle stream")
-            # The stream was closed from here; what the client had sent before it knew is dropped.
+            if stream_id not in self.cut_short:
+                self._count_reset()
+                self.sender.write(frames.rst_stream(stream_id, frames.STREAM_CLOSED))
+            elif length < _SMALL_DATA_BYTES:
+                self._count_small_data(length)
             return
         if stream.peer_ended:
             self.reset(stream, frames.STREAM_CLOSED)
@@ -311,31 +364,50 @@ class Http2Connection(OpenConnection):
             if len(block) > self.limits.max_header_block_bytes:
                 raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
             head = self._blocks.decode(block)
+        if stream_id > self._last_id + 2:
+            skipped = range(self._last_id + 2, stream_id, 2)
+            self._skipped.append(skipped)
+            self._skipped_count += len(skipped)
         self._last_id = stream_id
         if self._going:
+            self.cut_short.append(stream_id)
+            self._count_control()
             return
         self._accepted_id = stream_id
         streams = self.streams
         if len(streams) >= self.limits.max_concurrent_streams:
             self._count_control()
+            self.cut_short.append(stream_id)
             self.sender.write(frames.rst_stream(stream_id, frames.REFUSED_STREAM))
             return
         stream = head.open(self, stream_id)
         if stream is None:
             self._count_reset()
+            self.cut_short.append(stream_id)
             self.sender.write(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
             return
         streams[stream_id] = stream
         if flags & END_STREAM:
             stream.receive(b"", True)
 
+    def _check_closed(self, stream_id: int) -> None:
+        """Refuse HEADERS on a stream that the client had ended, or that it never opened (RFC 9113 §5.1, §5.1.1)."""
+        if stream_id in self.cut_short:
+            return
+        if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped):
+            raise Http2Error(frames.PROTOCOL_ERROR, "HEADERS on a stream that cannot be opened")
+        raise Http2Error(frames.STREAM_CLOSED, "HEADERS on a closed stream")
+
     def _take_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
         stream = self.streams.get(stream_id)
-        if stream is None:
-            raise Http2Error(frames.PROTOCOL_ERROR, "HEADERS on a stream that is not open")
         if len(block) > self.limits.max_header_block_bytes:
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
+        if stream is None:
+            self._check_closed(stream_id)
+            self._count_control()
         self._blocks.skip(block)
+        if stream is None:
+            return  # sent before the client knew that the stream was over (RFC 9113 §5.1)
         if stream.peer_ended:
             self.reset(stream, frames.STREAM_CLOSED)
         elif not flags & END_STREAM:
@@ -345,9 +417,25 @@ class Http2Connection(OpenConnection):
 
     # -- control ---------------------------------------------------------------------------------------------------
 
-    def _count_control(self) -> None:
-        if not self._controls.take(self.loop.time()):
+    def _count_control(self, tokens: int = 1) -> None:
+        if not self._controls.take(self.loop.time(), tokens):
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many control frames")
+
+    def _count_small_data(self, received: int) -> None:
+        """Take a small frame of DATA; `received` counts what this read has brought apart from what was counted."""
+        self._small_data_count += 1
+        paid = (self._returned_bytes + self._unreturned_bytes + received >> _BYTES_PER_DATA_BITS) + self._free_frames()
+        if self._small_data_count > paid:
+            self._count_control()
+
+    def _count_update(self) -> None:
+        self._update_count += 1
+        if self._update_count > (self.sender.sent_bytes >> _BYTES_PER_UPDATE_BITS) + self._free_frames():
+            self._count_control()
+
+    def _free_frames(self) -> int:
+        """Return how many frames of a kind the requests so far, whose ids are odd numbers, have paid for."""
+        return ((self._last_id + 1 >> 1) - self._skipped_count) * _FREE_FRAMES_PER_REQUEST
 
     def _count_reset(self) -> None:
         if not self._resets.take(self.loop.time()):
@@ -356,6 +444,7 @@ class Http2Connection(OpenConnection):
     def _take_window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+        self._count_update()
         size = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
         if not stream_id:
             if not size:
@@ -380,10 +469,12 @@ class Http2Connection(OpenConnection):
                 raise Http2Error(frames.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
             self._count_control()
             return
-        self._count_control()
+        values = frames.parse_settings(payload)
+        moved = len(self.streams) if any(name == frames.SETTINGS_INITIAL_WINDOW_SIZE for name, _ in values) else 0
+        self._count_control(1 + len(values) // _SETTINGS_PER_TOKEN + moved // _STREAMS_PER_TOKEN)
         # First: a client counts DATA that comes before the acknowledgement against its old windows.
         self.sender.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        self.table_update = apply_settings(payload, self.sender, tuple(self.streams.values())) or self.table_update
+        self.table_update = apply_settings(values, self.sender, tuple(self.streams.values())) or self.table_update
 
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:

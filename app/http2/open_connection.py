@@ -1,6 +1,7 @@
 """One connection's life: the streams that are open on it, the deadlines of whatever is due, and its end."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, cast
 
@@ -16,6 +17,8 @@ from app.http2.token_bucket import TokenBucket
 from deployments.lane.frames import Buffer
 
 _CLOSE_TIMEOUT_S: Final = 5.0
+# As many as may be open at a time.
+_CUT_SHORT_KEPT: Final = 256
 
 
 class Head(Protocol):
@@ -58,10 +61,15 @@ class OpenConnection(asyncio.BufferedProtocol):
         """What the next header block must begin with (RFC 7541 §4.2)."""
         self.sender: Sender = cast(Sender, None)
         self.closing = False
+        self.extra_units = 0
+        """What streams have added to the work of this turn beyond what the size of their frames shows."""
         self._transport: asyncio.Transport | None = None
         self._pings = Pings(limits, now_s)
         self._resets = TokenBucket(limits.max_resets_burst, limits.max_resets_per_s, now_s)
-        self._last_id = self._accepted_id = 0
+        self.cut_short: deque[int] = deque(maxlen=_CUT_SHORT_KEPT)
+        """Streams that ended from here before the peer had ended them; what it sent before it knew is dropped."""
+        self._last_id = -1
+        self._accepted_id = 0
         self._going = False
         self._opened_s = now_s
         self._deadline_s = now_s + limits.preface_timeout_s
@@ -86,6 +94,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         if self.streams.get(stream.stream_id) is not stream:
             return
         if not stream.peer_ended:
+            self.cut_short.append(stream.stream_id)
             self.sender.write(frames.rst_stream(stream.stream_id, frames.NO_ERROR))
         self._drop(stream)
 
@@ -93,6 +102,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         """End a stream because of what the peer did (RFC 9113 §5.4.2)."""
         if self.streams.get(stream.stream_id) is not stream:
             return
+        self.cut_short.append(stream.stream_id)
         self.sender.write(frames.rst_stream(stream.stream_id, code))
         self._drop(stream)
         stream.aborted()

@@ -46,16 +46,17 @@ class Sender:
 
     __slots__ = (
         "_finished",
+        "_granted_bytes",
         "_loop",
         "_out",
         "_out_bytes",
-        "_paused",
         "_ready",
         "_transport",
         "corked",
         "data_sent",
         "initial_window",
         "max_frame_bytes",
+        "paused",
         "progress_s",
         "queued_bytes",
         "window",
@@ -72,7 +73,9 @@ class Sender:
         self._finished = finished
         self._out: list[Buffer] = []
         self._out_bytes = 0
-        self._paused = False
+        self.paused = False
+        """Whether the socket's buffer is full."""
+        self._granted_bytes = DEFAULT_WINDOW_BYTES
         self._ready: deque[SendState] = deque()
         self.window = DEFAULT_WINDOW_BYTES
         self.initial_window = DEFAULT_WINDOW_BYTES
@@ -118,7 +121,7 @@ class Sender:
             or size > self.max_frame_bytes
             or size > self.initial_window + state.window_change
             or state.queue
-            or self._paused
+            or self.paused
         ):
             return False
         self.window -= size
@@ -174,7 +177,7 @@ class Sender:
     def _pump(self) -> None:
         """Send DATA of the streams that may send, a frame of each in turn."""
         ready = self._ready
-        while ready and self.window > 0 and not self._paused:
+        while ready and self.window > 0 and not self.paused:
             if self._out_bytes >= _TURN_BYTES:
                 self.flush()
                 self._loop.call_soon(self._pump)
@@ -242,6 +245,7 @@ class Sender:
     def grow(self, size: int) -> bool:
         """Take a WINDOW_UPDATE of the connection; False when the window overflows."""
         self.window += size
+        self._granted_bytes += size
         if self._ready:
             self._pump()
         return self.window <= MAX_WINDOW_BYTES
@@ -253,35 +257,39 @@ class Sender:
             self._offer(state)
         return self.initial_window + state.window_change <= MAX_WINDOW_BYTES
 
-    def set_initial_window(self, size: int, states: Sequence[SendState]) -> bool:
-        """Take SETTINGS_INITIAL_WINDOW_SIZE, which moves the window of every stream; False when one overflows."""
+    def set_initial_window(self, size: int, states: Sequence[SendState]) -> None:
+        """Take SETTINGS_INITIAL_WINDOW_SIZE, which moves the window of every stream."""
         self.initial_window = size
         for state in states:
             if state.queued_bytes:
                 self._offer(state)
-        return all(size + state.window_change <= MAX_WINDOW_BYTES for state in states)
 
     def pause(self) -> None:
         """The socket's buffer is full."""
-        self._paused = True
+        self.paused = True
         self.progress_s = self._loop.time()
 
     def resume(self) -> None:
         """The socket's buffer has room."""
-        self._paused = False
+        self.paused = False
         self.progress_s = self._loop.time()
         if self._ready:
             self._pump()
 
     @property
+    def sent_bytes(self) -> int:
+        """How much DATA has left on this connection."""
+        return self._granted_bytes - self.window
+
+    @property
     def stalled(self) -> bool:
         """Whether something waits for the peer."""
-        return self._paused or self.queued_bytes > 0
+        return self.paused or self.queued_bytes > 0
 
     @property
     def blocked(self) -> bool:
         """Whether everything waits: for the socket, or for the connection's window."""
-        return self._paused or self.window <= 0
+        return self.paused or self.window <= 0
 
 
 def headers_frame(stream_id: int, block: bytes, flags: int) -> bytes:

@@ -12,11 +12,11 @@ class TokenBucket:
         self._tokens = float(burst)
         self._filled_at_s = now_s
 
-    def take(self, now_s: float) -> bool:
-        """Take a token; False when there is none."""
+    def take(self, now_s: float, count: int = 1) -> bool:
+        """Take tokens; False when there are not as many."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._filled_at_s) * self._per_s)
         self._filled_at_s = now_s
-        if self._tokens < 1.0:
+        if self._tokens < count:
             return False
-        self._tokens -= 1.0
+        self._tokens -= count
         return True

@@ -120,6 +120,8 @@ _PACKED = (
     ("gzip-twice", _GZIP, _ZIPPED * 2, "status 13"),
     ("gzip-plain", _GZIP, GOOD, "status 13"),
     ("gzip-bomb", _GZIP, gzip.compress(bytes(64 << 20)), "status 8"),
+    ("gzip-of-many-fields", _GZIP, gzip.compress(b"\x0a\x06simple" + b"\x22\x00" * (32 << 20)), "status 8"),
+    ("gzip-of-a-mebibyte-of-fields", _GZIP, gzip.compress(b"\x0a\x06simple" + b"\x22\x00" * 500_000), "status 3"),
     ("deflate-bomb", _DEFLATE, zlib.compress(bytes(64 << 20)), "status 8"),
 )
 _FRAMES = (
@@ -153,6 +155,15 @@ _FRAMES = (
     ("frame-of-16-mb", b"\xff\xff\xff\0\0\0\0\0\1", _SIZE),
     ("settings-flood", _frame(_SETTINGS) * _FLOOD, _CALM),
     ("settings-ack-flood", _frame(_SETTINGS, flags=1) * _FLOOD, _CALM),
+    ("settings-of-many-windows", _OPEN + _frame(_SETTINGS, b"\0\4\0\0\xff\xff" * 2700) * 80, _CALM),
+    ("window-flood", _OPEN + _frame(_WINDOW, b"\0\0\0\1") * 80_000, _CALM),
+    ("stream-window-flood", _OPEN + _frame(_WINDOW, b"\0\0\0\1", stream_id=1) * 80_000, _CALM),
+    (
+        "single-bytes",
+        _OPEN + data(1, prefixed(b"", length=60_000), end=False) + data(1, b"x", end=False) * 50_000,
+        _CALM,
+    ),
+    ("data-after-reset", _OPEN + _frame(_RST, bytes(4), stream_id=1) + data(1, b"x", end=False) * _FLOOD, _CALM),
     ("ping-flood", _frame(_PING, bytes(8)) * _FLOOD, _CALM),
     ("priority-flood", _OPEN + _frame(frames.PRIORITY, bytes(5), stream_id=1) * _FLOOD, _CALM),
     ("unknown-frame-flood", _frame(0x77, b"x") * _FLOOD, _CALM),
@@ -177,6 +188,12 @@ CASES = (
     ),
     WireCase("F-GRPC-timeout-0", _call(block(("grpc-timeout", "0n"))), "status 4"),
     WireCase("F-GRPC-end-without-data", headers(1, end=True), "status 13", "the request has no message"),
+    WireCase(
+        "F-GRPC-trailers-after-refusal",
+        headers(1, block(te="x")) + headers(1, end=True) + _call(stream_id=3),
+        "status 0",
+        stream_id=3,
+    ),
     WireCase("F-GRPC-http-1.1", b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n", _PROTOCOL, greet=False),
     WireCase("F-GRPC-tls-hello", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", _PROTOCOL, greet=False),
     WireCase("F-GRPC-no-settings", GREETING[:24] + _frame(_PING, bytes(8)), _PROTOCOL, greet=False),

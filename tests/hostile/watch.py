@@ -1,7 +1,10 @@
 """What must hold after every hostile request: the processes live, and good requests over both protocols are answered."""
 
 import re
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import grpc
 import psutil
@@ -65,6 +68,16 @@ class Watch:
         """Return the processes that are no longer there."""
         return [p.pid for p in self.processes if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE]
 
+    @contextmanager
+    def good_client(self) -> Iterator["GoodClient"]:
+        """Have a good client ask all the while; what it measured is complete at the end."""
+        client = GoodClient(self._infer, self.processes)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+
     def assert_well(self) -> None:
         """Fail unless all processes live and good requests are answered."""
         assert not self.dead(), f"processes that died: {self.dead()}"
@@ -73,6 +86,33 @@ class Watch:
         assert answer.json["outputs"][1]["data"] == [0] * 16
         response = self._infer(_MESSAGE, timeout=10.0)
         assert response.raw_output_contents[1] == bytes(64)
+
+
+class GoodClient(threading.Thread):
+    """Asks over gRPC about every 5 ms, and measures how long the serving processes kept it waiting.
+
+    Other programs of the machine do not count: a wait is at most the CPU time that the processes took meanwhile.
+    """
+
+    def __init__(self, infer: Callable[..., pb.ModelInferResponse], processes: Iterable[psutil.Process]) -> None:
+        super().__init__(daemon=True)
+        self._infer = infer
+        self._processes = tuple(processes)
+        self._stopped = threading.Event()
+        self.waits_s: list[float] = []
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.005):
+            begun_s, cpu_s = time.perf_counter(), self._cpu_s()
+            self._infer(_MESSAGE, timeout=10.0)
+            self.waits_s.append(min(time.perf_counter() - begun_s, self._cpu_s() - cpu_s))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(20.0)
+
+    def _cpu_s(self) -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes if process.is_running())
 
 
 def grpc_address(log: str) -> str:

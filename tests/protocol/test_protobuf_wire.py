@@ -36,7 +36,7 @@ def test_varints_have_an_end(encoded: bytes) -> None:
 def test_fields_of_every_wire_type() -> None:
     message = b"\x08\x96\x01" + b"\x12\x02ab" + b"\x19" + bytes(8) + b"\x25" + bytes(4)
     assert list(fields(message)) == [
-        (1, VARINT, 0, 1, 3),
+        (1, VARINT, 0, 150, 3),
         (2, LENGTH_DELIMITED, 3, 5, 7),
         (3, FIXED64, 7, 8, 16),
         (4, FIXED32, 16, 17, 21),

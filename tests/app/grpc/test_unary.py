@@ -271,7 +271,7 @@ def test_compressed_requests(stub: Any, algorithm: grpc.Compression, elements: i
 @pytest.mark.parametrize("elements", [100_000, 5_000_000])
 def test_a_compressed_message_may_not_become_larger_than_the_largest(over: int, elements: int) -> None:
     asked = request(values=[0.0] * elements)
-    options = GrpcOptions(max_message_bytes=asked.ByteSize() - over)
+    options = GrpcOptions(max_message_bytes=asked.ByteSize() - over, max_decompression_ratio=2000)
     unlimited = [("grpc.max_receive_message_length", -1)]
     with serving(options) as server, grpc.insecure_channel(server.url, unlimited) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -281,6 +281,23 @@ def test_a_compressed_message_may_not_become_larger_than_the_largest(over: int, 
         else:
             answer = stub.ModelInfer(asked, compression=grpc.Compression.Gzip)
             assert len(answer.raw_output_contents[0]) == 4 * elements
+
+
+@pytest.mark.parametrize(("size", "refused"), [((1 << 20) - 100, False), (1 << 20, True)])
+def test_a_small_message_may_become_a_mebibyte_and_no_more(stub: Any, size: int, refused: bool) -> None:
+    asked = request(values=[0.0] * (size // 4))
+    if refused:
+        code, text = failure(stub.ModelInfer, asked, compression=grpc.Compression.Gzip)
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert text == "Decompressed message more than 100 times as large as its compressed form"
+    else:
+        assert stub.ModelInfer(asked, compression=grpc.Compression.Gzip).raw_output_contents == asked.raw_input_contents
+
+
+def test_messages_other_than_of_inference_are_small(stub: Any) -> None:
+    code, _ = failure(stub.ModelReady, pb.ModelReadyRequest(name="n" * (1 << 20)))
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert stub.ModelReady(pb.ModelReadyRequest(name="identity")).ready
 
 
 @pytest.mark.parametrize("level", ["low", "medium", "high"])

@@ -4,7 +4,7 @@ import pytest
 
 from app.http2 import frames
 from app.http2.limits import Http2Limits
-from tests.app.http2.wire import Wire, bodies, data, goaway_code, reset_codes
+from tests.app.http2.wire import Wire, bodies, data, deliver, goaway_code, reset_codes
 
 PING = frames.frame(frames.PING, 0, 0, b"12345678")
 CALM = frames.ENHANCE_YOUR_CALM
@@ -59,6 +59,57 @@ def test_floods(flood: bytes, count: int, code: int | None) -> None:
     wire = Wire(Http2Limits(max_control_frames_burst=10, max_control_frames_per_s=1))  # one is spent on the greeting
     assert goaway_code(wire.send(wire.headers(1) + flood * count)) == code
     assert wire.transport.closed == (code is not None)
+
+
+@pytest.mark.parametrize(("count", "code"), [(9, None), (10, CALM)])
+@pytest.mark.parametrize("stream_id", [0, 1])
+def test_window_updates_that_no_data_of_ours_has_paid_for(stream_id: int, count: int, code: int | None) -> None:
+    wire = Wire(Http2Limits(max_control_frames_burst=10, max_control_frames_per_s=1))
+    wire.application.hold = True
+    # A request pays for four of them.
+    assert goaway_code(wire.send(wire.headers(1) + frames.window_update(stream_id, 1) * (count + 4))) == code
+
+
+def test_window_updates_for_data_of_ours_are_free() -> None:
+    wire = Wire(Http2Limits(max_control_frames_burst=10, max_control_frames_per_s=1))
+    wire.send(wire.headers(1) + data(1, bytes(60_000), end=True))
+    assert goaway_code(wire.send(frames.window_update(0, 32) * 1800)) is None
+
+
+@pytest.mark.parametrize(("count", "code"), [(9, None), (10, CALM)])
+def test_single_bytes_of_data(count: int, code: int | None) -> None:
+    wire = Wire(Http2Limits(max_control_frames_burst=10, max_control_frames_per_s=1))
+    assert goaway_code(wire.send(wire.headers(1) + data(1, b"x") * (count + 4))) == code
+
+
+def test_small_messages_are_free() -> None:
+    wire = Wire(Http2Limits(max_control_frames_burst=10, max_control_frames_per_s=1))
+    assert goaway_code(wire.send(wire.headers(1) + data(1, b"x" * 16) * 10_000)) is None
+
+
+@pytest.mark.parametrize(("values", "code"), [(72, None), (80, CALM)])
+def test_settings_cost_what_they_hold(values: int, code: int | None) -> None:
+    wire = Wire(Http2Limits(max_control_frames_burst=11, max_control_frames_per_s=1))  # one is spent on the greeting
+    sent = frames.frame(frames.SETTINGS, 0, 0, b"\0\6\0\0\0\1" * values)
+    assert goaway_code(wire.send(sent)) == code
+
+
+def test_settings_that_move_many_windows_cost_more() -> None:
+    for count, code in ((9, None), (10, CALM)):
+        wire = Wire(Http2Limits(max_control_frames_burst=20, max_control_frames_per_s=1))
+        wire.application.hold = True
+        wire.send(*(wire.request(2 * i + 1) for i in range(32)))
+        assert goaway_code(wire.send(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 70_000}) * count)) == code
+
+
+def test_a_turn_ends_after_so_much_work_and_the_rest_is_done_in_the_next() -> None:
+    wire = Wire(Http2Limits(max_concurrent_streams=4000))
+    deliver(wire.connection, b"".join(wire.request(2 * i + 1) for i in range(1000)))
+    assert not wire.transport.reading
+    assert 100 < len(wire.application.streams) < 600
+    wire.loop.turn()
+    assert wire.transport.reading
+    assert len(wire.application.streams) == 1000
 
 
 @pytest.mark.parametrize(("count", "code"), [(3, None), (4, CALM)])

@@ -123,8 +123,8 @@ def test_tells_the_stream_that_the_client_has_given_it_up() -> None:
     wire.send(wire.request(1), frames.rst_stream(1, frames.CANCEL))
     assert wire.application.streams[0].gone
     assert not wire.connection.streams
-    # What the client had still on its way is dropped without a word.
-    assert wire.send(data(1, b"late"), frames.window_update(1, 5), frames.rst_stream(1, 0)) == []
+    assert wire.send(frames.window_update(1, 5), frames.rst_stream(1, 0)) == []
+    assert reset_codes(wire.send(data(1, b"late"))) == {1: frames.STREAM_CLOSED}
 
 
 def test_tells_every_stream_that_the_connection_is_gone() -> None:
