@@ -8,12 +8,12 @@ from typing import Final
 
 from app.edge.server_tls import ServerTls
 from app.grpc.context import CallContext
-from app.grpc.head import GrpcHead
+from app.grpc.head import GrpcHead, ignored
 from app.grpc.method import Handler
 from app.grpc.methods import Methods
 from app.grpc.options import GrpcOptions
 from app.http2.connection import Http2Connection
-from app.http2.header_blocks import HeaderList
+from app.http2.hpack_decoder import HeaderList
 from app.http2.open_connection import OpenConnection
 from app.service.service import Service
 
@@ -71,6 +71,10 @@ class GrpcFront:
         head = GrpcHead(self._context, self.methods.by_path, headers, too_large)
         head.call = self.methods.call(head)
         return head
+
+    def ignores(self, name: bytes) -> bool:
+        """Whether metadata of this name are of no consequence to any method."""
+        return ignored(name, self._context.options)
 
     def routes_changed(self) -> None:
         """Ask the service anew where requests go."""

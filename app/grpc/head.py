@@ -8,6 +8,7 @@ from app.grpc.compression import ENCODINGS, response_encoding
 from app.grpc.context import CallContext
 from app.grpc.deadline import parse_timeout
 from app.grpc.method import Method
+from app.grpc.options import GrpcOptions
 from app.grpc.status import (
     ACCEPT_ENCODING,
     INTERNAL,
@@ -17,7 +18,7 @@ from app.grpc.status import (
     http_refusal,
     trailers,
 )
-from app.http2.header_blocks import HeaderList
+from app.http2.hpack_decoder import HeaderList
 from app.http2.open_connection import OpenConnection
 from app.http2.stream import Stream
 from protocol.errors import ServingError
@@ -31,6 +32,20 @@ _CONNECTION_HEADERS: Final = frozenset(
 _BAD_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]")
 _OWN: Final = frozenset((b"content-type", b"te"))
+
+
+_CONSEQUENTIAL: Final = _CONNECTION_HEADERS | _OWN | {b"content-length"}
+
+
+def ignored(name: bytes, options: GrpcOptions) -> bool:
+    """Whether a header of this name is well-formed and changes nothing about a head."""
+    return not (
+        not name
+        or _BAD_NAME.search(name)
+        or name in _CONSEQUENTIAL
+        or name.startswith((b"grpc-", b"triton"))
+        or options.forwarding.is_read(name)
+    )
 
 
 class GrpcHead:

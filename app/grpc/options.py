@@ -17,7 +17,7 @@ class GrpcOptions:
     http2: Http2Limits = field(default_factory=Http2Limits)
     max_message_bytes: int = 64 << 20
     """Largest request message, before and after decompression; up to `MAX_MESSAGE_BYTES`, which is Triton's."""
-    max_management_message_bytes: int = 1 << 20
+    max_management_message_bytes: int = 1 << 18
     """The same of methods other than inference, which are parsed in the loop."""
     max_decompression_ratio: int = 100
     """How many times larger than its compressed form a message may be, beyond 1 MiB."""

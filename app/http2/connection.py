@@ -31,6 +31,8 @@ _WRITE_BUFFER_BYTES: Final = 1 << 19
 _TURN_UNITS: Final = 1024
 _UNIT_BITS: Final = 6
 _MAX_REQUEST_UNITS: Final = 64
+# Of a header block that was not seen before.
+_DECODED_UNITS: Final = 8
 # Each request pays for some small frames of DATA and WINDOW_UPDATEs, and so do the bytes that travel.
 _FREE_FRAMES_PER_REQUEST: Final = 4
 _BYTES_PER_DATA_BITS: Final = 4
@@ -48,7 +50,7 @@ class Http2Connection(OpenConnection):
     def __init__(self, application: Application) -> None:
         super().__init__(application)
         limits = self.limits
-        self._blocks: HeaderBlocks[Head] = HeaderBlocks(application.read_head, limits)
+        self._blocks: HeaderBlocks[Head] = HeaderBlocks(application, limits)
         self._heads = self._blocks.known
         self._controls = TokenBucket(limits.max_control_frames_burst, limits.max_control_frames_per_s, self._opened_s)
         self._rest = b""
@@ -364,6 +366,7 @@ class Http2Connection(OpenConnection):
             if len(block) > self.limits.max_header_block_bytes:
                 raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
             head = self._blocks.decode(block)
+            self.extra_units += _DECODED_UNITS
         if stream_id > self._last_id + 2:
             skipped = range(self._last_id + 2, stream_id, 2)
             self._skipped.append(skipped)

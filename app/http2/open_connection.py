@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, cast
 
 from app.http2 import frames
 from app.http2.frames import Http2Error
-from app.http2.header_blocks import HeaderList
+from app.http2.hpack_decoder import HeaderList
 from app.http2.limits import Http2Limits
 from app.http2.pings import Pings
 from app.http2.reservations import Reservations
@@ -40,6 +40,10 @@ class Application(Protocol):
 
     def read_head(self, headers: HeaderList, too_large: bool) -> Head:
         """Make a head of a list of headers; it may be opened any number of times."""
+        ...
+
+    def ignores(self, name: bytes) -> bool:
+        """Whether a field of this name is well-formed, and changes nothing about a head."""
         ...
 
 

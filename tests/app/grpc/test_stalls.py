@@ -52,10 +52,10 @@ ABUSE = {
     "changing headers": b"".join(
         headers(i, block(("x-request-id", str(i)))) + data(i, prefixed(b"")) for i in range(1, 8001, 2)
     ),
-    "1 MiB of fields for a method that is parsed at once": headers(
+    "256 KiB of fields for a method that is parsed at once": headers(
         1, block(p_path="/inference.GRPCInferenceService/ModelReady")
     )
-    + data(1, prefixed(b"\x22\x00" * (500 << 10))),
+    + data(1, prefixed(b"\x22\x00" * (127 << 10))),
 }
 
 

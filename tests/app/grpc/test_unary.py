@@ -295,7 +295,7 @@ def test_a_small_message_may_become_a_mebibyte_and_no_more(stub: Any, size: int,
 
 
 def test_messages_other_than_of_inference_are_small(stub: Any) -> None:
-    code, _ = failure(stub.ModelReady, pb.ModelReadyRequest(name="n" * (1 << 20)))
+    code, _ = failure(stub.ModelReady, pb.ModelReadyRequest(name="n" * (1 << 18)))
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert stub.ModelReady(pb.ModelReadyRequest(name="identity")).ready
 

@@ -54,7 +54,7 @@ def test_decodes_a_repeated_header_block_once() -> None:
     for stream_id in (1, 3, 5, 7, 9):
         wire.send(wire.request(stream_id))
     # The first block fills the dynamic table, the second refers to it, and so do all others, with the same bytes.
-    assert wire.application.reads == 2
+    assert wire.application.reads == 1
 
 
 def test_a_block_means_something_else_after_the_dynamic_table_has_changed() -> None:
@@ -68,7 +68,7 @@ def test_a_block_means_something_else_after_the_dynamic_table_has_changed() -> N
     wire.send(frames.frame(frames.HEADERS, 4, 9, indexed))
     paths = [dict(head.headers)[b":path"] for head in wire.application.opened]
     assert paths == [b"/echo", b"/echo", b"/echo", b"/other", b"/other"]
-    assert wire.application.reads == 4
+    assert wire.application.reads == 2
 
 
 def test_trailers_and_refused_blocks_change_the_table_too() -> None:

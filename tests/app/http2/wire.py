@@ -8,7 +8,7 @@ from hpack import Decoder, Encoder
 
 from app.http2 import frames
 from app.http2.connection import Http2Connection
-from app.http2.header_blocks import HeaderList
+from app.http2.hpack_decoder import HeaderList
 from app.http2.limits import Http2Limits
 from app.http2.open_connection import OpenConnection
 from app.http2.sender import headers_frame
@@ -103,6 +103,9 @@ class EchoApplication:
         self.opened: list[EchoHead] = []
         self.reads = 0
         self.hold = False
+
+    def ignores(self, name: bytes) -> bool:
+        return name.startswith(b"trace")
 
     def read_head(self, headers: HeaderList, too_large: bool) -> EchoHead:
         self.reads += 1

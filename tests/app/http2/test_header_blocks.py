@@ -1,0 +1,93 @@
+"""Fields that the application ignores: how a block is recognised without them, and when that must not be."""
+
+import time
+
+import pytest
+from hpack import Encoder
+
+from app.http2 import frames
+from app.http2.limits import Http2Limits
+from tests.app.http2.wire import HEADERS, Wire, goaway_code
+
+_TRACE = b"\x00\x05trace"
+_BASE = b"\x83\x86\x44\x05/echo"
+
+
+def _literal(value: bytes, name: bytes = b"trace") -> bytes:
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def _send(wire: Wire, stream_id: int, block: bytes) -> int | None:
+    return goaway_code(wire.send(frames.frame(frames.HEADERS, 5, stream_id, block)))
+
+
+@pytest.mark.parametrize("huffman", [True, False])
+@pytest.mark.parametrize("sensitive", [True, False])
+def test_a_head_is_read_once_though_an_ignored_field_changes(huffman: bool, sensitive: bool) -> None:
+    wire = Wire()
+    for i in range(100):
+        block = wire.encoder.encode([*HEADERS, ("trace", f"{i:032x}", sensitive)], huffman=huffman)  # type: ignore[list-item]
+        _send(wire, 2 * i + 1, block)
+    assert len(wire.application.opened) == 100
+    assert wire.application.reads == 1
+
+
+def test_other_fields_are_never_left_out() -> None:
+    wire = Wire()
+    for i in range(10):
+        _send(wire, 2 * i + 1, _BASE + _literal(b"%d" % i, b"other") + _literal(b"x"))
+    assert [dict(head.headers)[b"other"] for head in wire.application.opened] == [b"%d" % i for i in range(10)]
+
+
+@pytest.mark.parametrize("value", [b"a\nb", b"a\rb", b"a\0b"])
+def test_a_malformed_value_of_an_ignored_field_is_seen(value: bytes) -> None:
+    wire = Wire()
+    for stream_id, text in ((1, b"good"), (3, b"good"), (5, value)):
+        _send(wire, stream_id, b"\x83\x86\x04\x05/echo" + _literal(text))
+    assert wire.application.opened[-1].headers[-1] == (b"trace", value)
+
+
+@pytest.mark.parametrize("late", [b"\x83", b"\x04\x05/echo"])
+def test_a_pseudo_header_behind_an_ignored_field_is_seen(late: bytes) -> None:
+    wire = Wire()
+    good = b"\x86\x83\x04\x05/echo"
+    for i in range(4):
+        _send(wire, 4 * i + 1, good + _literal(b"%d" % i))
+        _send(wire, 4 * i + 3, good.replace(late, b"") + _literal(b"%d" % i) + late)
+        assert wire.application.opened[-1].headers[-1][0][:1] == b":"
+
+
+def test_ignored_fields_count_as_others_do() -> None:
+    one = len("trace") + 60 + 32
+    base = sum(len(n) + len(v) + 32 for n, v in [(":method", "POST"), (":scheme", "http"), (":path", "/echo")])
+    for count, too_large in ((10, False), (11, True)):
+        wire = Wire(Http2Limits(max_header_list_bytes=base + 10 * one))
+        for stream_id in (1, 3, 5):
+            _send(wire, stream_id, b"\x83\x86\x04\x05/echo" + _literal(b"v" * 60))
+        _send(wire, 7, b"\x83\x86\x04\x05/echo" + _literal(b"v" * 60) * count)
+        assert wire.application.opened[-1].too_large == too_large
+    wire = Wire(Http2Limits(max_header_count=20))
+    assert _send(wire, 1, _BASE + _literal(b"") * 17) is None
+    assert _send(wire, 3, b"\x83\x86\xbe" + _literal(b"") * 18) == frames.ENHANCE_YOUR_CALM
+
+
+def _cpu_us(blocks: list[bytes]) -> float:
+    wire = Wire(Http2Limits(max_resets_burst=1 << 30))
+    sent = [frames.frame(frames.HEADERS, 5, 2 * i + 1, block) for i, block in enumerate(blocks)]
+    for each in sent[:100]:
+        wire.send(each)
+    begun_s = time.thread_time()
+    for each in sent[100:]:
+        wire.send(each)
+    return (time.thread_time() - begun_s) * 1e6 / (len(sent) - 100)
+
+
+def test_a_changing_field_costs_little_more_than_a_constant_one() -> None:
+    encoder = Encoder()
+    first = encoder.encode(HEADERS)
+    base = encoder.encode(HEADERS)
+    constant, changing = [], []
+    for _ in range(5):
+        constant.append(_cpu_us([first, *[base + _literal(b"0" * 55)] * 2000]))
+        changing.append(_cpu_us([first, *[base + _literal(b"%055d" % i) for i in range(2000)]]))
+    assert min(changing) - min(constant) <= 3.0
