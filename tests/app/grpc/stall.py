@@ -1,11 +1,15 @@
 """How long a loop stood still: the most CPU time that its thread took between two turns, whatever else ran meanwhile."""
 
 import asyncio
+import gc
 import time
 
 
 class Stall:
-    """Measures from `begin` on; both methods run on the loop's thread."""
+    """Measures from `begin` on; both methods run on the loop's thread.
+
+    What the process held before is spared from garbage collections meanwhile, as an ingress spares what it holds.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -14,6 +18,8 @@ class Stall:
         self.worst_s = 0.0
 
     def begin(self) -> None:
+        gc.collect()
+        gc.freeze()
         self.worst_s = 0.0
         self._last_s = time.thread_time()
         self._handle = self._loop.call_soon(self._turn)
@@ -22,6 +28,7 @@ class Stall:
         """Return the longest turn in seconds."""
         assert self._handle is not None
         self._handle.cancel()
+        gc.unfreeze()
         return self.worst_s
 
     def _turn(self) -> None:
