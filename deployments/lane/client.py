@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 import orjson
 
 from deployments.lane.arena import ARENA_BYTES
-from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
+from deployments.lane.frames import FINAL, NO_JSON_LENGTH, PROTOCOL_VERSION, Buffer, FrameProtocol, Kind
 from deployments.lane.sink import Sink
 from protocol.errors import ServingError, from_grpc_code
 
@@ -102,14 +102,17 @@ class LaneOwner(Protocol):
 class LaneClient(FrameProtocol):
     """One connection to one replica.
 
-    `near` says that it goes by Unix socket, so that both ends can share memory; `leaving` that its end will be no
-    surprise.
+    `near` says that it goes by Unix socket, so that both ends can share memory; `leaving` that its end says nothing
+    against the calls on it: the replica drains, was dismissed, or its node is gone. `welcome` says that the replica
+    has accepted the lane, `refusal` why it has not.
     """
 
     def __init__(self, secret: str, owner: LaneOwner, loop: asyncio.AbstractEventLoop, *, near: bool) -> None:
         super().__init__(loop)
         self.near = near
         self.leaving = False
+        self.welcome = False
+        self.refusal = ""
         self._secret = secret.encode()
         self._owner = owner
         self._next_id = 0
@@ -121,14 +124,19 @@ class LaneClient(FrameProtocol):
         """Say the secret."""
         super().connection_made(transport)
         self.open = True
-        self.send(Kind.HELLO, 0, (self._secret,), size=len(self._secret))
+        self.send(Kind.HELLO, 0, (self._secret,), size=len(self._secret), number=PROTOCOL_VERSION)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand back every call that was not answered."""
+        super().connection_lost(exc)
         self.open = False
-        self.forget_arenas()
         calls, self.calls = list(self.calls.values()), {}
         self._owner.lane_lost(self, calls)
+
+    def peer_silent(self) -> None:
+        """Close the connection to a node that is gone; no call on it can have been the cause."""
+        self.leaving = True
+        super().peer_silent()
 
     def close(self) -> None:
         """Close the connection after what is queued has left."""
@@ -201,7 +209,10 @@ class LaneClient(FrameProtocol):
             if entry is not None:
                 self.inflight_bytes -= entry.size
                 entry.sink.on_error(from_grpc_code(number, bytes(body).decode("utf-8", "replace")))
+            elif not call:
+                self.refusal = bytes(body).decode("utf-8", "replace")
         elif kind == Kind.TABLE:
+            self.welcome = True
             self._owner.lane_table(self, [TableRow(*row) for row in orjson.loads(body)])
         elif kind == Kind.GOAWAY:
             self.leaving = True

@@ -6,7 +6,8 @@
          8     1  kind         one of `Kind`
          9     1  flags        REQUEST: the wire form of the body; answers: `FINAL` on the last of a call;
                                any: `SHARED` when the body lies in the sender's arena and only its place is here
-        10     2  number       REQUEST: index in the peer's model table; ERROR: gRPC code
+        10     2  number       HELLO: version of the protocol; REQUEST: index in the peer's model table;
+                               ERROR: gRPC code
         12     4  json_length  of a v2 body's JSON header, `NO_JSON_LENGTH` when the whole body is JSON
 
 All integers are little-endian.
@@ -15,6 +16,7 @@ All integers are little-endian.
 import asyncio
 import contextlib
 import logging
+import socket
 import struct
 import threading
 import weakref
@@ -25,6 +27,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from deployments.lane.arena import Arena, ArenaError, open_arena
+from deployments.lane.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ FINAL: Final = 1
 SHARED: Final = 0x80
 PLACE: Final = struct.Struct("<QQ")
 """Offset and size of a body in an arena."""
+PROTOCOL_VERSION: Final = 2
+"""Raised when frames change: an older replica may still run beside a newer ingress."""
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 # From this size on a body goes through shared memory, where both sides are on one node.
 _SHARE_BYTES: Final = 1 << 17
@@ -52,12 +57,13 @@ class Kind(IntEnum):
     """What a frame is."""
 
     HELLO = 1
-    """Client to server, first on every connection: the secret."""
+    """Client to server, first on every connection: the secret. Its form is the same in every version."""
     TABLE = 2
     """Server to client, after HELLO and whenever it changes: the models served, as JSON."""
     REQUEST = 3
     RESPONSE = 4
     ERROR = 5
+    """The end of a call; of call 0: why the server refuses the lane."""
     CANCEL = 6
     REGIONS = 9
     """Client to server, on one node only: the shared-memory regions that clients registered, as JSON."""
@@ -80,6 +86,8 @@ class FrameProtocol(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.max_frame_bytes = MAX_FRAME_BYTES
+        self._heartbeat: Heartbeat | None = None
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._large: bytearray | None = None
@@ -98,8 +106,22 @@ class FrameProtocol(asyncio.Protocol):
         """Where the body that `frame_received` is given lies in the peer's arena, -1 for one that came by socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport, and watch over a peer that may be on another node."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        sock = transport.get_extra_info("socket")
+        if sock.family != socket.AF_UNIX:
+            self._heartbeat = Heartbeat(sock, self._loop, self.peer_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of what belonged to the connection."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._forget_arenas()
+
+    def peer_silent(self) -> None:
+        """Close the connection to a peer that is gone without a word."""
+        logger.warning("a lane is closed: its other end is silent")
+        self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Hand every complete frame to `frame_received`."""
@@ -118,7 +140,7 @@ class FrameProtocol(asyncio.Protocol):
         unpack = HEADER.unpack_from
         while end - offset >= HEADER_SIZE:
             length, call, kind, flags, number, json_length = unpack(data, offset)
-            if not HEADER_SIZE <= length <= MAX_FRAME_BYTES:
+            if not HEADER_SIZE <= length <= self.max_frame_bytes:
                 raise LaneProtocolError(f"frame of {length} bytes")
             if end - offset < length:
                 if length > _LARGE_FRAME_BYTES:
@@ -257,7 +279,7 @@ class FrameProtocol(asyncio.Protocol):
             self.lent_bytes -= entry[1]
             self.release(offset)
 
-    def forget_arenas(self) -> None:
+    def _forget_arenas(self) -> None:
         """Let the memory go, once the last body in it is forgotten; the connection is gone."""
         self._lent.clear()
         if self._arena is not None:

@@ -14,10 +14,14 @@ logger = logging.getLogger(__name__)
 
 _RECONNECT_FIRST_S: Final = 0.05
 _RECONNECT_LAST_S: Final = 1.0
+_CONNECT_TIMEOUT_S: Final = 5.0
+WARN_AFTER_S: Final = 3.0
 
 
 class Link:
     """Opens a lane to a replica, and opens it again when it is lost, until it is dismissed.
+
+    When that has failed for `WARN_AFTER_S`, each reason for it is logged, once in the life of the link.
 
     `opened` is called with each new lane before anything else is sent on it; what happens to it then goes to `owner`.
     """
@@ -37,6 +41,8 @@ class Link:
         self._opened = opened
         self._loop = loop
         self._lost = asyncio.Event()
+        self._failing_since: float | None = None
+        self._warned: set[str] = set()
         self._task = loop.create_task(self._keep_open(), name=f"lane to {address.replica_id}")
 
     def lose(self) -> None:
@@ -62,25 +68,58 @@ class Link:
             try:
                 lane = await self._connect()
             except OSError as error:
-                logger.debug("no lane to %s yet: %s", self._address.replica_id, error)
+                self._failed(str(error) or type(error).__name__)
             else:
                 self.lane = lane
                 self._lost.clear()
                 self._opened(self, lane)
-                delay_s = _RECONNECT_FIRST_S
                 await self._lost.wait()
+                if lane.welcome:
+                    self._failing_since = None
+                    delay_s = _RECONNECT_FIRST_S
+                else:
+                    self._failed(lane.refusal or "the replica closed the connection before it accepted the lane")
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, _RECONNECT_LAST_S)
 
     async def _connect(self) -> LaneClient:
-        address, near = self._address, self._address.node_id == self._node_id
-        lane = LaneClient(address.secret, self._owner, self._loop, near=near)
-        if near:
+        """Connect by Unix socket on the replica's own node, else by TCP; a container may not see the socket.
+
+        Raises:
+            OSError: neither is possible, or not in time.
+        """
+        address = self._address
+        if address.node_id != self._node_id:
+            return await self._connect_tcp()
+        lane = LaneClient(address.secret, self._owner, self._loop, near=True)
+        try:
             await self._loop.create_unix_connection(partial(_same, lane), address.unix_path)
-            lane.share()
+        except OSError as error:
+            if not address.tcp_port:
+                raise
+            lane = await self._connect_tcp()
+            self._warn(f"its Unix socket cannot be opened, so its lane goes by TCP: {error}")
         else:
+            lane.share()
+        return lane
+
+    async def _connect_tcp(self) -> LaneClient:
+        address = self._address
+        lane = LaneClient(address.secret, self._owner, self._loop, near=False)
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             await self._loop.create_connection(partial(_same, lane), address.tcp_host, address.tcp_port)
         return lane
+
+    def _failed(self, reason: str) -> None:
+        if self._failing_since is None:
+            self._failing_since = self._loop.time()
+        if self._loop.time() - self._failing_since >= WARN_AFTER_S:
+            self._warn(f"no lane can be opened: {reason}")
+
+    def _warn(self, what: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("replica %s: %s", self._address.replica_id, what)
 
 
 def _same(lane: LaneClient) -> LaneClient:

@@ -5,18 +5,31 @@ import hmac
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
-from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Buffer, FrameProtocol, Kind
+from deployments.lane.frames import (
+    FINAL,
+    HEADER_SIZE,
+    MAX_FRAME_BYTES,
+    NO_JSON_LENGTH,
+    PROTOCOL_VERSION,
+    Buffer,
+    FrameProtocol,
+    Kind,
+    LaneProtocolError,
+)
 from deployments.lane.wire import WireCodec
 from protocol.errors import Internal, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
 
 logger = logging.getLogger(__name__)
 
-HELLO_TIMEOUT_S = 5.0
+HELLO_TIMEOUT_S: Final = 5.0
+MAX_HELLO_BYTES: Final = 1024
+MAX_STRANGERS: Final = 64
+"""Connections that have not said the secret yet; one more, and the oldest of them is closed."""
 
 
 class LaneModel(Protocol):
@@ -47,12 +60,15 @@ class LaneServer:
         secret: str,
         regions: Callable[[list[list[Any]]], None],
         loop: asyncio.AbstractEventLoop,
+        hello_timeout_s: float = HELLO_TIMEOUT_S,
     ) -> None:
+        self.hello_timeout_s = hello_timeout_s
         self.secret = secret.encode()
         self.regions = regions
         self.loop = loop
         self.models: list[LaneModel | None] = []
         self.connections: set[LaneServerConnection] = set()
+        self._strangers: dict[LaneServerConnection, None] = {}
         self._names: list[tuple[str, int]] = []
         self._faults: dict[tuple[str, int], str] = {}
         self._listeners: list[asyncio.Server] = []
@@ -61,6 +77,18 @@ class LaneServer:
         """Start accepting on listening sockets."""
         for sock in sockets:
             self._listeners.append(await self.loop.create_server(lambda: LaneServerConnection(self), sock=sock))
+
+    def add_stranger(self, connection: "LaneServerConnection") -> None:
+        """Count a connection that has yet to say the secret."""
+        if len(self._strangers) >= MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            self.forget_stranger(oldest)
+            oldest.abort()
+        self._strangers[connection] = None
+
+    def forget_stranger(self, connection: "LaneServerConnection") -> None:
+        """Count it no longer."""
+        self._strangers.pop(connection, None)
 
     def set_model(self, name: str, version: int, model: LaneModel | None, fault: str = "") -> None:
         """Add, replace or (None) withdraw a model version and tell every client; `fault` says why it serves no more."""
@@ -97,7 +125,7 @@ class LaneServer:
             await asyncio.sleep(0.02)
         for listener in self._listeners:
             listener.close()
-        for connection in tuple(self.connections):
+        for connection in (*self.connections, *self._strangers):
             connection.close()
 
 
@@ -106,6 +134,7 @@ class LaneServerConnection(FrameProtocol):
 
     def __init__(self, server: LaneServer) -> None:
         super().__init__(server.loop)
+        self.max_frame_bytes = HEADER_SIZE + MAX_HELLO_BYTES
         self._server = server
         self._welcome = False
         self._hello_timer: asyncio.TimerHandle | None = None
@@ -114,12 +143,14 @@ class LaneServerConnection(FrameProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Give the client some seconds to say the secret."""
         super().connection_made(transport)
-        self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self.abort)
+        self._server.add_stranger(self)
+        self._hello_timer = self._loop.call_later(self._server.hello_timeout_s, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the client will not hear of."""
+        super().connection_lost(exc)
         self._server.connections.discard(self)
-        self.forget_arenas()
+        self._server.forget_stranger(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         inflight, self.inflight = self.inflight, {}
@@ -134,7 +165,7 @@ class LaneServerConnection(FrameProtocol):
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
         """Take a client's frame; before a right HELLO nothing else is answered."""
         if not self._welcome:
-            self._take_hello(kind, body)
+            self._take_hello(kind, number, body)
         elif kind == Kind.REQUEST:
             self._take_request(number, call, flags, json_length, body)
         elif kind == Kind.CANCEL:
@@ -144,16 +175,22 @@ class LaneServerConnection(FrameProtocol):
         elif kind == Kind.REGIONS:
             self._server.regions(orjson.loads(body))
         else:
-            self.abort()
+            raise LaneProtocolError(f"unexpected frame of kind {kind}")
 
-    def _take_hello(self, kind: int, body: Buffer) -> None:
+    def _take_hello(self, kind: int, version: int, body: Buffer) -> None:
         if kind != Kind.HELLO or not hmac.compare_digest(bytes(body), self._server.secret):
-            logger.warning("a lane was refused: wrong secret")
-            self.abort()
+            raise LaneProtocolError("wrong secret")
+        if version != PROTOCOL_VERSION:
+            self._send_error(
+                0, Unavailable(f"the replica speaks version {PROTOCOL_VERSION} of the lane protocol, not {version}")
+            )
+            self.close()
             return
         assert self._hello_timer is not None
         self._hello_timer.cancel()
         self._welcome = True
+        self.max_frame_bytes = MAX_FRAME_BYTES
+        self._server.forget_stranger(self)
         assert self._transport is not None
         if self._transport.get_extra_info("socket").family == socket.AF_UNIX:
             self.share()

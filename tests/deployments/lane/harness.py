@@ -88,17 +88,17 @@ class Sink:
 class Replica:
     """A lane server with one echo model, `echo` version 1."""
 
-    def __init__(self, folder: str, name: str, loop: asyncio.AbstractEventLoop, node: str = NODE) -> None:
+    def __init__(self, folder: str, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self.model = EchoModel()
         self.regions: list[Any] = []
-        self.server = LaneServer("secret", self.regions.append, loop)
+        self.server = LaneServer("secret", self.regions.append, loop, hello_timeout_s=0.5)
         self.server.set_model("echo", 1, self.model)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path = str(Path(folder) / name)
         self.sock.bind(path)
         self.sock.listen(16)
         self.sock.setblocking(False)
-        self.address = ReplicaAddress(name, node, path, "", 0, "secret")
+        self.address = ReplicaAddress(name, NODE, path, "", 0, "secret")
 
     def die(self) -> None:
         """Go away as a killed process does: every connection breaks."""
@@ -167,7 +167,7 @@ class Lanes:
         return lane, connection
 
     @staticmethod
-    async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+    async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+        async with asyncio.timeout(timeout_s):
             while not condition():
                 await asyncio.sleep(0.001)

@@ -1,0 +1,47 @@
+"""Notices that the other end of a TCP connection is gone without a word: its node has died, or the network is cut."""
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+PROBE_S: Final = 2
+DEAD_S: Final = 6.0
+"""A peer that is gone is noticed after this time and another `PROBE_S` at most."""
+
+# `tcpi_last_ack_recv` of `struct tcp_info` in <linux/tcp.h>: milliseconds since the peer acknowledged anything.
+_LAST_ACK: Final = struct.Struct("=56xI")
+
+
+class Heartbeat:
+    """Has the kernel probe a silent peer, and calls `dead` once nothing has come back for `DEAD_S`.
+
+    The peer's kernel answers the probes, so a process that is busy is not taken for a dead one, and nothing is added
+    to what the connection carries. Does nothing on systems but Linux.
+    """
+
+    def __init__(self, sock: Any, loop: asyncio.AbstractEventLoop, dead: Callable[[], None]) -> None:
+        self._socket = sock
+        self._loop = loop
+        self._dead = dead
+        self._timer: asyncio.TimerHandle | None = None
+        if sys.platform == "linux":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
+            self._timer = loop.call_later(PROBE_S, self._beat)
+
+    def stop(self) -> None:
+        """Look no more; the connection is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _beat(self) -> None:
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
+        (silent_ms,) = _LAST_ACK.unpack(info)
+        if silent_ms > DEAD_S * 1000:
+            self._dead()
+        else:
+            self._timer = self._loop.call_later(PROBE_S, self._beat)
