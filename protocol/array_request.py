@@ -27,7 +27,7 @@ def request_from_arrays(
     """
     if outputs is not None:
         check_outputs(signature, outputs)
-    arrays = {name: np.asarray(array) for name, array in inputs.items()}
+    arrays = {name: _array(name, array) for name, array in inputs.items()}
     described = []
     for name, array in arrays.items():
         spec = signature.inputs.get(name)
@@ -52,6 +52,13 @@ def request_from_arrays(
         outputs=tuple(outputs) if outputs is not None else None,
         parameters=dict(parameters) if parameters else None,
     )
+
+
+def _array(name: str, given: object) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise InvalidArgument(f"input '{name}' is no array: its rows are not of one length") from None
 
 
 def _bytes_objects(array: Array) -> Array:

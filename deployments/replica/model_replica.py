@@ -16,6 +16,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
+from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
 from deployments.replica.lane_address import LaneAddress, address_of
 from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.model_output import show_model_output
@@ -26,9 +27,7 @@ from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.serve_internals import watch_replicas
-from protocol.array_request import request_from_arrays
-from protocol.errors import InvalidArgument, NotFound, ServingError
-from protocol.infer import InferRequest, InferResponse, Parameter
+from protocol.infer import Parameter
 from protocol.limits import Limits
 
 MAX_BATCH_SIZE = 512
@@ -68,6 +67,7 @@ class ModelReplica:
         self._host = ModelHost(
             self._loop, self._fleet, limits, self._counters, shared=False, changed=self._model_changed
         )
+        self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
         self._lane = LaneServer(self._address.secret, self._host.regions.replace, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
@@ -158,60 +158,20 @@ class ModelReplica:
         Raises:
             ServingError: of the kind and with the text that an HTTP client would get.
         """
-        result = await self.infer_batch((inputs, outputs, parameters, request_id, model_name, model_version))
-        if isinstance(result, ServingError):
-            raise result
-        arrays: dict[str, np.ndarray] = result
-        return arrays
+        call = HandleCall(inputs, outputs, parameters, request_id, model_name, model_version)
+        answer: Answer = await self.infer_batch(call)
+        return await answer
 
     @serve.batch(  # type: ignore[untyped-decorator]
         max_batch_size=MAX_BATCH_SIZE, batch_wait_timeout_s=0.0, max_concurrent_batches=64
     )
-    async def infer_batch(self, calls: list[tuple[Any, ...]]) -> list[dict[str, np.ndarray] | ServingError]:
-        """Bring the handle calls that arrived together into the core as one submission.
+    async def infer_batch(self, calls: list[HandleCall]) -> list[Answer]:
+        """Bring the handle calls that arrived together into the core as one submission, and return their answers to be.
 
-        The core's own batcher decides what runs together; here one loop turn carries them all.
+        The core's own batcher decides what runs together; here one loop turn carries them all. No call waits for
+        another's answer.
         """
-        return await asyncio.gather(*(self._submit(*call) for call in calls))
-
-    def _submit(
-        self,
-        inputs: dict[str, np.ndarray],
-        outputs: list[str] | None,
-        parameters: dict[str, Parameter] | None,
-        request_id: str,
-        model_name: str,
-        model_version: int,
-    ) -> "asyncio.Future[dict[str, np.ndarray] | ServingError]":
-        future: asyncio.Future[dict[str, np.ndarray] | ServingError] = self._loop.create_future()
-
-        def reply(request: InferRequest, result: InferResponse | ServingError) -> None:
-            if not future.done():
-                future.set_result(result.outputs if isinstance(result, InferResponse) else result)
-
-        try:
-            served = self._find(model_name, model_version)
-            request = request_from_arrays(
-                served.model.signature, inputs, reply, outputs=outputs, parameters=parameters, id=request_id
-            )
-            served.submit_request(request)
-        except ServingError as error:
-            future.set_result(error)
-        return future
-
-    def _find(self, name: str, version: int) -> Any:
-        names = {served_name for served_name, _ in self._host.served}
-        if not name:
-            if len(names) != 1:
-                raise InvalidArgument("model_name must be given: this replica serves several models")
-            (name,) = names
-        if name not in names:
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
-        versions = [served_version for served_name, served_version in self._host.served if served_name == name]
-        key = (name, max(versions) if version == -1 else version)
-        if key not in self._host.served:
-            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-        return self._host.served[key]
+        return [self._calls.submit(call) for call in calls]
 
     async def __del__(self) -> None:
         """Drain: Serve calls this once it sends nothing more."""

@@ -36,6 +36,13 @@ class ReadDigits:
             await self.refusal(self.preprocess, {}),
         ]
 
+    async def together(self) -> list[str]:
+        """Return what three calls get that arrive together, the second of which no array can be made of."""
+        image = np.zeros((1, 64), np.float32)
+        calls = [self.digits.infer.remote({"IMAGE": given}) for given in (image, [[1.0], [1.0, 2.0]], image)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        return [str(getattr(answer, "cause", answer)) if isinstance(answer, Exception) else "" for answer in answers]
+
     async def refusal(self, handle: Any, inputs: dict[str, np.ndarray]) -> list[str]:
         try:
             await handle.infer.remote(inputs)
@@ -48,6 +55,7 @@ class ReadDigits:
         return {
             "digits": await asyncio.gather(*map(self.one, images)),
             "refusals": await self.refusals(),
+            "together": await self.together(),
         }
 
 

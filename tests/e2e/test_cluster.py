@@ -168,6 +168,10 @@ def test_handles_raise_what_a_client_would_be_told(composed: dict[str, list]) ->
     assert "expected 1 inputs but got 0 inputs for model 'digits_preprocess'" in missing[1]
 
 
+def test_a_handle_call_that_is_wrong_fails_alone(composed: dict[str, list]) -> None:
+    assert composed["together"] == ["", "input 'IMAGE' is no array: its rows are not of one length", ""]
+
+
 def test_serve_joins_a_running_cluster_and_leaves_it_running(
     cluster: Cluster, example_repository: Path, tmp_path: Path
 ) -> None:

@@ -65,7 +65,7 @@ async def longest_pause_s(stop: asyncio.Event) -> float:
 
 def test_one_slow_input_in_twenty_stops_the_loop_once_and_for_one_run(tmp_path: Path) -> None:
     async def run() -> tuple[int, int, float]:
-        host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=True)
+        host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=True, changed=lambda *_: None)
         package = write_model(tmp_path, MODEL, CONFIG)
         plan = ModelPlan("moody", 1, package, "embedded", tuple(instances(package)), 0)
         await host.apply([HostedModel.of(plan, {"moody": package}).to_dict()])

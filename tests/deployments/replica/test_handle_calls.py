@@ -1,0 +1,120 @@
+"""Calls by deployment handle on a Python model from a file, batched as Serve batches them."""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deployments.core.counts import Totals
+from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
+from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.model_host import ModelHost
+from protocol.errors import InvalidArgument, NotFound
+from protocol.limits import Limits
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
+from repository_loader.repository import LoaderOptions, load_repositories
+
+CONFIG = """
+backend: "python"
+input { name: "SECONDS" data_type: TYPE_FP32 dims: 2 }
+output { name: "SLEPT" data_type: TYPE_FP32 dims: 2 }
+instance_group { kind: KIND_CPU count: 2 }
+"""
+MODEL = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            seconds = pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()
+            time.sleep(max(0.002, float(seconds[0])))
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("SLEPT", seconds)]))
+        return answers
+"""
+
+
+Runner = Callable[[Callable[[HandleCalls], Awaitable[None]]], None]
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runner:
+    """Run a test on the calls of a host with the model `sleepy`, which has two instances."""
+    (tmp_path / "sleepy" / "1").mkdir(parents=True)
+    (tmp_path / "sleepy" / "config.pbtxt").write_text(CONFIG)
+    (tmp_path / "sleepy" / "1" / "model.py").write_text(MODEL)
+    plan = make_plan(
+        load_repositories([str(tmp_path)], LoaderOptions(), None), PlanSettings("packed"), ClusterFacts((NodeFacts(2),))
+    )
+    (model,) = plan.deployments[0].models
+    hosted = HostedModel.of(model, packages_by_name(plan)).to_dict()
+
+    async def hosting(test: Callable[[HandleCalls], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        host = ModelHost(loop, None, Limits(), Totals(), shared=False, changed=lambda *_: None)
+        await host.apply([hosted])
+        assert not host.failures
+        async with asyncio.timeout(20):
+            await test(HandleCalls(host, loop))
+        await host.close()
+
+    return lambda test: asyncio.run(hosting(test))
+
+
+def sleep(seconds: float) -> HandleCall:
+    return HandleCall({"SECONDS": np.array([seconds, 0], np.float32)})
+
+
+async def outcome(answer: Answer) -> object:
+    try:
+        return (await answer)["SLEPT"].tolist()
+    except Exception as error:
+        return error
+
+
+def test_a_call_that_is_wrong_fails_alone(run: Runner) -> None:
+    async def test(calls: HandleCalls) -> None:
+        ragged = HandleCall({"SECONDS": [[1.0], [1.0, 2.0]]})  # type: ignore[dict-item]
+        nothing = HandleCall(None)  # type: ignore[arg-type]
+        unknown = HandleCall(sleep(0).inputs, model_name="nobody")
+        sent = [calls.submit(call) for call in (sleep(0), ragged, nothing, unknown, sleep(0))]
+        first, second, third, fourth, fifth = [await outcome(answer) for answer in sent]
+        assert first == fifth == [0, 0]
+        assert isinstance(second, InvalidArgument)
+        assert str(second) == "input 'SECONDS' is no array: its rows are not of one length"
+        assert str(third) == "the call could not be understood: AttributeError"
+        assert isinstance(fourth, NotFound)
+
+    run(test)
+
+
+def test_a_quick_call_does_not_wait_for_a_slow_one(run: Runner) -> None:
+    async def test(calls: HandleCalls) -> None:
+        slow, quick = calls.submit(sleep(1.0)), calls.submit(sleep(0))
+        assert await outcome(quick) == [0, 0]
+        assert not slow.done()
+        assert await outcome(slow) == [1, 0]
+
+    run(test)
+
+
+def test_a_call_that_is_cancelled_leaves_the_queue(run: Runner) -> None:
+    async def test(calls: HandleCalls) -> None:
+        running = [calls.submit(sleep(0.3)) for _ in range(2)]
+        queued = calls.submit(sleep(60))
+        queued.cancel()
+        last = calls.submit(sleep(0))
+        assert await outcome(last) == [0, 0]
+        assert [await outcome(answer) for answer in running] == [[np.float32(0.3), 0]] * 2
+
+    run(test)
