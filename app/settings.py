@@ -53,9 +53,9 @@ class Settings(BaseModel):
     )
     id: str = Field("triton", description="Name of the server in its metadata.")
     placement: PlacementChoice = Field(
-        "isolated",
-        description="Where models run: each version in a deployment of its own, many in one deployment, or in the "
-        "ingress itself; auto isolates what has a reason and packs the rest.",
+        "auto",
+        description="Where models run: isolated, each version in a deployment of its own; packed, many in one; "
+        "embedded, in the ingress itself; auto isolates what has a reason and packs the rest.",
     )
     allow_http: bool = Field(True, description="Whether HTTP is served.")
     http_address: str = Field("127.0.0.1", description="Address on which HTTP is served.")

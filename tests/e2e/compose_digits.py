@@ -20,18 +20,18 @@ from ray import serve
 class ReadDigits:
     def __init__(self) -> None:
         self.preprocess = serve.get_app_handle("digits_preprocess")
-        self.digits = serve.get_app_handle("digits")
+        self.packed = serve.get_app_handle("eagleray-packed")
 
     async def one(self, image: bytes) -> int:
         pixels = await self.preprocess.infer.remote({"IMAGE_BYTES": np.array([[image]], dtype=object)})
-        scores = await self.digits.infer.remote({"IMAGE": pixels["IMAGE"]}, outputs=["SCORES"])
+        scores = await self.packed.infer.remote({"IMAGE": pixels["IMAGE"]}, outputs=["SCORES"], model_name="digits")
         assert list(scores) == ["SCORES"]
         return int(scores["SCORES"].argmax())
 
     async def refusals(self) -> list[list[str]]:
         return [
-            await self.refusal(self.digits, {"IMAGE": np.zeros((1, 3), np.float32)}),
-            await self.refusal(self.digits, {"IMAGE": np.zeros((1, 64), np.int32)}),
+            await self.refusal(self.packed, {"IMAGE": np.zeros((1, 3), np.float32)}, "digits"),
+            await self.refusal(self.packed, {"IMAGE": np.zeros((1, 64), np.int32)}, "digits"),
             await self.refusal(self.preprocess, {"IMAGE_BYTES": np.array([[b"no image"]], dtype=object)}),
             await self.refusal(self.preprocess, {}),
         ]
@@ -39,13 +39,14 @@ class ReadDigits:
     async def together(self) -> list[str]:
         """Return what three calls get that arrive together, the second of which no array can be made of."""
         image = np.zeros((1, 64), np.float32)
-        calls = [self.digits.infer.remote({"IMAGE": given}) for given in (image, [[1.0], [1.0, 2.0]], image)]
+        given = (image, [[1.0], [1.0, 2.0]], image)
+        calls = [self.packed.infer.remote({"IMAGE": each}, model_name="digits") for each in given]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         return [str(getattr(answer, "cause", answer)) if isinstance(answer, Exception) else "" for answer in answers]
 
-    async def refusal(self, handle: Any, inputs: dict[str, np.ndarray]) -> list[str]:
+    async def refusal(self, handle: Any, inputs: dict[str, np.ndarray], model: str = "") -> list[str]:
         try:
-            await handle.infer.remote(inputs)
+            await handle.infer.remote(inputs, model_name=model)
         except Exception as error:
             cause = getattr(error, "cause", error)
             return [type(cause).__name__, str(cause)]

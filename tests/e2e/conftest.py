@@ -10,7 +10,7 @@ from tests.hostile.watch import Watch, grpc_address
 from tests.repositories import write_everything, write_examples, write_small_models
 from tests.serving import Server
 
-PLACEMENTS = ("isolated", "packed", "embedded")
+PLACEMENTS = ("auto", "packed", "embedded")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,5 +65,5 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
         started.kill()
 
 
-isolated = pytest.mark.parametrize("server", ["isolated"], indirect=True)
-"""For what only shows where each model has a process of its own, or shows the same everywhere."""
+isolated = pytest.mark.parametrize("server", ["auto"], indirect=True)
+"""For what only shows where a Python model has a process of its own, or shows the same everywhere."""

@@ -83,7 +83,7 @@ def statuses(cluster: Cluster) -> dict[str, set[str]]:
     }
 
 
-EVERYTHING = {name for name, _ in EXAMPLE_VERSIONS} | {"eagleray"}
+EVERYTHING = {"digits_postprocess", "digits_preprocess", "eagleray-packed", "eagleray"}
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +127,12 @@ def test_log_names_a_mistyped_variable(cluster: Cluster, deployed: str) -> None:
     wait_until(lambda: any(text in log.read_text() for log in logs.glob("*.log")), text)
 
 
-def test_every_model_is_an_application_with_deployments_by_version(cluster: Cluster, deployed: str) -> None:
+def test_isolated_models_are_applications_with_deployments_by_version_and_packed_ones_share_one(
+    cluster: Cluster, deployed: str
+) -> None:
     found = yaml.safe_load(cluster.serve("status").stdout)["applications"]
-    assert set(found["digits"]["deployments"]) == {"v1", "v2"}
+    assert set(found["digits_preprocess"]["deployments"]) == {"v1"}
+    assert set(found["eagleray-packed"]["deployments"]) == {"models"}
     assert set(found["eagleray"]["deployments"]) == {"Ingress", "RepositoryController"}
 
 

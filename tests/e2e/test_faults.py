@@ -122,7 +122,7 @@ def test_death_of_a_lone_replica_is_503_until_it_is_back(server: Server) -> None
 
 @pytest.mark.parametrize(
     ("server", "title"),
-    [("isolated", "ray::ServeReplica:digits_preprocess"), ("packed", "ray::ServeReplica:eagleray-packed")],
+    [("auto", "ray::ServeReplica:digits_preprocess"), ("packed", "ray::ServeReplica:eagleray-packed")],
     indirect=["server"],
 )
 def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, title: str) -> None:

@@ -73,7 +73,7 @@ def test_a_live_table_shows_the_models_and_control_c_ends_everything(tmp_path: P
         terminal.wait_for(READY_LINE)
         head = next(line for line in terminal.screen.splitlines() if "placement" in line)
         assert [word for word in COLUMNS if word in head] == list(COLUMNS)
-        for text in ("READY", "UNAVAILABLE", "digits", "isolated", "onnxruntime"):
+        for text in ("READY", "UNAVAILABLE", "digits", "packed", "onnxruntime"):
             assert text in terminal.screen
         assert "2 model versions are ready, 1 failed" in terminal.screen
         started.update(terminal.process.children(recursive=True))
