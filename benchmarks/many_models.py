@@ -1,4 +1,4 @@
-"""`python -m benchmarks.many_models 300`: how long many small models take to be ready, and the memory they need then."""
+"""`python -m benchmarks.many_models 300`: how soon many small models are ready, and the memory they then need."""
 
 import os
 import shutil

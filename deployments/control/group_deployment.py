@@ -104,6 +104,7 @@ def user_config(
     load = {
         "models": [HostedModel.of(model, packages).to_dict() for model in plan.models],
         "watch": sorted(watch),
+        "spill": plan.spill,
         "batching": {"max_batch_size": min(MAX_BATCH_SIZE, max(sizes)), "wait_s": min(delays_us) / 1e6},
     }
     return {OWNER_KEY: owner, "load": orjson.dumps(load, option=orjson.OPT_SORT_KEYS).decode()}

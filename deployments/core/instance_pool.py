@@ -54,6 +54,11 @@ class InstancePool:
         self._gate = InlineGate()
 
     @property
+    def instance_count(self) -> int:
+        """How many instances there are."""
+        return len(self._workers)
+
+    @property
     def running_count(self) -> int:
         """How many instances are at work."""
         return len(self._workers) - len(self.idle) - self._lost_count

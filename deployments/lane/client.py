@@ -75,12 +75,17 @@ class LaneCall:
 
 
 class TableRow(NamedTuple):
-    """A model version of a replica and its number in requests; `fault` says why it serves no more, "" while it does."""
+    """A model version of a replica and its number in requests; `fault` says why it serves no more, "" while it does.
+
+    `capacity` requests keep all its instances there busy. A `spill` gets what other replicas have no idle instance for.
+    """
 
     number: int
     name: str
     version: int
-    fault: str
+    fault: str = ""
+    capacity: int = 1
+    spill: bool = False
 
 
 class LaneOwner(Protocol):

@@ -34,7 +34,7 @@ class Routes:
             versions = self._targets.setdefault(row.name, {})
             if row.version not in versions:
                 versions[row.version] = LaneTarget(row.name, row.version, self._limits)
-            versions[row.version].choice.add(lane, row.number)
+            versions[row.version].choice.add(lane, row.number, capacity=row.capacity, spill=row.spill)
         self._faults[lane] = {(row.name, row.version): row.fault for row in rows if row.fault}
         self._changed()
 

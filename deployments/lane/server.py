@@ -36,6 +36,7 @@ class LaneModel(Protocol):
     """What the lane needs of a loaded model version."""
 
     codecs: tuple[WireCodec, ...]
+    capacity: int
 
     @property
     def submit_request(self) -> Callable[[InferRequest], None]:
@@ -52,7 +53,7 @@ class LaneServer:
     """Accepts lanes for one replica and keeps the table of models that their requests index.
 
     A model keeps its index for the life of the replica, so that frames on their way when the table changes still find
-    their model, or a clear error.
+    their model, or a clear error. `spill` tells clients to prefer other replicas while these have an idle instance.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class LaneServer:
         self.secret = secret.encode()
         self.regions = regions
         self.loop = loop
+        self.spill = False
         self.models: list[LaneModel | None] = []
         self.connections: set[LaneServerConnection] = set()
         self._strangers: dict[LaneServerConnection, None] = {}
@@ -105,7 +107,7 @@ class LaneServer:
     def table(self) -> bytes:
         """Return the table of models as the TABLE frame carries it."""
         rows = [
-            (index, name, version, self._faults[(name, version)])
+            (index, name, version, self._faults[(name, version)], 1 if model is None else model.capacity, self.spill)
             for index, ((name, version), model) in enumerate(zip(self._names, self.models, strict=True))
             if model is not None or self._faults[(name, version)]
         ]

@@ -37,7 +37,8 @@ class ModelReplica:
     """One replica of a deployment group: one model version (isolated) or many (packed).
 
     `user_config["load"]` is JSON with `models` (as `HostedModel.to_dict` writes them), `watch` (the deployments that
-    ensembles in here send steps to) and `batching` (see `infer`); a change of it is applied in place.
+    ensembles in here send steps to), `spill` (see `LaneServer`) and `batching` (see `infer`); a change of it is
+    applied in place.
     """
 
     __module__ = "eagleray"
@@ -84,6 +85,7 @@ class ModelReplica:
         self.infer_batch.set_max_batch_size(load["batching"]["max_batch_size"])
         self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
         self._watch_steps({(app, deployment) for app, deployment in load["watch"]})
+        self._lane.spill = load["spill"]
         await self._host.apply(load["models"])
         if self._strict and self._host.failures:
             raise ModelLoadError("; ".join(self._host.failures.values()))

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """A model version and its codecs, indexed by wire form."""
+    """A model version and its codecs, indexed by wire form; `capacity` requests give each instance a full batch."""
 
     def __init__(self, model: ModelVersion, codecs: tuple[WireCodec, ...]) -> None:
         self.model_name = model.package.name
@@ -25,6 +25,9 @@ class ServedModel:
         self.submit_request = model.submit
         self.cancel_request = model.cancel
         self.ready = True
+        config = model.package.config
+        rows = max(1, config.max_batch_size) if config.HasField("dynamic_batching") else 1
+        self.capacity = rows * (1 if model.pool is None else model.pool.instance_count)
 
 
 class LocalTarget:

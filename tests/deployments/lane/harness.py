@@ -38,6 +38,7 @@ class EchoModel:
 
     def __init__(self) -> None:
         self.codecs = (EchoCodec(),)
+        self.capacity = 2
         self.held: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.hold = False

@@ -75,3 +75,33 @@ def test_a_lane_that_is_gone_is_not_chosen() -> None:
     choice.add(second, 5)
     assert choice.near() == [second]
     assert choice.lanes == {second: 5}
+
+
+@pytest.mark.parametrize(
+    ("lanes", "expected"),
+    [
+        ("near_gpu:0 near_cpu:0", "near_gpu:0"),
+        ("near_gpu:3 near_cpu:0", "near_gpu:3"),
+        ("near_gpu:4 near_cpu:0", "near_cpu:0"),
+        ("near_gpu:4 near_cpu:3", "near_cpu:3"),
+        ("near_gpu:9 near_cpu:4", "near_gpu:9"),
+        ("near_gpu1:9 near_gpu2:3 near_gpu3:9 near_cpu:0", "near_gpu2:3"),
+        ("near_gpu:4 far_gpu:3 near_cpu:0", "far_gpu:3"),
+        ("near_cpu:9", "near_cpu:9"),
+    ],
+)
+def test_gpus_come_first_and_the_cpu_gets_what_they_have_no_idle_instance_for(lanes: str, expected: str) -> None:
+    """Four requests keep the instances of each replica busy."""
+    choice = LaneChoice(lambda: 0.0)
+    made = []
+    for number, word in enumerate(lanes.split()):
+        place, _, count = word.partition(":")
+        lane: Any = Lane(word, place.startswith("near"), dict.fromkeys(range(int(count))))
+        choice.add(lane, number, capacity=4, spill="cpu" in place)
+        made.append(lane)
+    chosen: Any = choice.next(near=False)
+    assert chosen.name == expected
+    assert len(choice.near()) == sum(lane.near for lane in made)
+    for lane in made:
+        assert choice.remove(lane)
+    assert choice.next(near=False) is None

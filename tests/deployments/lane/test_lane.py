@@ -456,3 +456,22 @@ def test_an_arena_gives_out_places_and_takes_them_back() -> None:
 def test_only_files_in_the_folder_for_arenas_are_opened(path: str) -> None:
     with pytest.raises((ArenaError, ValueError)):
         open_arena(path)
+
+
+@on_loop
+async def test_requests_spill_to_the_cpu_while_every_gpu_instance_is_busy() -> None:
+    async with Lanes(2) as lanes:
+        gpu, cpu = lanes.replicas
+        cpu.server.spill = True
+        cpu.server.set_model("echo", 1, cpu.model)
+        await lanes.until(lambda: lanes.fleet.target("echo").choice._spill is not None)  # type: ignore[union-attr]
+        gpu.model.hold = True
+        waiting = [lanes.send()[0] for _ in range(gpu.model.capacity)]
+        await lanes.until(lambda: len(gpu.model.held) == gpu.model.capacity)
+        assert (await lanes.ask()).responses == [b"hello"]  # by the CPU: the GPU holds everything
+        assert not any(sink.done.is_set() for sink in waiting)
+        gpu.model.hold = False
+        gpu.model.release()
+        await lanes.until(lambda: all(sink.done.is_set() for sink in waiting))
+        cpu.model.hold = True
+        assert (await lanes.ask()).responses == [b"hello"]  # by the GPU again
