@@ -108,12 +108,20 @@ class HttpInferCodec:
         header.used = True
         inputs = {}
         offset = length
+        faulty: ServingError | None = None
         for name, shape, dtype, byte_size, source in header.parts:
             if source is None:
                 inputs[name] = np.ndarray(shape, dtype, body, offset)
             else:
-                inputs[name] = self._read_input(body, offset, byte_size, shape, source, header.id or request_id)
+                try:
+                    inputs[name] = self._read_input(body, offset, byte_size, shape, source, header.id or request_id)
+                except ServingError as error:
+                    if source.inline:
+                        raise
+                    faulty = error  # Triton looks at binary strings from the last input to the first
             offset += byte_size
+        if faulty is not None:
+            raise faulty
         plan = header.plan
         for place in plan.regions:
             open_view(self._shared_memory, place)

@@ -293,6 +293,18 @@ def test_a_raw_string_is_the_whole_body() -> None:
     assert tail == b"\x05\x00\x00\x00hello"
 
 
+def test_of_several_faulty_strings_the_last_is_named() -> None:
+    inputs = tensor("A", "BYTES", 1) | tensor("B", "BYTES", 1) | tensor("C", "BYTES", 1)
+    codec = HttpInferCodec(Signature("m", 0, inputs, tensor("Y", "BYTES", 1)), "1")
+    sent = [
+        {"name": name, "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 4}} for name in ("A", "B")
+    ]
+    good = {"name": "C", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}}
+    header = orjson.dumps({"inputs": [*sent, good]})
+    with pytest.raises(InvalidArgument, match="incomplete string data for inference input 'B' for model 'm'"):
+        codec.decode(header + b"\5\0\0\0" * 2 + b"\1\0\0\0x", len(header), ignore)
+
+
 def test_a_raw_shape_needs_one_unknown_at_most() -> None:
     codec = HttpInferCodec(Signature("m", 8, tensor("X", "INT8", -1, -1), {}), "1")
     with pytest.raises(InvalidArgument, match="because there are more than one variable-sized dimension"):
