@@ -127,7 +127,7 @@ def infer_body(data: bytes, count: int) -> bytes:
 
 
 SIZE = 56 << 20
-MORE = 8 << 20
+MORE = 4 << 20
 COUNT = SIZE // 14 * 3 + 1
 LARGE: dict[str, Callable[[], tuple[str, bytes]]] = {
     "numbers": lambda: ("infer", infer_body(numbers(SIZE), COUNT)),
