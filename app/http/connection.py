@@ -5,7 +5,6 @@ order. A head whose exact bytes were parsed before costs one dictionary look-up.
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
@@ -21,11 +20,10 @@ from app.http.generate_exchange import GenerateExchange
 from app.http.head import INFER, BadRequest, Head, Headers
 from app.http.infer_exchange import InferExchange, has_large_json
 from app.http.responses import error_response
+from app.http.timed_connection import TimedConnection
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from protocol.errors import ServingError
-
-logger = logging.getLogger(__name__)
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BINARY_HEAD: Final = (
@@ -36,13 +34,9 @@ _JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConte
 _JOIN_BYTES: Final = 1 << 17
 # A refused body of up to this size is read all the same, so that the connection can go on.
 _SMALL_BODY_BYTES: Final = 1 << 16
-# A client must take as much of an answer in each `write_timeout_s`.
-_PROGRESS_BYTES: Final = 1 << 16
-# How much is read of what nobody will answer: a client may be in the middle of a body that is somewhat too large.
-_LINGER_BODIES: Final = 4
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(TimedConnection):
     """A client's connection; also the sink of its inference request.
 
     What arrives is read into a buffer that all connections share, and from there taken at once; the rest of a long
@@ -53,58 +47,29 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_body",
         "_body_filled",
         "_body_read",
-        "_buffer",
-        "_busy",
         "_chunked",
-        "_closing",
-        "_context",
-        "_deadline_s",
         "_exchange",
-        "_head",
         "_held_bytes",
-        "_idle_since_s",
-        "_keep_alive",
-        "_last",
-        "_linger_bytes",
         "_old",
         "_paused",
         "_read_buffer",
-        "_reading_paused",
-        "_sent_bytes",
-        "_stalls_at_s",
         "_target",
         "_token",
-        "_transport",
-        "_written_bytes",
     )
 
     def __init__(self, context: HttpContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._read_buffer = context.read_buffer
-        self._transport: asyncio.Transport | None = None
-        self._buffer = b""
-        self._head: Head | None = None
         self._body: memoryview | None = None
         self._body_filled = 0
         self._body_read = False
         self._chunked: ChunkedBody | None = None
         self._held_bytes = 0
-        self._busy = False
-        self._closing = False
-        self._keep_alive = True
-        self._last = False
         self._old = False
         self._paused = False
-        self._reading_paused = False
-        self._linger_bytes = 0
         self._target: Target | None = None
         self._token: Any = None
         self._exchange: Exchange | None = None
-        self._deadline_s = 0.0
-        self._idle_since_s = 0.0
-        self._written_bytes = 0
-        self._sent_bytes = 0
-        self._stalls_at_s = 0.0
 
     # -- the transport's side -------------------------------------------------------------------------------------
 
@@ -207,11 +172,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(bad.status, bad.message, bad.headers)
         if self._reading_paused and len(self._buffer) <= self._context.limits.max_header_bytes:
             self._read_on()
-
-    def _read_on(self) -> None:
-        self._reading_paused = False
-        if self._transport is not None:
-            self._transport.resume_reading()
 
     def _wait_for_head(self, data: bytes) -> None:
         limits = self._context.limits
@@ -343,7 +303,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         size = 0
         for part in parts:
             size += len(part)
-        end = self.head_end
+        end = self._context.head_ends.plain if self._keep_alive and not self._old else self.head_end
         head = _JSON_HEAD % (size, end) if json_length is None else _BINARY_HEAD % (json_length, size, end)
         self._written_bytes += size + len(head)
         if size <= _JOIN_BYTES:
@@ -371,12 +331,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Let the answer under way be the last on this connection; before its head is written."""
         self._keep_alive = False
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        if self._transport is not None:
-            self._written_bytes += len(data)
-            self._transport.write(data)
-
     def hold(self, size: int) -> bool:
         """Count bytes of the request's body into the total of all connections; False when there are too many."""
         if not self._context.bodies.take(size):
@@ -387,11 +341,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _release(self) -> None:
         self._context.bodies.give_back(self._held_bytes)
         self._held_bytes = 0
-
-    @property
-    def unsent_bytes(self) -> int:
-        """How much of what was written the client has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def finish(self) -> None:
         """The answer is complete: take the next request, or close."""
@@ -421,90 +370,3 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._release()
         self.write(error_response(status, message, self._context.head_ends.close, headers))
         self._linger()
-
-    # -- the end --------------------------------------------------------------------------------------------------
-
-    def _linger(self) -> None:
-        """Close the sending side, and read on for a while what the client is still sending.
-
-        To close with input unread resets the connection, and the client loses the answer (RFC 9112 §9.6).
-        """
-        self._closing = True
-        self._buffer = b""
-        transport = self._transport
-        if transport is None:
-            return
-        if not transport.can_write_eof():  # TLS says its own goodbye
-            transport.close()
-            return
-        limits = self._context.limits
-        self._linger_bytes = _LINGER_BODIES * limits.max_body_bytes
-        self._deadline_s = self._context.loop.time() + limits.linger_timeout_s
-        transport.write_eof()
-        if self._reading_paused:
-            self._read_on()
-
-    def sweep(self, now_s: float) -> None:
-        """End the connection if something has not happened in time."""
-        transport = self._transport
-        if transport is None:
-            return
-        limits = self._context.limits
-        unsent = transport.get_write_buffer_size()
-        if not unsent:
-            self._stalls_at_s = 0.0
-        elif not self._stalls_at_s or self._written_bytes - unsent >= self._sent_bytes + _PROGRESS_BYTES:
-            self._sent_bytes = self._written_bytes - unsent
-            self._stalls_at_s = now_s + limits.write_timeout_s
-        elif now_s > self._stalls_at_s:
-            self.abort()
-            return
-        if self._busy:
-            return
-        if self._deadline_s and now_s > self._deadline_s:
-            self._expire(transport)
-        elif not unsent and not self._buffer and self._head is None and not self._closing:
-            if not self._idle_since_s:
-                self._idle_since_s = now_s
-                self._context.connections.note_idle(self)
-            elif now_s > self._idle_since_s + limits.idle_timeout_s:
-                self._closing = True
-                transport.close()
-
-    def _expire(self, transport: asyncio.Transport) -> None:
-        if self._closing:
-            self.abort()
-        elif self._head is None and not self._buffer:
-            self._closing = True
-            transport.close()
-        else:
-            self._refuse(408, "the request did not arrive in time")
-
-    def give_way(self) -> bool:
-        """Close in favour of a new connection; False when this one is no longer idle."""
-        if self._transport is None:
-            return True
-        if not self._idle_since_s or self._closing or self._buffer or self._head is not None:
-            return False
-        self._closing = True
-        self._transport.close()
-        return True
-
-    def abort(self) -> None:
-        """Close at once, whatever was not sent."""
-        self._closing = True
-        if self._transport is not None:
-            self._transport.abort()
-
-    def shut(self) -> None:
-        """Close when all that is under way has been answered, or never began."""
-        self._last = True
-        self._keep_alive = False
-        if not self._busy and self._head is None and self._transport is not None:
-            self._closing = True
-            self._transport.close()
-
-    @property
-    def inflight_count(self) -> int:
-        """How many requests are under way: one or none."""
-        return int(self._busy)

@@ -68,6 +68,22 @@ async def test_a_client_that_takes_one_byte_at_a_time_is_given_up() -> None:
 
 
 @on_loop
+async def test_a_last_answer_is_read_to_its_end_whatever_was_sent_behind_the_request() -> None:
+    wire = Wire(LIMITS)
+    now_s = wire.loop.time()
+    wire.target.hold = True
+    await wire.send(infer(bytes(2 << 20), extra=b"Connection: close\r\n") + infer())
+    wire.target.release()
+    for later_s in range(5):
+        wire.transport.unsent_bytes = (5 - later_s) << 16
+        wire.connection.sweep(now_s + 30 * later_s)
+        assert not wire.transport.aborted
+    wire.transport.unsent_bytes = 0
+    wire.connection.sweep(now_s + 150)
+    assert wire.transport.aborted
+
+
+@on_loop
 async def test_a_connection_without_a_request_is_closed_when_its_time_is_over() -> None:
     wire = Wire(LIMITS)
     now_s = wire.loop.time()
