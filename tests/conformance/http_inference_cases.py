@@ -452,7 +452,7 @@ GENERATE = (
         "/v2/models/failing/generate_stream",
         500,
         body={"MODE": "error"},
-        error="this request, and no other, is refused",
-        deviates="the error stands in a JSON body, not in an event",
+        sent=b'data: {"error":"this request, and no other, is refused"}\n\n',
+        headers_back={"content-type": "text/event-stream; charset=utf-8"},
     ),
 )

@@ -15,11 +15,13 @@ import pytest
 from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
+from app.json_helper.binary_form import request_in_binary_form
 from deployments.replica.served_model import LocalTarget, ServedModel
 from protocol.datatypes import BY_NAME
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
+from protocol.limits import Limits
 from protocol.signature import Signature, TensorSpec
 from tests.app.http.wire import hello
 
@@ -230,3 +232,20 @@ def test_a_helper_that_dies_is_replaced() -> None:
             process.wait()
 
     serve(test)
+
+
+JUNK = b"[" + b"0," * 3_000_000 + b"0]"
+PADDED = {
+    "member": b'{"note":%b,"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}',
+    "member of an input": b'{"inputs":[{"note":%b,"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}',
+    "parameter of an input": b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1],"parameters":{"a":%b}}]}',
+    "forwarded": b'{"eagleray_forwarded_headers":%b,"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}',
+    "output": b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{"name":"X","note":%b}]}',
+}
+
+
+@pytest.mark.parametrize("padded", PADDED.values(), ids=PADDED.keys())
+def test_what_means_nothing_does_not_come_back(padded: bytes) -> None:
+    length, parts = request_in_binary_form(memoryview(padded % JUNK), None, "echo", Limits())
+    assert length == len(parts[0]) < 1000
+    assert bytes(parts[1]) == np.float32(1).tobytes()
