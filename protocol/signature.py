@@ -1,10 +1,14 @@
 """A model's inputs and outputs, taken from its configuration once, when it is loaded."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
 from protocol.datatypes import BY_ENUM, DataType
+
+ANY_PRIORITY: Final = 2**64 - 1
+"""Priorities are unsigned integers of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,14 @@ class Signature:
     def from_config(cls, config: ModelConfig) -> "Signature":
         """Read a completed and validated configuration."""
         batching = config.dynamic_batching
+        # An ensemble hands any priority on to its steps.
+        levels = ANY_PRIORITY if config.platform == "ensemble" else batching.priority_levels
         return cls(
             config.name,
             config.max_batch_size,
             {tensor.name: _input_spec(tensor) for tensor in config.input},
             {tensor.name: _spec(tensor) for tensor in config.output},
-            batching.priority_levels,
+            levels,
             batching.default_priority_level,
             config.model_transaction_policy.decoupled,
         )

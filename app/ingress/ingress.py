@@ -115,8 +115,9 @@ class Ingress:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        deadline_s = self._loop.time() + self._settings.exit_timeout_secs
         await self.drain()
-        await self._host.close()
+        await self._host.close(deadline_s - self._loop.time())
         await self._fleet.close()
         self._counters.close()
 

@@ -1,6 +1,7 @@
 """The PyTorch backend: TorchScript modules (`model.pt`) and AOTInductor packages (`model.pt2`)."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,9 +27,6 @@ from repository_loader.parameters import read_integer
 _LOG = logging.getLogger(__name__)
 
 _TRUE = ("true", "1", "yes", "on")
-
-_default_thread_count = 0
-"""Intra-op threads that PyTorch chose by itself, before any model changed them; 0 until it is imported."""
 
 
 class PyTorchBackend:
@@ -228,17 +226,14 @@ class _Options:
 
 
 def _set_threads(torch: Any, options: _Options, instance_count: int) -> None:
-    """Set what is configured; otherwise share PyTorch's own choice among the instances.
+    """Set what is configured; otherwise share the CPUs among the instances, each of which starts threads of its own.
 
-    PyTorch starts as many threads as OMP_NUM_THREADS, which Ray sets to the CPUs of the replica, and it does so for
-    each thread that calls it: without a share of their own, N instances would want N times the replica's CPUs.
+    Left alone, PyTorch follows OMP_NUM_THREADS. Ray sets that to the CPUs that a replica reserves, and to 1 for a
+    replica that reserves a fraction of one, as nearly all do; a larger number is what somebody has asked for.
     """
-    global _default_thread_count
-    _default_thread_count = _default_thread_count or torch.get_num_threads()
-    if options.intra_op_threads:
-        torch.set_num_threads(options.intra_op_threads)
-    elif instance_count > 1:
-        torch.set_num_threads(max(1, _default_thread_count // instance_count))
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    count = int(told) if told.isdecimal() and int(told) > 1 else len(os.sched_getaffinity(0))
+    torch.set_num_threads(options.intra_op_threads or max(1, count // instance_count))
     if options.inter_op_threads and options.inter_op_threads != torch.get_num_interop_threads():
         try:
             torch.set_num_interop_threads(options.inter_op_threads)

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from deployments.core.clock import Clock
-from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool
+from deployments.core.instance_pool import InstancePool
 from deployments.core.response_streams import ResponseStreams
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.scheduler import Scheduler
@@ -15,7 +16,8 @@ from repository_loader.package import ModelPackage
 
 log = logging.getLogger(__name__)
 
-DRAIN_TIMEOUT_S = 30.0
+DRAIN_TIMEOUT_S: Final = 30.0
+GRACE_S: Final = 0.5
 _STREAM_POLL_S = 0.02
 
 
@@ -74,7 +76,8 @@ class ModelVersion:
     async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Refuse new requests, answer those that were taken, and free the instances.
 
-        What is still queued after `timeout_s` is refused; a batch that still runs then gets as long again to finish.
+        What is still queued after `timeout_s` is refused. A batch that still runs then, and instances that take long to
+        be freed, get `GRACE_S` more and are left to themselves.
         """
         loop = asyncio.get_running_loop()
         drained: asyncio.Future[None] = loop.create_future()
@@ -87,5 +90,10 @@ class ModelVersion:
             self.scheduler.abandon()
         while self.streams is not None and self.streams.open_count and loop.time() < deadline_s:
             await asyncio.sleep(_STREAM_POLL_S)
-        if self.pool is not None:
-            await asyncio.to_thread(self.pool.close, min(timeout_s, CLOSE_TIMEOUT_S))
+        if self.pool is None:
+            return
+        left_s = max(0.0, deadline_s - loop.time()) + GRACE_S
+        try:
+            await asyncio.wait_for(asyncio.to_thread(self.pool.close, left_s), left_s + GRACE_S)
+        except TimeoutError:
+            log.error("model '%s' version %d could not be freed in time and is abandoned", self.name, self.version)

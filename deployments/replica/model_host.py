@@ -10,7 +10,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
-from deployments.core.model_version import ModelVersion
+from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, ModelVersion
 from deployments.core.statistics import Rows
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
@@ -87,8 +87,7 @@ class ModelHost:
                 self._allow_inline(served.model)
             fresh = [key for key, data in wanted.items() if self._present.get(key) != data]
             await asyncio.gather(*(self._load(key, wanted[key]) for key in fresh))
-            for key in [key for key in self._present if key not in wanted]:
-                await self._unload(key)
+            await asyncio.gather(*(self._unload(key) for key in self._present if key not in wanted))
             replaced = any(wanted.get(key) != data for key, data in self._present.items())
             self._present = wanted
             if replaced:
@@ -151,7 +150,7 @@ class ModelHost:
         self.core.set_failed(name, version, reason)
         logger.error("failed to load '%s' version %d: %s", name, version, reason)
 
-    async def _unload(self, key: Key) -> None:
+    async def _unload(self, key: Key, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         served = self.served.pop(key, None)
@@ -159,7 +158,7 @@ class ModelHost:
             served.ready = False
             self.core.remove(*key)
             self._changed(*key, None)
-            await served.model.close()
+            await served.model.close(timeout_s)
             served.model.statistics.counts.load_duration_ns = 0
 
     def target(self, name: str, version: int = -1) -> LocalTarget | None:
@@ -192,8 +191,14 @@ class ModelHost:
         rows: list[list[Any]] = [[*key, "", self.seconds.get(key, 0.0)] for key in self.served]
         return rows + [[*key, reason, 0.0] for key, reason in self.failures.items()]
 
-    async def close(self) -> None:
-        """Finish what is under way and free every model."""
+    async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+        """Finish what is under way and free every model, all at the same time, within `timeout_s` and some seconds.
+
+        Ensembles go first, for their steps' sake.
+        """
         async with self._lock:
-            for key in tuple(self.served):
-                await self._unload(key)
+            deadline_s = self._loop.time() + timeout_s
+            ensembles = [key for key, served in self.served.items() if served.model.pool is None]
+            for keys in (ensembles, [key for key in self.served if key not in ensembles]):
+                left_s = max(GRACE_S, deadline_s - self._loop.time())
+                await asyncio.gather(*(self._unload(key, left_s) for key in keys))

@@ -177,8 +177,9 @@ class ModelReplica:
 
     async def __del__(self) -> None:
         """Drain: Serve calls this once it sends nothing more."""
+        deadline_s = self._loop.time() + self._drain_timeout_s
         await self._lane.drain(self._drain_timeout_s)
-        await self._host.close()
+        await self._host.close(deadline_s - self._loop.time())
         await self._fleet.close()
         self._address.remove()
         self._counters.close()

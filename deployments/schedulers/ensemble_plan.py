@@ -195,7 +195,7 @@ def _step(
     return Step(
         index,
         step.model_name,
-        step.model_version if step.model_version > 0 else -1,  # an omitted version reads as 0
+        step.model_version,
         model,
         edges,
         tuple((output, tensors[step.output_map[output]]) for output in model.outputs if output in step.output_map),

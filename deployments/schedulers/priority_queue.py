@@ -1,45 +1,80 @@
 """The waiting requests of a dynamic batcher, by priority level, under each level's queue policy."""
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching, ModelQueuePolicy
 
 from protocol.errors import Unavailable
 from protocol.infer import InferRequest
 
-NEVER_NS = 1 << 62
+NEVER_NS: Final = 1 << 62
+_SLACK: Final = 64
 
 
 class _Level:
-    """The requests of one priority: those in time, then those whose timeout has passed but who may still run."""
+    """The requests of one priority: those in time, then those whose timeout has passed but who may still run.
 
-    __slots__ = ("delayed", "next_deadline_ns", "policy", "waiting")
+    Both are numbered in order of arrival. Deadlines lie in a heap, so that a timeout costs what it takes out, not what
+    waits; those of requests that have left are dropped when they come up, or when they are most of the heap.
+    """
+
+    __slots__ = ("_count", "_deadlines", "delayed", "policy", "waiting")
 
     def __init__(self, policy: ModelQueuePolicy) -> None:
         self.policy = policy
-        self.waiting: deque[InferRequest] = deque()
-        self.delayed: deque[InferRequest] = deque()
-        self.next_deadline_ns = NEVER_NS  # never later than the first deadline there is
+        self.waiting: OrderedDict[int, InferRequest] = OrderedDict()
+        self.delayed: OrderedDict[int, InferRequest] = OrderedDict()
+        self._deadlines: list[tuple[int, int]] = []
+        self._count = 0
 
-    def deadline_ns(self, request: InferRequest) -> int:
-        """Return when the request's time in the queue is over; its own timeout counts only if allowed and shorter."""
+    def append(self, request: InferRequest) -> None:
+        """Queue a request, and note when its time in the queue is over: its own timeout counts only if allowed."""
+        number = self._count
+        self._count = number + 1
+        self.waiting[number] = request
         timeout_us = self.policy.default_timeout_microseconds
         if self.policy.allow_timeout_override and 0 < request.timeout_us < timeout_us:
             timeout_us = request.timeout_us
-        return request.queued_ns + timeout_us * 1000 if timeout_us else NEVER_NS
+        if timeout_us:
+            if len(self._deadlines) > 2 * len(self.waiting) + _SLACK:
+                self._deadlines = [entry for entry in self._deadlines if entry[1] in self.waiting]
+                heapify(self._deadlines)
+            heappush(self._deadlines, (request.queued_ns + timeout_us * 1000, number))
+
+    def popleft(self) -> InferRequest:
+        """Remove the first request."""
+        return (self.waiting or self.delayed).popitem(last=False)[1]
+
+    @property
+    def next_deadline_ns(self) -> int:
+        """The first deadline of a waiting request, `NEVER_NS` without one."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][1] not in self.waiting:
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else NEVER_NS
 
     def expire(self, now_ns: int) -> list[InferRequest]:
         """Take out the requests whose time is over, and return those that must not run any more."""
-        late = [request for request in self.waiting if self.deadline_ns(request) <= now_ns]
-        if late:
-            gone = set(map(id, late))
-            self.waiting = deque(request for request in self.waiting if id(request) not in gone)
-        self.next_deadline_ns = min(map(self.deadline_ns, self.waiting), default=NEVER_NS)
+        late = []
+        while self.next_deadline_ns <= now_ns:
+            late.append(heappop(self._deadlines)[1])
+        late.sort()
+        requests = {number: self.waiting.pop(number) for number in late}
         if self.policy.timeout_action == ModelQueuePolicy.DELAY:
-            self.delayed.extend(late)
+            self.delayed.update(requests)
             return []
-        return late
+        return list(requests.values())
+
+    def remove_cancelled(self) -> list[InferRequest]:
+        """Remove the cancelled requests and return them."""
+        removed = []
+        for requests in (self.waiting, self.delayed):
+            for number in [number for number, request in requests.items() if request.cancelled]:
+                removed.append(requests.pop(number))
+        return removed
 
 
 class PriorityQueue:
@@ -61,8 +96,8 @@ class PriorityQueue:
 
     def __iter__(self) -> Iterator[InferRequest]:
         for level in self._levels:
-            yield from level.waiting
-            yield from level.delayed
+            yield from level.waiting.values()
+            yield from level.delayed.values()
 
     @property
     def next_deadline_ns(self) -> int:
@@ -80,8 +115,7 @@ class PriorityQueue:
         limit = level.policy.max_queue_size
         if limit and len(level.waiting) + len(level.delayed) >= limit:
             raise Unavailable("Exceeds maximum queue size")
-        level.waiting.append(request)
-        level.next_deadline_ns = min(level.next_deadline_ns, level.deadline_ns(request))
+        level.append(request)
         self._count += 1
 
     def popleft(self) -> InferRequest:
@@ -89,23 +123,19 @@ class PriorityQueue:
         for level in self._levels:
             if level.waiting or level.delayed:
                 self._count -= 1
-                return level.waiting.popleft() if level.waiting else level.delayed.popleft()
+                return level.popleft()
         raise IndexError("the queue is empty")
 
     def expire(self, now_ns: int) -> list[InferRequest]:
         """Apply the timeouts: return the rejected requests, which are removed, and put the delayed ones behind."""
         rejected: list[InferRequest] = []
         for level in self._levels:
-            if level.next_deadline_ns <= now_ns:
-                rejected += level.expire(now_ns)
+            rejected += level.expire(now_ns)
         self._count -= len(rejected)
         return rejected
 
     def remove_cancelled(self) -> list[InferRequest]:
         """Remove the cancelled requests and return them."""
-        cancelled = [request for request in self if request.cancelled]
-        for level in self._levels:
-            level.waiting = deque(request for request in level.waiting if not request.cancelled)
-            level.delayed = deque(request for request in level.delayed if not request.cancelled)
+        cancelled = [request for level in self._levels for request in level.remove_cancelled()]
         self._count -= len(cancelled)
         return cancelled

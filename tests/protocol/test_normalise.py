@@ -1,4 +1,5 @@
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from protocol.datatypes import BY_NAME
 from protocol.errors import InvalidArgument
@@ -98,6 +99,11 @@ def test_an_empty_batch_has_no_rows() -> None:
 
 def test_a_model_without_inputs_has_one_row() -> None:
     assert normalise(signature(max_batch_size=8), []) == (1, [])
+
+
+def test_an_ensemble_hands_any_priority_on_to_its_steps() -> None:
+    config = ModelConfig(name="e", platform="ensemble")
+    assert [effective_priority(Signature.from_config(config), asked) for asked in (0, 7)] == [0, 7]
 
 
 @pytest.mark.parametrize(

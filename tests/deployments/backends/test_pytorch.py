@@ -1,5 +1,6 @@
 """TorchScript modules through the backend's seam."""
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -214,6 +215,18 @@ def test_ragged_requests_share_a_batch_and_are_cut_apart_again(load):
     first, second = batch.results
     assert first.outputs["sums"].tolist() == [[6]] and first.outputs["doubled"].tolist() == [[2, 4, 6]]
     assert second.outputs["sums"].tolist() == [[4]] and set(second.outputs) == {"sums"}
+
+
+@pytest.mark.parametrize("told", [None, "1", "6"], ids=["by nobody", "by Ray for a fraction of a CPU", "by somebody"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_instances_share_the_cpus_of_the_node_unless_told_otherwise(load, monkeypatch, told, count):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    torch.set_num_threads(1)
+    load(Double(), fp32("x"), fp32("y"), count=count)
+    cpus = 6 if told == "6" else len(os.sched_getaffinity(0))
+    assert torch.get_num_threads() == max(1, cpus // count)
 
 
 def test_thread_counts_are_set(load):

@@ -191,6 +191,20 @@ def test_close_refuses_what_does_not_drain_in_time():
     asyncio.run(run())
 
 
+def test_close_does_not_wait_for_an_instance_that_is_never_freed():
+    async def run():
+        loop = asyncio.get_running_loop()
+        model_version = await loader.load(package_of(), SPECS[:1], LoopClock(loop), Core(LoopClock(loop)))
+        release = threading.Event()
+        DoublerBackend.made[0].close = lambda: release.wait(20)
+        began_s = loop.time()
+        await model_version.close(timeout_s=0.05)
+        assert loop.time() - began_s < 10
+        release.set()
+
+    asyncio.run(run())
+
+
 SAMPLES = {
     "zero": ("zero_data: true", np.zeros((1, 2), np.float32)),
     "file": ('input_data_file: "x.bin"', np.array([[1, 2]], np.float32)),
@@ -276,8 +290,8 @@ def test_ensemble_runs_over_models_of_the_same_core():
         core.add(await loader.load(inner, SPECS, clock, core))
         text = (
             'name: "e" platform: "ensemble" ensemble_scheduling { '
-            'step { model_name: "m" input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } } '
-            'step { model_name: "m" input_map { key: "X" value: "t" } output_map { key: "Y" value: "Y" } } }'
+            'step { model_name: "m" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } } '
+            'step { model_name: "m" model_version: -1 input_map { key: "X" value: "t" } output_map { key: "Y" value: "Y" } } }'
         )
         ensemble = ModelPackage("e", 1, config_of("max_batch_size: 4 " + text), "", "", "")
         core.add(await loader.load(ensemble, [], clock, core, {"m": Signature.from_config(inner.config)}))

@@ -96,6 +96,28 @@ def test_a_model_that_fails_harms_no_other(models: dict[str, dict[str, Any]]) ->
     asyncio.run(check())
 
 
+def test_models_that_take_long_to_finalise_do_so_together(tmp_path: Path) -> None:
+    slow = (
+        MODEL
+        + """
+    def finalize(self):
+        import time
+        time.sleep(0.5)
+"""
+    )
+
+    async def check() -> None:
+        host = await host_of(*(planned(tmp_path / str(number), f"m{number}", slow, "") for number in range(4)))
+        assert len(host.served) == 4
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await host.close(timeout_s=5.0)
+        assert loop.time() - began_s < 1.9
+        assert not host.served
+
+    asyncio.run(check())
+
+
 def test_loaded_models_are_spared_from_collections_until_one_is_given_up(models: dict[str, dict[str, Any]]) -> None:
     async def check() -> None:
         host = await host_of(models["one"])

@@ -1,8 +1,11 @@
+import time
+
 import pytest
 
 from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
+from deployments.schedulers.priority_queue import NEVER_NS, PriorityQueue
 from protocol.signature import Signature
 from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
 
@@ -275,3 +278,35 @@ def test_clients_that_have_gone_make_room_in_a_full_queue():
     assert bench.running == [["new 0", "new 1"]]
     assert bench.statistics.counts.canceled_count == 2
     assert bench.statistics.counts.pending_count == 0
+
+
+def test_a_timeout_costs_what_it_takes_out_and_not_what_waits():
+    """4,000 waiting requests with a timeout, one of which is over: looking costs microseconds, not milliseconds."""
+    config = config_of(
+        "dynamic_batching { default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true } }"
+    )
+    queue = PriorityQueue(config.dynamic_batching)
+    answers = Answers()
+    for index in range(4000):
+        request = answers.request(str(index), timeout_us=1000 * (index + 1) if index % 100 == 0 else 0)
+        queue.append(request)
+    took_ns = []
+    for index in range(0, 4000, 100):
+        began_ns = time.perf_counter_ns()
+        late = queue.expire(1_000_000 * (index + 1))
+        took_ns.append(time.perf_counter_ns() - began_ns)
+        assert [request.id for request in late] == [str(index)]
+    assert len(queue) == 4000 - 40
+    assert min(took_ns) < 200_000
+
+
+def test_deadlines_of_requests_that_have_left_take_no_room():
+    config = config_of("dynamic_batching { default_queue_policy { default_timeout_microseconds: 60000000 } }")
+    queue = PriorityQueue(config.dynamic_batching)
+    answers = Answers()
+    for index in range(10_000):
+        queue.append(answers.request(str(index)))
+        assert queue.popleft().id == str(index)
+    (level,) = queue._levels
+    assert len(level._deadlines) < 100
+    assert queue.next_deadline_ns == NEVER_NS

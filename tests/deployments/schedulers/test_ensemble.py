@@ -204,7 +204,7 @@ def test_cancellation_reaches_the_steps_and_starts_no_new_ones():
     assert bench.answers.error("r") == "Cancelled: " and bench.router.names == []
 
 
-VERSIONS = {"highest": (-1, -1), "omitted": (0, -1), "given": (3, 3)}
+VERSIONS = {"highest": (-1, -1), "zero": (0, 0), "given": (3, 3)}
 
 
 @pytest.mark.parametrize(("configured", "asked"), VERSIONS.values(), ids=VERSIONS)
