@@ -1,16 +1,12 @@
 """What shall run in the cluster: deployments, their models, their resources. Values only; the rules are in `plan`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from repository_loader.overrides import Placement, PlacementChoice
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.serialisation import (
     Json,
-    package_from_dict,
     package_to_dict,
-    spec_from_dict,
     spec_to_dict,
 )
 
@@ -59,20 +55,6 @@ class ModelPlan:
             "why": self.why,
         }
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelPlan":
-        """Rebuild what `to_dict` took apart."""
-        return cls(
-            values["name"],
-            values["version"],
-            package_from_dict(values["package"]),
-            values["placement"],
-            tuple(map(spec_from_dict, values["specs"])),
-            values["file_bytes"],
-            tuple(values["dependencies"]),
-            values["why"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class DeploymentPlan:
@@ -116,11 +98,6 @@ class DeploymentPlan:
             "spill": self.spill,
         }
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "DeploymentPlan":
-        """Rebuild what `to_dict` took apart."""
-        return cls(**{**values, "models": tuple(map(ModelPlan.from_dict, values["models"]))})
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -137,12 +114,3 @@ class Plan:
             "embedded": [model.to_dict() for model in self.embedded],
             "unplaced": dict(self.unplaced),
         }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
-        """Rebuild what `to_dict` took apart."""
-        return cls(
-            tuple(map(DeploymentPlan.from_dict, values["deployments"])),
-            tuple(map(ModelPlan.from_dict, values["embedded"])),
-            dict(values["unplaced"]),
-        )

