@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from app.http.context import HttpContext
 from app.http.front import HttpFront
@@ -33,7 +34,7 @@ INPUTS = [{"name": "X", "datatype": "FP32", "shape": [-1]}, {"name": "S", "datat
 class Model:
     """Answers with its inputs, or with their sizes."""
 
-    name, version = "echo", 1
+    name, version, config, pool = "echo", 1, ModelConfig(), None
 
     def __init__(self) -> None:
         self.package = self
