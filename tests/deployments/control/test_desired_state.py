@@ -1,0 +1,40 @@
+"""What shall run follows the cluster: models that wait are placed when it has grown, what runs stays."""
+
+from pathlib import Path
+
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.desired_state import place_waiting, read_desired_state
+from protocol.limits import Limits
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
+from repository_loader.repository import LoaderOptions
+
+CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+TENSORS = 'backend: "python" input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }\n'
+SMALL = ClusterFacts((NodeFacts(2),))
+GROWN = ClusterFacts((NodeFacts(2), NodeFacts(4, 1)))
+
+
+def write(root: Path, name: str, more: str) -> None:
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "1/model.py").write_text(CODE)
+    (root / name / "config.pbtxt").write_text(TENSORS + more)
+
+
+def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_path: Path) -> None:
+    write(tmp_path, "auto", "")
+    write(tmp_path, "gpu", "instance_group { kind: KIND_GPU }")
+    write(tmp_path, "cpus", 'parameters { key: "eagleray.num_cpus" value { string_value: "3" } }')
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+    assert before.waiting == {"gpu", "cpus"}
+    assert "no GPUs are available" in (before.snapshot.models["gpu"].failure or "")
+    assert before.plan.unplaced["cpus"] == "a replica of model 'cpus' needs 3 CPUs and the largest node has 2"
+
+    after = place_waiting(options, GROWN, before)
+    assert after.waiting == frozenset()
+    placed = {deployment.app_name: (deployment.gpu, deployment.num_cpus) for deployment in after.plan.deployments}
+    assert placed == {"auto": (None, 0.05), "gpu": (0, 0.05), "cpus": (0, 3.0)}
+    assert after.snapshot.models["auto"] is before.snapshot.models["auto"]
+
+    shrunk = place_waiting(options, SMALL, after)
+    assert shrunk.plan == after.plan
