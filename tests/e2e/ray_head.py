@@ -22,3 +22,17 @@ def command(folder: Path, port: int, dashboard_port: int) -> list[str]:
     }
     given = [f"--{name}={value}" for name, value in flags.items()]
     return [str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=true", *given]
+
+
+def node_command(address: str, num_gpus: int) -> list[str]:
+    """Return the command that starts a second node on this machine, with logical GPUs."""
+    flags = {
+        "address": address,
+        "node-ip-address": "127.0.0.1",
+        "num-cpus": 1,
+        "num-gpus": num_gpus,
+        "dashboard-agent-listen-port": free_port(),
+        "metrics-export-port": free_port(),
+    }
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    return [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", *given]

@@ -20,6 +20,8 @@ import yaml
 
 from examples.held_out import LABELS, held_out_pngs
 from tests.e2e import ray_head
+from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
+from tests.e2e.test_gpus import MODEL as GPU_MODEL
 from tests.repositories import EXAMPLE_VERSIONS, write_small_models
 from tests.serving import ROOT, Client, Process, Server, environment, free_port, run, tensor, wait_until
 
@@ -329,3 +331,35 @@ def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> N
     wait_until(lambda: own.index().get("halves", ("",))[0] == "UNAVAILABLE", "unavailable", timeout_s=90)
     script(cluster, DELETE, "halves")
     wait_until(lambda: own.index()["halves"] == ("READY", ""), "ready", timeout_s=60)
+
+
+def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: Cluster, tmp_path: Path) -> None:
+    """Runs last: the node stays."""
+    repository = tmp_path / "repository"
+    shutil.copytree(ROOT / "examples/model_repository/digits", repository / "digits")
+    (repository / "waits/1").mkdir(parents=True)
+    (repository / "waits/1/model.py").write_text(GPU_MODEL)
+    (repository / "waits/config.pbtxt").write_text(GPU_CONFIG + "instance_group { kind: KIND_GPU }")
+    flags = ("--ray-address", cluster.address, "--placement", "auto", "--strict-readiness", "false")
+    server = Server(repository, tmp_path / "log", *flags, env=cluster.env)
+    node = None
+    try:
+        server.wait_ready()
+        before = rows_by_model(server)
+        assert (before["waits"]["state"], before["digits"]["state"]) == ("UNAVAILABLE", "READY")
+        assert "no GPUs are available" in before["waits"]["reason"]
+        command = ray_head.node_command(cluster.address, num_gpus=1)
+        node = Process(command, tmp_path / "node", cluster.env, cwd=tmp_path)
+        wait_until(lambda: rows_by_model(server)["waits"]["state"] == "READY", "the model placed", timeout_s=90)
+        answer = server.infer("waits", tensor("X", "INT32", [1], [0]))
+        assert answer.json["outputs"][0]["data"] == [1]
+        assert server.get("/v2/models/digits/ready").status == 200
+        server.stop()
+    finally:
+        server.kill()
+        if node is not None:
+            node.kill()
+
+
+def rows_by_model(server: Server) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in server.post("/v2/repository/index").json}
