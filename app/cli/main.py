@@ -139,12 +139,18 @@ def serve(
 @click.argument("repositories", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--disable-auto-complete-config", is_flag=True, help="Require complete configurations.")
-def validate(repositories: tuple[str, ...], as_json: bool, disable_auto_complete_config: bool) -> None:
-    """Read, complete and check repositories; print file:line:column for each fault. Starts nothing."""
-    from app.cli.offline import print_findings, read_repositories
+@click.option("--load", is_flag=True, help="Also load each model once, in a process of its own.")
+def validate(repositories: tuple[str, ...], as_json: bool, disable_auto_complete_config: bool, load: bool) -> None:
+    """Read, complete and check repositories; print file:line:column for each fault and each field without effect."""
+    from app.cli.validation import Validation
+    from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
+    from repository_loader.repository import LoaderOptions
 
-    snapshot = read_repositories(repositories, disable_auto_complete_config)
-    sys.exit(print_findings(snapshot, as_json))
+    loader = LoaderOptions(disable_auto_complete_config=disable_auto_complete_config)
+    validation = Validation.of(repositories, loader, PlanSettings(), ClusterFacts((NodeFacts(os.cpu_count() or 1),)))
+    if load:
+        validation.load()
+    sys.exit(validation.print(as_json))
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""`eagleray validate` and `eagleray plan`: what can be said of a repository without starting anything."""
+"""`eagleray plan`: what repositories become, said without starting anything."""
 
 import json
 import os
@@ -11,49 +11,10 @@ from rich.table import Table
 from deployments.backends.python.auto_complete import complete
 from repository_loader.plan import ClusterFacts, Plan, PlanSettings
 from repository_loader.planned_repository import read_and_plan
-from repository_loader.repository import LoaderOptions, Snapshot, load_repositories
+from repository_loader.repository import LoaderOptions
 
 OK = 0
 FAULTY = 2
-
-
-def read_repositories(paths: Sequence[str], disable_auto_complete: bool) -> Snapshot:
-    """Read, complete and check repositories."""
-    options = LoaderOptions(disable_auto_complete_config=disable_auto_complete)
-    return load_repositories([os.path.abspath(path) for path in paths], options, complete)
-
-
-def print_findings(snapshot: Snapshot, as_json: bool) -> int:
-    """Print every finding, then a line for each model; returns the exit code."""
-    findings = [*snapshot.findings, *(f for model in snapshot.models.values() for f in model.findings)]
-    failed = {name: model.failure for name, model in snapshot.models.items() if model.failure}
-    faulty = bool(failed) or any(finding.severity == "error" for finding in findings)
-    if as_json:
-        document = {
-            "findings": [
-                {
-                    "severity": f.severity,
-                    "path": f.path,
-                    "line": f.line,
-                    "column": f.column,
-                    "message": f.message,
-                }
-                for f in findings
-            ],
-            "models": {
-                name: {"versions": [package.version for package in model.packages], "failure": model.failure or ""}
-                for name, model in sorted(snapshot.models.items())
-            },
-        }
-        json.dump(document, sys.stdout, indent=2)
-        print()
-        return FAULTY if faulty else OK
-    for finding in findings:
-        print(finding)
-    for name, model in sorted(snapshot.models.items()):
-        versions = ", ".join(str(package.version) for package in model.packages)
-        print(f"{name}: {'FAULTY: ' + model.failure if model.failure else 'ok, versions ' + versions}")
-    return FAULTY if faulty else OK
 
 
 def print_plan(paths: Sequence[str], settings: PlanSettings, facts: ClusterFacts, as_json: bool) -> int:

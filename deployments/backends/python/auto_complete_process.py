@@ -1,31 +1,11 @@
 """The process that imports a model and calls its `auto_complete_config`; started by `auto_complete`.
 
-It reads its task from standard input and writes one line of JSON to the file descriptor named by its argument, so that
-nothing the model prints can be taken for the result. It imports no more than a model needs: it is started often.
+It imports no more than a model needs: it is started often.
 """
 
-import json
-import os
-import sys
-import traceback
 from typing import Any
 
-
-def main() -> None:
-    """Do the one task and leave without waiting for threads that the model started."""
-    results = int(sys.argv[1])
-    os.set_inheritable(results, False)
-    task = json.load(sys.stdin)
-    try:
-        result = _complete(task)
-    except BaseException as error:
-        traceback.print_exc()
-        result = {"error": f"{type(error).__name__}: {error}"}
-    data = json.dumps(result, separators=(",", ":")).encode() + b"\n"
-    while data:
-        data = data[os.write(results, data) :]
-    sys.stdout.flush()
-    os._exit(0)
+from deployments.core.side_process import answer
 
 
 def _complete(task: dict[str, Any]) -> dict[str, Any]:
@@ -46,4 +26,4 @@ def _complete(task: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    answer(_complete)

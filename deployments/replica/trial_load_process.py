@@ -1,0 +1,27 @@
+"""The process that loads one model once; started by `trial_load`."""
+
+import asyncio
+import logging
+from typing import Any
+
+from deployments.core.side_process import answer
+from deployments.replica.model_host import ModelHost
+from protocol.limits import Limits
+
+
+async def _host(model: dict[str, Any]) -> str:
+    """Host the model as a replica does; returns why it cannot be, "" when it can."""
+    host = ModelHost(asyncio.get_running_loop(), None, Limits(), shared=False)
+    await host.apply([model])
+    failure = next(iter(host.failures.values()), "")
+    await host.close()
+    return failure
+
+
+def _load(task: dict[str, Any]) -> dict[str, Any]:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    return {"error": asyncio.run(_host(task))}
+
+
+if __name__ == "__main__":
+    answer(_load)

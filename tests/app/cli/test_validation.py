@@ -1,0 +1,58 @@
+"""`eagleray validate --load`, and that the log of a server says what validate says."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.cli.validation import Validation
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.desired_state import read_desired_state
+from protocol.limits import Limits
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
+from repository_loader.repository import LoaderOptions
+from tests.repositories import BROKEN, EXAMPLES, write_broken_models
+
+FACTS = ClusterFacts((NodeFacts(8.0),))
+
+
+def validation_of(root: Path) -> Validation:
+    return Validation.of([str(root)], LoaderOptions(), PlanSettings(), FACTS)
+
+
+def test_load_finds_what_only_loading_can_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_broken_models(tmp_path)
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
+    validation = validation_of(tmp_path)
+    before = set(validation.failures)
+    validation.load()
+    assert set(validation.failures) - before == {"broken_dependent", "broken_import", "broken_initialize"}
+    for name, part in BROKEN.items():
+        assert part in validation.failures[name]
+    assert validation.print(as_json=False) == 2
+    printed = capsys.readouterr().out
+    assert "digits: ok, versions 1, 2" in printed
+    reason = "RuntimeError: the weights are not where they were"
+    assert f"{tmp_path}/broken_initialize/config.pbtxt:1:1: error: {reason}\n" in printed
+    assert f"broken_initialize: FAULTY: {reason}\n" in printed
+
+
+def test_a_model_that_no_node_can_hold_is_faulty(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
+    with (tmp_path / "digits/config.pbtxt").open("a") as file:
+        file.write('parameters { key: "eagleray.num_cpus" value { string_value: "64" } }\n')
+    assert "64 CPUs" in validation_of(tmp_path).failures["digits"]
+
+
+def test_the_log_of_a_server_has_the_findings_of_validate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_broken_models(tmp_path)
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
+    with (tmp_path / "digits/config.pbtxt").open("a") as file:
+        file.write('response_cache { enable: true }\nmetric_tags { key: "team" value: "a" }\n')
+    findings = {str(finding): finding.severity for finding in validation_of(tmp_path).findings}
+    assert sum("digits" in text and "has no effect" in text for text in findings) == 2
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    read_desired_state(options, FACTS)
+    logged = {record.getMessage(): record.levelname.lower() for record in caplog.records}
+    assert findings == {text: level for text, level in logged.items() if text in findings}
+    assert [text for text, level in logged.items() if level == "warning" and text not in findings] == []
