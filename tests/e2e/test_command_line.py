@@ -82,6 +82,14 @@ def test_validate_takes_several_repositories(broken_repository: Path, tmp_path: 
     assert "digits_torch: ok" in done.stdout and "digits: ok" in done.stdout
 
 
+def test_validate_loads_models_when_it_is_asked_to(broken_repository: Path) -> None:
+    done = run(EAGLERAY, "validate", "--load", str(broken_repository))
+    assert done.returncode == 2
+    for name, part in BROKEN.items():
+        assert re.search(rf"^{name}: FAULTY: .*{re.escape(part)}", done.stdout, re.MULTILINE), done.stdout
+    assert "digits: ok, versions 1, 2" in done.stdout
+
+
 def test_plan_prints_the_deployments_of_the_examples() -> None:
     done = run(EAGLERAY, "plan", "--num-cpus", "2", str(EXAMPLES))
     assert done.returncode == 0, done.stderr
