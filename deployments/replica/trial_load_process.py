@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Any
 
+from deployments.core.counts import Totals
 from deployments.core.side_process import answer
 from deployments.replica.model_host import ModelHost
 from protocol.limits import Limits
@@ -11,7 +12,7 @@ from protocol.limits import Limits
 
 async def _host(model: dict[str, Any]) -> str:
     """Host the model as a replica does; returns why it cannot be, "" when it can."""
-    host = ModelHost(asyncio.get_running_loop(), None, Limits(), shared=False)
+    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=False)
     await host.apply([model])
     failure = next(iter(host.failures.values()), "")
     await host.close()
