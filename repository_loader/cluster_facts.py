@@ -35,6 +35,11 @@ class ClusterFacts:
         return max((node.num_cpus for node in self.nodes), default=0.0)
 
     @property
+    def largest_node_memory_bytes(self) -> int:
+        """Memory of the largest node, which bounds one replica; 0 if unknown."""
+        return max((node.memory_bytes for node in self.nodes), default=0)
+
+    @property
     def num_gpus(self) -> int:
         """GPUs of all nodes together."""
         return sum(node.num_gpus for node in self.nodes)

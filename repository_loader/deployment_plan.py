@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from repository_loader.overrides import Placement, PlacementChoice
+from repository_loader.overrides import Placement, PlacementChoice, read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.serialisation import (
     Json,
@@ -82,6 +82,13 @@ class DeploymentPlan:
         if self.gpu is not None:
             return f"{self.num_gpus:g} of GPU {self.gpu}"
         return f"{self.num_gpus:g} GPUs" if self.num_gpus else "CPU"
+
+    @property
+    def reserved_memory_bytes(self) -> int:
+        """Memory of a node that is reserved for one replica: what its models say they take; estimates reserve none."""
+        if self.num_gpus:
+            return 0
+        return sum(read_overrides(model.package.config).memory_bytes or 0 for model in self.models)
 
     def to_dict(self) -> Json:
         """Return the plan as JSON values."""

@@ -16,7 +16,8 @@ OVERRIDES = {
     "placement": f"`{'`, `'.join(PLACEMENTS)}`: where the model runs",
     "num_cpus": "CPUs that Ray reserves for each replica (0 to 4096)",
     "num_gpus": "GPUs, or the fraction of one, that Ray reserves for each replica (0 to 4096)",
-    "memory_bytes": "memory that the model takes: of a GPU, from which the fraction follows, or of a node",
+    "memory_bytes": "memory that the model takes: of a GPU, from which the fraction follows, or of a node, where Ray "
+    "reserves it for each replica",
     "replicas": f"how many replicas (1 to {MAX_REPLICAS})",
     "inline": "`true`: its batches may always run on the event loop; `false`: never",
 }

@@ -173,6 +173,8 @@ class _Planner:
         specs = part.instances if shared else part.instances[:1]
         replicas = replicas or (1 if shared else len(part.instances))
         memory_bytes = self._memory_bytes(model, overrides)
+        if part.gpu is None:
+            self._check_memory(model.name, overrides.memory_bytes or 0)
         num_cpus = self._settings.num_cpus_per_replica if overrides.num_cpus is None else overrides.num_cpus
         self._check_cpus(model.name, replicas, num_cpus)
         num_gpus, gpu, suffix = 0.0, part.gpu, ""
@@ -272,6 +274,13 @@ class _Planner:
                 f"model '{name}' needs {needed_share:g} of GPU {gpu}, of which {max(left, 0):.2g} is free"
             )
         return gpu
+
+    def _check_memory(self, name: str, memory_bytes: int) -> None:
+        largest = self._facts.largest_node_memory_bytes
+        if 0 < largest < memory_bytes:
+            raise _Unplaceable(
+                f"a replica of model '{name}' needs {memory_bytes} bytes of memory and the largest node has {largest}"
+            )
 
     def _check_cpus(self, name: str, replicas: int, num_cpus: float) -> None:
         """Refuse what the cluster could not hold even if nothing else ran on it."""

@@ -79,7 +79,8 @@ def _digest(arguments: str) -> str:
 def _actor_options(plan: DeploymentPlan) -> dict[str, Any]:
     """Return what each replica asks Ray for."""
     if plan.gpu is None:
-        return {"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus}
+        memory = {"memory": plan.reserved_memory_bytes} if plan.reserved_memory_bytes else {}
+        return {"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus, **memory}
     return {"num_cpus": plan.num_cpus, "num_gpus": 0, "resources": card_resources(plan.gpu, plan.num_gpus)}
 
 

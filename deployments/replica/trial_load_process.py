@@ -12,7 +12,7 @@ from protocol.limits import Limits
 
 async def _host(model: dict[str, Any]) -> str:
     """Host the model as a replica does; returns why it cannot be, "" when it can."""
-    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=False)
+    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=False, changed=lambda *_: None)
     await host.apply([model])
     failure = next(iter(host.failures.values()), "")
     await host.close()

@@ -206,6 +206,24 @@ def test_estimates_memory_from_the_file(tmp_path: Path) -> None:
     assert deployment.memory_bytes == 2500 + (256 << 20)
 
 
+def test_memory_that_a_model_says_it_takes_is_reserved_on_the_cpu() -> None:
+    given = ONNX + parameter("memory_bytes", str(2 * GIB))
+    assert only(make_plan(snapshot(model("m", given)), ISOLATED, CPUS)).reserved_memory_bytes == 2 * GIB
+    assert only(make_plan(snapshot(model("m", ONNX)), ISOLATED, CPUS)).reserved_memory_bytes == 0
+    on_gpus = make_plan(snapshot(model("m", given, gpu_count=2)), ISOLATED, GPUS).deployments
+    assert on_gpus and not any(deployment.reserved_memory_bytes for deployment in on_gpus)
+    packed = make_plan(snapshot(model("a", given), model("b", given)), PlanSettings(placement="packed"), CPUS)
+    assert only(packed).reserved_memory_bytes == 4 * GIB
+
+
+def test_memory_that_no_node_has_cannot_be_placed() -> None:
+    small = ClusterFacts((NodeFacts(num_cpus=8, memory_bytes=GIB),))
+    plan = make_plan(snapshot(model("m", ONNX + parameter("memory_bytes", str(2 * GIB)))), ISOLATED, small)
+    assert plan.unplaced == {
+        "m": f"a replica of model 'm' needs {2 * GIB} bytes of memory and the largest node has {GIB}"
+    }
+
+
 def test_parameters_of_the_model_come_first() -> None:
     text = ONNX + parameter("num_cpus", "2") + parameter("replicas", "3") + parameter("memory_bytes", "7")
     deployment = only(make_plan(snapshot(model("m", text)), ISOLATED, CPUS))

@@ -1,0 +1,28 @@
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.group_deployment import deployment_options
+from protocol.limits import Limits
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
+from repository_loader.package import ModelPackage
+from repository_loader.plan import PlanSettings
+from repository_loader.snapshot import LoaderOptions
+
+OPTIONS = ControllerOptions((), LoaderOptions(), PlanSettings(), Limits())
+
+
+def actor_options(text: str, num_gpus: float = 0.0) -> dict[str, float]:
+    config = text_format.Parse(f'name: "m" backend: "onnxruntime" {text}', ModelConfig())
+    package = ModelPackage("m", 1, config, "/r/m", "/r/m/1", "")
+    model = ModelPlan("m", 1, package, "isolated", (), 0)
+    plan = DeploymentPlan("m", "v1", "isolated", (model,), 1, 0.05, num_gpus, 1 << 30)
+    options: dict[str, float] = deployment_options(plan, {"m": package}, OPTIONS, {}, "owner")["ray_actor_options"]
+    return options
+
+
+def test_memory_that_a_model_says_it_takes_is_reserved_by_ray() -> None:
+    given = 'parameters { key: "eagleray.memory_bytes" value { string_value: "3000000" } }'
+    assert actor_options(given)["memory"] == 3_000_000
+    assert "memory" not in actor_options("")
+    assert "memory" not in actor_options(given, num_gpus=1.0)

@@ -1,0 +1,190 @@
+"""Which tests check which sentence of `docs/behaviour.md`.
+
+A key is words that one sentence (or row of a table) of the page holds, a value the tests that check it, as
+`path::function` below `tests/`. Whoever writes a sentence names its test here.
+"""
+
+HOSTILE = "e2e/test_hostile_http.py::test_case_gets_its_answer_and_the_server_goes_on"
+HTTP = "app/http/test_connection.py::"
+TIMES = "app/http/test_time_limits.py::"
+BACK_PRESSURE = "app/http/test_back_pressure.py::"
+ANSWERS = "app/http/test_answers.py::"
+FAULTS = "e2e/test_faults.py::"
+STARTING = "app/service/test_starting.py::"
+COMMANDS = "e2e/test_command_line.py::"
+LANE = "deployments/lane/test_lane.py::"
+RETRY = "deployments/lane/test_retry.py::"
+CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
+INDEX = "e2e/test_repository_index.py::"
+STATISTICS = "e2e/test_statistics.py::"
+CLUSTER = "e2e/test_cluster.py::"
+
+TESTS: dict[str, tuple[str, ...]] = {
+    "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
+    # Limits
+    "| request body |": (
+        HOSTILE,
+        "e2e/test_bad_input.py::test_body_over_the_limit_is_refused_and_the_next_connection_serves",
+    ),
+    "| request bodies of an ingress together": (BACK_PRESSURE + "test_bodies_under_way_are_bounded_in_total",),
+    "| request head |": (HOSTILE, HTTP + "test_limits_are_inclusive"),
+    "| time for a head to arrive |": (HTTP + "test_a_slow_head_and_a_slow_body_time_out",),
+    "| time for a body to arrive |": (HTTP + "test_a_slow_head_and_a_slow_body_time_out",),
+    "| time for a client to take 64 KiB": (
+        TIMES + "test_a_client_that_takes_nothing_of_its_answer_is_given_up",
+        TIMES + "test_a_client_that_takes_64_kib_in_time_is_not_given_up",
+    ),
+    "| time without a request on a connection |": (
+        TIMES + "test_a_connection_without_a_request_is_closed_when_its_time_is_over",
+    ),
+    "| silence of a client's machine": (TIMES + "test_the_kernel_finds_out_which_clients_have_vanished",),
+    "| chunks of a chunked body |": (HOSTILE,),
+    "| open connections of an ingress |": (
+        HTTP + "test_a_connection_over_the_limit_is_refused",
+        TIMES + "test_the_connection_that_was_idle_for_longest_gives_way_to_a_new_one",
+    ),
+    "| requests under way to one replica |": (LANE + "test_requests_under_way_are_bounded",),
+    "| queue of a model |": (
+        "deployments/schedulers/test_dynamic.py::test_queue_size_is_per_level_and_a_refused_request_is_not_counted",
+    ),
+    "| time that one batch may run": (
+        "deployments/core/test_instance_pool.py::test_batch_that_never_ends_is_answered_and_its_instance_given_up",
+    ),
+    "| JSON nesting; elements |": (
+        "protocol/test_json_tensor.py::test_depth_is_bounded_on_both_sides",
+        "protocol/test_json_tensor.py::test_elements_and_bytes_are_bounded_on_both_sides",
+    ),
+    "| inputs, outputs, parameters of a request |": (CODEC,),
+    "| tensor rank; one dimension |": (CODEC,),
+    "| one BYTES element |": ("protocol/test_bytes_tensor.py::test_element_length_is_bounded",),
+    "| `config.pbtxt` | 1 MiB |": (
+        "repository_loader/test_hostile_files.py::test_the_largest_file_is_read_in_seconds",
+    ),
+    # HTTP
+    "A malformed request is answered once": (HOSTILE, HTTP + "test_refuses_what_is_not_http_and_closes"),
+    "well-formed HTTP and wrong otherwise": ("e2e/test_hostile_http.py::test_case_of_the_codec_keeps_its_connection",),
+    "Refused outright": (HOSTILE,),
+    "A refused request is read to its end": (
+        BACK_PRESSURE + "test_the_refusal_of_too_large_a_body_reaches_a_client_that_goes_on_sending",
+        BACK_PRESSURE + "test_a_client_that_never_stops_sending_is_cut_off",
+    ),
+    "What `--http-restricted-api` forbids": (
+        ANSWERS + "test_a_restricted_request_is_refused_before_its_body_is_sent",
+        ANSWERS + "test_a_small_restricted_request_leaves_the_connection_open",
+    ),
+    "Every answer has a `Date`": (
+        ANSWERS + "test_every_answer_has_a_date",
+        ANSWERS + "test_http_1_0_is_told_that_the_connection_stays",
+    ),
+    "Pipelined requests are answered in order": (HTTP + "test_answers_pipelined_requests_in_order",),
+    "When a client disconnects": (
+        HTTP + "test_cancels_what_is_under_way_when_the_client_leaves",
+        FAULTS + "test_client_that_goes_away_in_the_queue_costs_nothing",
+    ),
+    "Error bodies are one sentence": (HOSTILE, ANSWERS + "test_error_bodies_are_at_most_a_kibibyte"),
+    "503 carries `Retry-After: 1`": (HTTP + "test_tells_an_unavailable_client_to_try_again",),
+    # Readiness
+    "`/v2/health/live` answers": (STARTING + "test_http_is_live_and_not_ready",),
+    "`/v2/health/ready` is 200": (
+        "e2e/test_metadata.py::test_server_with_broken_models_is_not_ready",
+        CLUSTER + "test_deployed_service_is_ready_and_answers",
+    ),
+    "Until an ingress has heard from the controller": (STARTING + "test_http_answers_503_and_when_to_come_again",),
+    "News of 300 models": (
+        "app/ingress/test_directory_follower.py::test_news_of_300_models_never_hold_the_loop_for_long",
+    ),
+    "A model that cannot be loaded is UNAVAILABLE": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
+    "An ensemble whose step could not be loaded": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
+    # Configuration
+    "Every field of a model's configuration": (
+        "repository_loader/test_field_rules.py::test_every_field_of_the_message_has_a_row",
+        "repository_loader/test_field_rules.py::test_a_field_without_effect_is_warned_of",
+        "repository_loader/test_field_rules.py::test_a_field_that_cannot_be_had_is_refused",
+    ),
+    "The log of a server has the same findings": (
+        "app/cli/test_validation.py::test_the_log_of_a_server_has_the_findings_of_validate",
+    ),
+    "`eagleray validate` refuses what loading would refuse": (
+        "repository_loader/test_loadability.py::test_what_loading_would_refuse_is_refused_with_its_place",
+    ),
+    "`--load` also loads": (
+        "app/cli/test_validation.py::test_load_finds_what_only_loading_can_tell",
+        "deployments/replica/test_trial_load.py::test_time_is_bounded",
+        "deployments/replica/test_trial_load.py::test_memory_is_bounded",
+    ),
+    "`eagleray.memory_bytes` of a model on the CPU": (
+        "deployments/control/test_group_deployment.py::test_memory_that_a_model_says_it_takes_is_reserved_by_ray",
+    ),
+    # Faults
+    "A replica that dies while requests are in it": (
+        FAULTS + "test_death_of_one_of_two_replicas_loses_no_request",
+        LANE + "test_a_request_is_not_sent_again_once_a_response_was_delivered",
+    ),
+    "With no other replica they get 503": (FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",),
+    "A request that kills its replica": (
+        FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
+        RETRY + "test_a_request_that_was_alone_in_a_death_is_not_sent_again",
+    ),
+    "Requests that were with it are answered": (
+        RETRY + "test_one_poison_request_costs_two_of_three_replicas_and_no_other_request",
+    ),
+    "The repository index says UNAVAILABLE": (FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",),
+    "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
+    "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
+    "A request that is cancelled ends wherever its steps run": (
+        "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
+    ),
+    "The controller may die": (CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",),
+    # Starting
+    "`eagleray serve` starts in any folder": (COMMANDS + "test_files_named_as_our_packages_hide_nothing",),
+    "A model finds its own modules": (
+        "deployments/backends/test_python_model_module.py::test_classes_pickled_by_their_plain_module_name_load_in_initialize",
+    ),
+    "The local Ray is closed by a token": (
+        "app/cli/test_ray_token.py::test_token_lies_in_a_folder_of_ours_that_only_its_user_reads",
+    ),
+    "What the user has chosen instead stands": ("app/cli/test_ray_token.py::test_choice_of_the_user_stands",),
+    "Nothing is written to `~/.ray`": ("e2e/test_readme.py::test_all_commands_work_in_their_order_in_an_empty_home",),
+    "The URL of the dashboard": (
+        "app/cli/test_dashboard_login.py::test_url_sets_the_dashboards_cookie_and_goes_there",
+    ),
+    # Statistics and metrics
+    "The metrics port tells what was counted on its node": (
+        STATISTICS + "test_replicas_of_one_model_are_counted_together",
+        "deployments/replica/test_node_counters.py::test_everyone_sees_everyones_counts_at_once",
+    ),
+    "Scrape every node once": (
+        "deployments/replica/test_node_counters.py::test_one_process_speaks_for_the_node_until_it_ends",
+    ),
+    "A counter never falls": (STATISTICS + "test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed",),
+    "What a replica has counted stays": (
+        "deployments/replica/test_node_counters.py::test_what_a_killed_process_counted_stays_to_the_last_one",
+    ),
+    "A request that fails in the ingress counts": (LANE + "test_requests_under_way_are_bounded",),
+    "`/v2/models/stats` sums over all nodes": (
+        STATISTICS + "test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed",
+    ),
+    # Applications in Serve
+    "Each group of models is a Serve application": (
+        CLUSTER + "test_every_model_is_an_application_with_deployments_by_version",
+        CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",
+    ),
+    "A controller that died and was replaced ends none": (
+        CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",
+    ),
+    "An application of somebody else's": (CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",),
+    "A model whose application would need its name": (CLUSTER + "test_name_that_becomes_free_is_taken",),
+    "A model that changes in place": (
+        "deployments/replica/test_model_host.py::test_reload_in_place_refuses_no_request",
+    ),
+    # Stopping
+    "SIGINT and SIGTERM": (COMMANDS + "test_signal_lets_requests_under_way_be_answered_and_stops",),
+    "For `--drain-delay-s`": (
+        COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
+    ),
+    "Then nothing new is accepted": (
+        COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
+        BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
+    ),
+    "A third signal": ("app/cli/test_stop_request.py::test_a_handler_may_interrupt_the_wait_anywhere",),
+}
