@@ -135,7 +135,35 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
     ),
     "The controller may die": (CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",),
+    "that is quick on average and slow for one input in twenty": (
+        "deployments/core/test_inline_gate.py::test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only",
+    ),
     # Starting
+    "Several Eagleray may share `/tmp`": (
+        "deployments/lane/test_owned_file.py::test_process_with_numbers_of_its_own_leaves_the_socket_alone",
+        "deployments/lane/test_owned_file.py::test_what_a_dead_process_left_is_removed",
+    ),
+    "variable that is no setting is named": (
+        "app/cli/test_triton_flags.py::test_mistyped_variable_is_named_with_the_closest_right_one",
+        CLUSTER + "test_log_names_a_mistyped_variable",
+    ),
+    "A flag of `tritonserver` that means nothing": (
+        "app/cli/test_triton_flags.py::test_every_flag_of_tritonserver_is_taken",
+    ),
+    "Two listeners on one port": (COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",),
+    "What a Python model prints": (COMMANDS + "test_what_a_model_prints_and_logs_appears_with_its_name",),
+    "A model never waits for that": (
+        "app/cli/test_console_pipe.py::"
+        "test_a_console_that_does_not_read_keeps_nobody_waiting_and_what_was_dropped_is_counted",
+    ),
+    "All lines are in Ray's log folder": (COMMANDS + "test_what_a_model_prints_and_logs_appears_with_its_name",),
+    "On a terminal, a table shows the models": (
+        "app/cli/test_progress.py::test_the_table_is_never_taller_than_the_terminal",
+        "app/cli/test_progress.py::test_what_failed_is_shown_before_what_is_ready",
+    ),
+    "The last line of the start": ("app/cli/test_progress.py::test_summary_counts_what_failed",),
+    "A start that fails ends with exit code 1": (COMMANDS + "test_ray_that_does_not_start_is_one_sentence",),
+    "Ctrl-C while models load": (COMMANDS + "test_sigint_during_the_start_stops_cleanly",),
     "`eagleray serve` starts in any folder": (COMMANDS + "test_files_named_as_our_packages_hide_nothing",),
     "A model finds its own modules": (
         "deployments/backends/test_python_model_module.py::test_classes_pickled_by_their_plain_module_name_load_in_initialize",
