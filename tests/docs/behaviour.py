@@ -17,6 +17,8 @@ RETRY = "deployments/lane/test_retry.py::"
 CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
 INDEX = "e2e/test_repository_index.py::"
 STATISTICS = "e2e/test_statistics.py::"
+HANDLE_CALLS = "deployments/replica/test_handle_calls.py::"
+PLAN = "repository_loader/test_plan.py::"
 CLUSTER = "e2e/test_cluster.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -95,6 +97,31 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A model that cannot be loaded is UNAVAILABLE": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
     "An ensemble whose step could not be loaded": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
+    "A request with much JSON": ("app/http/test_large_json.py::test_large_json_does_not_stop_the_loop",),
+    # Handles
+    "Calls of `handle.infer.remote": (CLUSTER + "test_another_application_composes_two_models_by_their_handles",),
+    "Each has an outcome of its own": (
+        HANDLE_CALLS + "test_a_call_that_is_wrong_fails_alone",
+        HANDLE_CALLS + "test_a_quick_call_does_not_wait_for_a_slow_one",
+    ),
+    "A call that is cancelled leaves the queue": (HANDLE_CALLS + "test_a_call_that_is_cancelled_leaves_the_queue",),
+    # Where models run
+    "With `--placement auto` (the default)": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
+    "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
+    "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
+    "What `eagleray plan --num-gpus N` prints": (
+        "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
+    ),
+    "Each number in `gpus` is a card of its own": ("e2e/test_gpus.py::test_listed_gpus_are_different_cards",),
+    "What does not fit on a card": (PLAN + "test_a_gpu_is_not_promised_twice",),
+    "GPU and CPU groups of one model are one version": (
+        "e2e/test_gpus.py::test_every_kind_of_group_serves",
+        "deployments/lane/test_choice.py::test_gpus_come_first_and_the_cpu_gets_what_they_have_no_idle_instance_for",
+    ),
+    "The CPU gets what this ingress has no idle GPU": (
+        "deployments/lane/test_choice.py::test_gpus_come_first_and_the_cpu_gets_what_they_have_no_idle_instance_for",
+    ),
+    "A model that waits for GPUs or CPUs": (PLAN + "test_what_is_placed_stays_when_the_cluster_grows",),
     # Configuration
     "Every field of a model's configuration": (
         "repository_loader/test_field_rules.py::test_every_field_of_the_message_has_a_row",
@@ -137,6 +164,20 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The controller may die": (CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",),
     "that is quick on average and slow for one input in twenty": (
         "deployments/core/test_inline_gate.py::test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only",
+    ),
+    "A node that dies, or whose network is cut": (
+        "deployments/lane/test_cut_link.py::"
+        "test_requests_to_a_node_that_is_cut_off_end_in_time_and_those_to_a_process_that_stands_still_do_not",
+    ),
+    "A process that merely stands still": (
+        "deployments/lane/test_cut_link.py::"
+        "test_requests_to_a_node_that_is_cut_off_end_in_time_and_those_to_a_process_that_stands_still_do_not",
+    ),
+    "A replica to which no lane can be opened": (
+        "deployments/lane/test_link.py::test_a_lane_that_cannot_be_opened_is_logged_with_its_reason",
+    ),
+    "Where a replica's Unix socket cannot be reached": (
+        "deployments/lane/test_link.py::test_tcp_is_taken_where_the_unix_socket_cannot_be_reached",
     ),
     # Starting
     "Several Eagleray may share `/tmp`": (
@@ -194,7 +235,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     # Applications in Serve
     "Each group of models is a Serve application": (
-        CLUSTER + "test_every_model_is_an_application_with_deployments_by_version",
+        CLUSTER + "test_isolated_models_are_applications_with_deployments_by_version_and_packed_ones_share_one",
         CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",
     ),
     "A controller that died and was replaced ends none": (
@@ -206,6 +247,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_model_host.py::test_reload_in_place_refuses_no_request",
     ),
     # Stopping
+    "The models of a replica finish and are freed": (
+        "deployments/replica/test_model_host.py::test_models_that_take_long_to_finalise_do_so_together",
+        "deployments/core/test_loader.py::test_close_does_not_wait_for_an_instance_that_is_never_freed",
+    ),
     "SIGINT and SIGTERM": (COMMANDS + "test_signal_lets_requests_under_way_be_answered_and_stops",),
     "For `--drain-delay-s`": (
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
