@@ -165,6 +165,7 @@ class Http2Connection(OpenConnection):
         unpack, streams, heads = FRAME.unpack_from, self.streams, self._heads
         self.extra_units = 0
         left = _TURN_UNITS
+        view = memoryview(data)
         max_frame_bytes = self.limits.max_frame_bytes
         offset, end, received = 0, len(data), 0
         while end - offset >= FRAME_SIZE:
@@ -186,7 +187,7 @@ class Http2Connection(OpenConnection):
                 if stream is None or stream.peer_ended or not length:
                     self._odd_data(stream, stream_id, flags, length)
                 else:
-                    piece = bytes(data[start:stop]) if length < _VIEW_BYTES else memoryview(data)[start:stop]
+                    piece = bytes(data[start:stop]) if length < _VIEW_BYTES else view[start:stop]
                     if flags & END_STREAM:
                         left -= min(length >> _UNIT_BITS, _MAX_REQUEST_UNITS)
                         stream.receive(piece, True)
