@@ -195,6 +195,10 @@ class Http2Connection(OpenConnection):
                         if length < _SMALL_DATA_BYTES:
                             self._count_small_data(received)
                         stream.receive(piece, False)
+                        if length >= _VIEW_BYTES and not self.closing:
+                            run_end = stream.receive_run(view, stop, view[offset:start], length)
+                            received += (run_end - stop) // (FRAME_SIZE + length) * length
+                            stop = run_end
             elif stop > end:
                 self._check_size(kind, length)
                 break

@@ -45,6 +45,10 @@ class Stream(SendState):
         """
         raise NotImplementedError
 
+    def receive_run(self, view: memoryview, at: int, head: memoryview, size: int) -> int:
+        """Take as many more frames of DATA with this head as are in the middle of a message; returns where they end."""
+        return at
+
     def aborted(self) -> None:
         """The stream is over: the peer reset it, broke the protocol on it, or is gone. Send nothing."""
         raise NotImplementedError
