@@ -30,7 +30,7 @@ _WRITE_BUFFER_BYTES: Final = 1 << 19
 # request, whose fields may have to be walked over. All streams that may be open can begin in one turn.
 _TURN_UNITS: Final = 1024
 _UNIT_BITS: Final = 6
-_MAX_REQUEST_UNITS: Final = 64
+_MAX_REQUEST_UNITS: Final = 256
 # Of a header block that was not seen before.
 _DECODED_UNITS: Final = 8
 # Each request pays for some small frames of DATA and WINDOW_UPDATEs, and so do the bytes that travel.
