@@ -149,9 +149,7 @@ class Settings(BaseModel):
     )
     strict_readiness: bool = Field(True, description="Whether the server is ready only when every model is.")
     exit_on_error: bool = Field(False, description="Whether to stop when a model fails to load at the start.")
-    strict_model_config: bool = Field(
-        False, description="Deprecated by Triton: whether config.pbtxt must be complete.", deprecated=True
-    )
+    strict_model_config: bool = Field(False, description="Deprecated by Triton: whether config.pbtxt must be complete.")
     disable_auto_complete_config: bool = Field(False, description="Whether config.pbtxt must be complete.")
     model_config_name: str = Field("", description="Name of the custom configuration configs/<name>.pbtxt to use.")
     backend_config: tuple[str, ...] = Field(

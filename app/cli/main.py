@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 from pydantic import ValidationError
@@ -16,7 +16,9 @@ from pydantic.fields import FieldInfo
 from app.cli.ray_token import choose_token
 from app.cli.triton_flags import ALIASES, REASONS, VALUES
 from app.settings import FILE_SETTINGS, Settings, environment, unknown_variables
-from repository_loader.overrides import PlacementChoice
+
+if TYPE_CHECKING:
+    from repository_loader.plan import ClusterFacts
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
@@ -63,6 +65,39 @@ def triton_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the flags that say on what Ray to serve."""
+    for option in (
+        click.option("--num-cpus", type=float, default=0.0, help="CPUs of the local Ray; 0: all of this machine's."),
+        click.option("--num-gpus", type=int, help="GPUs of the local Ray; left out: those that it finds."),
+        click.option("--ray-address", default="", help="A running Ray to use ('auto' finds one); empty: start one."),
+        click.option("--dashboard-port", type=int, default=0, help="Port of its dashboard; 0: 8265 or the next free."),
+        click.option("--dashboard/--no-dashboard", default=True, help="Whether the local Ray has its dashboard."),
+    ):
+        command = option(command)
+    return command
+
+
+def offline_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that starts nothing every flag of `serve`, so that it says what that would do."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    repositories = click.argument("repositories", nargs=-1)
+    return repositories(as_json(settings_options(triton_options(cluster_options(command)))))
+
+
+def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
+    """Return the settings, and a cluster of one node with the CPUs and GPUs that the flags name."""
+    from repository_loader.plan import ClusterFacts, NodeFacts
+
+    num_cpus, num_gpus = flags.pop("num_cpus"), flags.pop("num_gpus")
+    repositories = flags.pop("repositories")
+    if repositories:
+        flags["model_repository"] = (*flags["model_repository"], *repositories)
+    settings = read_settings({name: value for name, value in flags.items() if name in Settings.model_fields})
+    node = NodeFacts(num_cpus or float(os.cpu_count() or 1), num_gpus or 0, gpu_memory_bytes=settings.gpu_memory_bytes)
+    return settings, ClusterFacts((node,))
+
+
 def read_settings(flags: dict[str, Any]) -> Settings:
     """Merge flags and environment; paths become absolute, since replicas run in other folders."""
     for warning in unknown_variables():
@@ -70,7 +105,7 @@ def read_settings(flags: dict[str, Any]) -> Settings:
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     merged = {**environment(), **given}
     if not merged.get("model_repository"):
-        raise click.UsageError("--model-repository must be specified")
+        raise click.UsageError("--model-repository must be specified (validate and plan also take REPOSITORIES)")
     for path in merged["model_repository"]:
         scheme, separator, _ = path.partition("://")
         if separator:
@@ -103,11 +138,7 @@ def main() -> None:
 @main.command()
 @settings_options
 @triton_options
-@click.option("--num-cpus", type=float, default=0.0, help="CPUs that the local Ray gets; 0: all of this machine's.")
-@click.option("--num-gpus", type=int, help="GPUs that the local Ray gets; left out: those that it finds.")
-@click.option("--ray-address", default="", help="A running Ray cluster to use ('auto' finds one); empty: start one.")
-@click.option("--dashboard-port", type=int, default=0, help="Port of the Ray dashboard; 0: 8265 or the next free one.")
-@click.option("--dashboard/--no-dashboard", default=True, help="Whether the local Ray has its dashboard.")
+@cluster_options
 def serve(
     num_cpus: float, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
 ) -> None:
@@ -136,44 +167,27 @@ def serve(
 
 
 @main.command()
-@click.argument("repositories", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--disable-auto-complete-config", is_flag=True, help="Require complete configurations.")
+@offline_options
 @click.option("--load", is_flag=True, help="Also load each model once, in a process of its own.")
-def validate(repositories: tuple[str, ...], as_json: bool, disable_auto_complete_config: bool, load: bool) -> None:
+def validate(as_json: bool, load: bool, **flags: Any) -> None:
     """Read, complete and check repositories; print file:line:column for each fault and each field without effect."""
+    settings, facts = read_target(flags)
     from app.cli.validation import Validation
-    from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-    from repository_loader.repository import LoaderOptions
 
-    loader = LoaderOptions(disable_auto_complete_config=disable_auto_complete_config)
-    validation = Validation.of(repositories, loader, PlanSettings(), ClusterFacts((NodeFacts(os.cpu_count() or 1),)))
+    validation = Validation.of(settings.model_repository, settings.loader_options(), settings.plan_settings(), facts)
     if load:
         validation.load()
     sys.exit(validation.print(as_json))
 
 
 @main.command()
-@click.argument("repositories", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--placement", type=click.Choice(get_args(PlacementChoice)), default="auto")
-@click.option("--num-cpus", type=float, default=0.0, help="CPUs of the cluster; 0: this machine's.")
-@click.option("--num-gpus", type=int, default=0, help="GPUs of the cluster.")
-@click.option("--gpu-memory-bytes", type=int, default=0, help="Memory of each GPU; 0: 16 GiB are assumed.")
-def plan(
-    repositories: tuple[str, ...],
-    as_json: bool,
-    placement: PlacementChoice,
-    num_cpus: float,
-    num_gpus: int,
-    gpu_memory_bytes: int,
-) -> None:
+@offline_options
+def plan(as_json: bool, **flags: Any) -> None:
     """Print the deployments that repositories would become, with their resources. Starts nothing."""
+    settings, facts = read_target(flags)
     from app.cli.offline import print_plan
-    from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 
-    node = NodeFacts(num_cpus or float(os.cpu_count() or 1), num_gpus, gpu_memory_bytes=gpu_memory_bytes)
-    sys.exit(print_plan(repositories, PlanSettings(placement), ClusterFacts((node,)), as_json))
+    sys.exit(print_plan(settings, facts, as_json))
 
 
 @main.command()

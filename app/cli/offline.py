@@ -1,26 +1,30 @@
 """`eagleray plan`: what repositories become, said without starting anything."""
 
 import json
-import os
 import sys
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from app.settings import Settings
 from deployments.backends.python.auto_complete import complete
-from repository_loader.plan import ClusterFacts, Plan, PlanSettings
+from repository_loader.plan import ClusterFacts, Plan
 from repository_loader.planned_repository import read_and_plan
-from repository_loader.repository import LoaderOptions
 
 OK = 0
 FAULTY = 2
 
 
-def print_plan(paths: Sequence[str], settings: PlanSettings, facts: ClusterFacts, as_json: bool) -> int:
+def print_plan(settings: Settings, facts: ClusterFacts, as_json: bool) -> int:
     """Print the deployments that repositories become on such a cluster; returns the exit code."""
-    repositories = [os.path.abspath(path) for path in paths]
-    snapshot, plan = read_and_plan(repositories, LoaderOptions(), settings, facts, complete)
+    snapshot, plan = read_and_plan(
+        settings.model_repository,
+        settings.loader_options(),
+        settings.plan_settings(),
+        facts,
+        complete,
+        settings.chosen_models(),
+    )
     unplaced = {name: model.failure for name, model in snapshot.models.items() if model.failure} | plan.unplaced
     if as_json:
         json.dump({**plan.to_dict(), "unplaced": unplaced}, sys.stdout, indent=2)

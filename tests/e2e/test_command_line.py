@@ -91,7 +91,7 @@ def test_validate_loads_models_when_it_is_asked_to(broken_repository: Path) -> N
 
 
 def test_plan_prints_the_deployments_of_the_examples() -> None:
-    done = run(EAGLERAY, "plan", "--num-cpus", "2", str(EXAMPLES))
+    done = run(EAGLERAY, "plan", "--num-cpus", "2", "--placement", "auto", str(EXAMPLES))
     assert done.returncode == 0, done.stderr
     for name in (
         "digits",
@@ -131,6 +131,16 @@ def test_plan_gives_each_gpu_model_a_share_of_a_gpu(tmp_path: Path) -> None:
     done = run(EAGLERAY, "plan", "--json", "--num-gpus", "1", str(tmp_path))
     assert done.returncode == 0, done.stdout
     assert all(0 < deployment["num_gpus"] <= 0.5 for deployment in json.loads(done.stdout)["deployments"])
+
+
+def test_plan_and_validate_know_the_gpus_and_settings_that_serve_would_have(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
+    config = tmp_path / "digits" / "config.pbtxt"
+    config.write_text(config.read_text().replace("KIND_CPU", "KIND_GPU"))
+    for flags, code in (((), 2), (("--num-gpus", "1"), 0), (("--kind-gpu-fallback-to-cpu",), 0)):
+        for command in ("plan", "validate"):
+            done = run(EAGLERAY, command, "--model-repository", str(tmp_path), *flags)
+            assert done.returncode == code, (command, flags, done.stdout, done.stderr)
 
 
 def test_plan_names_what_it_cannot_place(broken_repository: Path) -> None:

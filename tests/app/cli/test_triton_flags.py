@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from app.cli.main import read_settings, settings_options, triton_options
+from app.cli.main import main, read_settings, settings_options, triton_options
 from app.cli.triton_flags import REASONS
 from app.settings import Settings
 
@@ -139,6 +139,19 @@ def test_a_flag_may_be_followed_by_its_value(tmp_path: Path) -> None:
 def test_polling_says_what_is_missing(tmp_path: Path) -> None:
     output, _ = invoke(f"--model-store={tmp_path}", "--model-control-mode=poll")
     assert "--model-control-mode=poll: the repository is read once, at the start, as with 'none'" in output
+
+
+@pytest.mark.parametrize("offline", ["validate", "plan"])
+def test_what_starts_nothing_takes_every_flag_of_serve(offline: str, tmp_path: Path) -> None:
+    def flags(name: str) -> set[str]:
+        return {
+            flag for parameter in main.commands[name].params for flag in (*parameter.opts, *parameter.secondary_opts)
+        }
+
+    assert flags(offline) > flags("serve") - {"repositories"}
+    given = ["--num-gpus=1", "--kind-gpu-fallback-to-cpu", "--no-dashboard", "--http-port=0", "--rate-limit=off"]
+    result = CliRunner().invoke(main, [offline, *given, f"--model-store={tmp_path}"])
+    assert result.exit_code == 0, result.output
 
 
 def test_no_setting_is_among_the_flags_without_effect() -> None:
