@@ -9,6 +9,7 @@ from typing import Any
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
 from app.settings import Settings, environment, unknown_variables
 from deployments.control.controller_options import ControllerOptions
@@ -28,6 +29,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         # Serve's logger: the one that `serve deploy` has set up in the process that builds.
         logging.getLogger("ray.serve").warning("%s", warning)
     limits = Limits.of_input_size(settings.http_max_input_size)
+    per_node = ingresses_per_node(settings)
     controller = serve.deployment(RepositoryController).options(
         name=CONTROLLER,
         num_replicas=1,
@@ -42,14 +44,16 @@ def build(args: dict[str, Any]) -> serve.Application:
         name=INGRESS,
         autoscaling_config=AutoscalingConfig(
             min_replicas=1,
-            initial_replicas=1,
-            max_replicas=MAX_NODES,
+            initial_replicas=per_node,
+            max_replicas=MAX_NODES * per_node,
             upscale_delay_s=0.0,
             downscale_delay_s=10.0,
-            policy=AutoscalingPolicy(policy_function="eagleray.scaling:one_per_node"),
+            policy=AutoscalingPolicy(
+                policy_function="eagleray.scaling:OnEveryNode", policy_kwargs={"per_node": per_node}
+            ),
         ),
         max_ongoing_requests=10_000,
-        max_replicas_per_node=1,
+        max_replicas_per_node=per_node,
         user_config={},
         ray_actor_options={"num_cpus": 0},
         health_check_period_s=settings.health_check_period_s,

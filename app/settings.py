@@ -57,6 +57,13 @@ class Settings(BaseModel):
         description="Where models run: isolated, each version in a deployment of its own; packed, many in one; "
         "embedded, in the ingress itself; auto isolates what has a reason and packs the rest.",
     )
+    ingresses_per_node: int = Field(
+        0,
+        description="How many ingresses share the ports of each node; 0: one for every four cores, at least 1 and at "
+        "most 16, and 1 with embedded models.",
+        ge=0,
+        le=64,
+    )
     allow_http: bool = Field(True, description="Whether HTTP is served.")
     http_address: str = Field("127.0.0.1", description="Address on which HTTP is served.")
     http_port: Port = Field(8000, description="Port on which HTTP is served; 0 takes a free one.")

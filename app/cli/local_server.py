@@ -16,12 +16,14 @@ from app.cli.ports import require_free
 from app.cli.progress import Progress, summary
 from app.cli.started_processes import adopt_orphans, end_all, kill_all
 from app.cli.stop_request import StopRequest
+from app.ingress.count import ingresses_per_node
 from app.settings import Settings
 from deployments.control.directory import UNAVAILABLE, Directory
 
 _START_TIMEOUT_S = 600.0
 _STEP_S = 0.25
 _EXIT_S = 5.0
+_INGRESS_TIMEOUT_S = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +127,9 @@ class LocalServer:
         return handle_of(deployment, APPLICATION)
 
     def _wait(self, progress: Progress) -> Directory:
-        """Show the directory until every model has been tried and the ingress can reach what loaded."""
+        """Show the directory until every model has been tried and the ingresses can reach what loaded."""
         deadline = time.monotonic() + _START_TIMEOUT_S
-        controller, ingress = self._handle(CONTROLLER), self._handle(INGRESS)
+        controller = self._handle(CONTROLLER)
         directory = self._directory
         watch = controller.watch.remote()
         while not self._stop.made:
@@ -143,13 +145,23 @@ class LocalServer:
                     directory.take(news)
                     progress.show(directory)
                 watch = controller.watch.remote(directory.epoch, directory.generation)
-            if directory.settled and ingress.settled.remote().result(timeout_s=30):
+            if directory.settled and self._ingresses_settled():
                 break
         watch.cancel()
         failed = [name for name, entry in directory.models.items() if _failed(entry)]
         if failed and self._settings.exit_on_error:
             raise self._ray.failed("failed to load all models: " + ", ".join(failed))
         return directory
+
+    def _ingresses_settled(self) -> bool:
+        """Whether the node's ingresses are there, and each of them can reach what loaded."""
+        from ray.serve.exceptions import DeploymentUnavailableError
+
+        try:
+            settled = self._handle(INGRESS).broadcast("settled").results(timeout_s=_INGRESS_TIMEOUT_S)
+        except (DeploymentUnavailableError, TimeoutError):
+            return False
+        return len(settled) >= ingresses_per_node(self._settings) and all(settled)
 
     def _check_deployments(self) -> None:
         from ray import serve
@@ -195,9 +207,9 @@ class LocalServer:
         settings = self._settings
         patience_s = settings.drain_delay_s + settings.exit_timeout_secs + 5.0
         try:
-            self._handle(INGRESS).drain.remote().result(timeout_s=patience_s)
+            self._handle(INGRESS).broadcast("drain").results(timeout_s=patience_s, return_exceptions=True)
         except Exception as error:
-            logger.debug("the ingress could not be drained: %s", error)
+            logger.debug("the ingresses could not be drained: %s", error)
 
     def _stop_eagleray(self) -> None:
         from ray import serve

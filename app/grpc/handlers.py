@@ -79,23 +79,23 @@ def _cuda_unregister(service: Service, message: bytes) -> bytes:
     return b""
 
 
-def _trace_settings(service: Service, message: bytes) -> bytes:
+async def _trace_settings(service: Service, message: bytes) -> bytes:
     request = pb.TraceSettingRequest.FromString(message)
     changes: dict[str, Any] = {}
     for key, setting in request.settings.items():
         values = list(setting.value)
         changes[key] = None if not values else values if key == "trace_level" else values[0]
-    settings = service.settings.update_trace(changes, request.model_name)
+    settings = await service.settings.update_trace(changes, request.model_name)
     answer = pb.TraceSettingResponse()
     for key, value in settings.items():
         answer.settings[key].value.extend(value if isinstance(value, list) else [value])
     return _bytes(answer)
 
 
-def _log_settings(service: Service, message: bytes) -> bytes:
+async def _log_settings(service: Service, message: bytes) -> bytes:
     request = pb.LogSettingsRequest.FromString(message)
     try:
-        settings = service.settings.update_log(_parameters(request.settings))
+        settings = await service.settings.update_log(_parameters(request.settings))
     except Unavailable as error:
         # Triton's gRPC has another code for it than its HTTP, and names the setting without dashes.
         raise InvalidArgument(error.message.replace("--log_format", "log_format")) from None

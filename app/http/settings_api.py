@@ -33,7 +33,7 @@ class SettingsApi:
     async def update_trace_settings(self, request: Request) -> Response:
         """Change trace settings; return all of them."""
         changes = await json_object(request)
-        return json_response(self._settings.update_trace(changes, path_name(request, "model")))
+        return json_response(await self._settings.update_trace(changes, path_name(request, "model")))
 
     async def log_settings(self, request: Request) -> Response:
         """Return the log settings."""
@@ -41,4 +41,4 @@ class SettingsApi:
 
     async def update_log_settings(self, request: Request) -> Response:
         """Change log settings; return all of them."""
-        return json_response(self._settings.update_log(await json_object(request)))
+        return json_response(await self._settings.update_log(await json_object(request)))

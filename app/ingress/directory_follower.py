@@ -7,6 +7,7 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle, DeploymentResponse
 
+from app.service.client_settings import ClientSettings
 from app.service.models import Models
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
@@ -27,6 +28,7 @@ class DirectoryFollower:
         self,
         controller: DeploymentHandle,
         models: Models,
+        settings: ClientSettings,
         host: ModelHost,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
@@ -38,6 +40,8 @@ class DirectoryFollower:
         self._loop = loop
         self._routes_changed = routes_changed
         self._directory = models.directory
+        self._settings = settings
+        self._took = asyncio.Event()
         self._embedded: dict[str, dict[str, Any]] = {}
         self._watched: dict[str, Callable[[], None]] = {}
 
@@ -54,16 +58,26 @@ class DirectoryFollower:
                 self._directory.ask_for_all()
                 await asyncio.sleep(_RETRY_S)
 
+    async def has_followed(self, epoch: str, generation: int) -> None:
+        """Wait until the directory is that of the epoch and at least of the generation, for as long as it takes."""
+        while self._directory.epoch != epoch or self._directory.generation < generation:
+            await self._took.wait()
+
     async def _follow(self) -> None:
         directory = self._directory
         news = await self._ask(directory.epoch, directory.generation)
-        if news is not None and self._embedded and news["epoch"] != directory.epoch:
-            # A controller that has just started does not know what is loaded here.
-            await self._report_embedded()
+        if news is not None and news["epoch"] != directory.epoch and (self._embedded or directory.client_state):
+            # A controller that has just started does not know what is loaded here, nor what clients have set.
+            if self._embedded:
+                await self._report_embedded()
+            await _answer(self._controller.restore_client_state.remote(directory.client_state))
             news = await self._ask("", -1)
         if news is None:
             return
         directory.take(news)
+        self._settings.take(directory.client_state)
+        self._took.set()
+        self._took = asyncio.Event()
         await self._watch(directory.deployments)
         self._routes_changed()
         if directory.embedded != self._embedded:

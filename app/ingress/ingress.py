@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import os
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.serve.handle import DeploymentHandle
 
+from app.ingress.client_state import ClusterState
 from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.listeners import Listeners
+from app.ingress.node_ports import NodePorts
 from app.service.log_settings import LogSettings
 from app.service.model_control import NoModelControl
 from app.service.service import Service
@@ -24,13 +26,17 @@ from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
+from deployments.replica.region_table import RegionTable
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
+from deployments.replica.shared_memory import Regions
 from protocol.limits import Limits
+
+_FOLLOW_TIMEOUT_S: Final = 10.0
 
 
 class Ingress:
-    """One per node. It holds no model, unless models are placed `embedded`."""
+    """One of a node's, which share its ports. It holds no model, unless models are placed `embedded`."""
 
     __module__ = "eagleray"
 
@@ -41,18 +47,27 @@ class Ingress:
         self._settings = Settings(**settings)
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
-        self._counters = NodeCounters(NodeFolder(node_id))
+        node = NodeFolder(node_id)
+        self._counters = NodeCounters(node)
+        regions = Regions(RegionTable(node))
         refusals = Refusals(self._counters)
         max_inflight = self._settings.max_inflight_per_replica
-        self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight)
+        self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight, regions)
         self._host = ModelHost(
-            self._loop, self._fleet, limits, self._counters, shared=True, changed=self._model_changed
+            self._loop, self._fleet, limits, self._counters, regions, shared=True, changed=self._model_changed
         )
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
-        self._listeners = Listeners(self._settings, self.service, self._loop)
+        self.service.settings.state = ClusterState(controller)
+        self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
         self._follower = DirectoryFollower(
-            controller, self.service.models, self._host, self._fleet, self._loop, self._routes_changed
+            controller,
+            self.service.models,
+            self.service.settings,
+            self._host,
+            self._fleet,
+            self._loop,
+            self._routes_changed,
         )
         self._task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -89,6 +104,11 @@ class Ingress:
         self._host.check(self._settings.max_batch_duration_s)
         if self._task is not None and self._task.done():
             raise RuntimeError("the ingress lost its watch of the controller")
+
+    async def has_followed(self, epoch: str, generation: int) -> None:
+        """Return when this ingress has what the controller told then; whoever asks gives up after some seconds."""
+        async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
+            await self._follower.has_followed(epoch, generation)
 
     async def node_counters(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
         """Return this node's id and what was counted here; None when another ingress speaks for the node."""

@@ -1,6 +1,7 @@
 """Everything that an ingress listens on, made from the settings: HTTP, its Unix socket, gRPC, metrics."""
 
 import asyncio
+from functools import partial
 
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
@@ -14,6 +15,7 @@ from app.http.front import HttpFront
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.metrics_app import MetricsApp, NoModels
+from app.ingress.node_ports import NodePorts
 from app.service.metrics import cpu_utilization, render
 from app.service.service import Service
 from app.settings import Settings
@@ -22,9 +24,12 @@ from app.settings import Settings
 class Listeners:
     """The fronts of one ingress."""
 
-    def __init__(self, settings: Settings, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, settings: Settings, service: Service, node_ports: NodePorts, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._settings = settings
         self._service = service
+        self._node_ports = node_ports
         self._loop = loop
         self._fronts: list[HttpFront | GrpcFront] = []
         self.ports: dict[str, int] = {}
@@ -50,19 +55,22 @@ class Listeners:
         if settings.allow_http:
             http = self._http(limits)
             self._fronts.append(http)
-            self.ports["http"] = await http.listen(settings.http_address, settings.http_port)
+            self.ports["http"] = await self._listen("http", settings.http_port, http, settings.http_address)
             if settings.http_unix_socket:
                 await http.listen_unix(settings.http_unix_socket)
         if settings.allow_grpc:
             grpc = self._grpc()
             self._fronts.append(grpc)
-            self.ports["grpc"] = await grpc.listen(settings.grpc_address, settings.grpc_port)
+            self.ports["grpc"] = await self._listen("grpc", settings.grpc_port, grpc, settings.grpc_address)
         if settings.allow_metrics:
             cpu_utilization()  # the first call has nothing to compare with
             metrics = HttpFront(HttpContext(MetricsApp(self._scrape), NoModels(), limits, self._loop))
             self._fronts.append(metrics)
             address = settings.metrics_address or settings.http_address
-            self.ports["metrics"] = await metrics.listen(address, settings.metrics_port)
+            self.ports["metrics"] = await self._listen("metrics", settings.metrics_port, metrics, address)
+
+    async def _listen(self, name: str, port: int, front: HttpFront | GrpcFront, address: str) -> int:
+        return await self._node_ports.listen(name, port, partial(front.listen, address))
 
     def _http(self, limits: HttpLimits) -> HttpFront:
         settings = self._settings

@@ -1,6 +1,7 @@
-"""The trace and log settings that clients read and change."""
+"""The trace and log settings that clients read and change, at whichever ingress."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from app.service.health import Health
 from app.service.log_settings import LogSettings
@@ -8,17 +9,35 @@ from app.service.trace_settings import TraceSettings
 from protocol.errors import InvalidArgument
 
 
+class ClientState(Protocol):
+    """What clients have set for all ingresses of the cluster."""
+
+    async def change(self, rows: Mapping[str, Any]) -> None:
+        """Set rows (None: remove them); returns when the ingresses have `ClientSettings.take`n them.
+
+        Raises:
+            Unavailable: they cannot be kept at present, and nothing is changed.
+        """
+        ...
+
+
 class ClientSettings:
-    """Both sets of settings of one ingress."""
+    """Both sets of settings as this ingress has taken them."""
 
     def __init__(self, trace: TraceSettings, log: LogSettings, health: Health) -> None:
         self._trace = trace
         self._log = log
         self._health = health
+        self.state: ClientState | None = None
 
     def apply(self) -> None:
         """Make the log settings hold in this process."""
         self._log.apply()
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Make what clients have set be this, and nothing else."""
+        self._trace.take(state)
+        self._log.take(state)
 
     def trace(self, model: str = "") -> dict[str, Any]:
         """Return the trace settings of the server or, as far as they differ, of a model.
@@ -30,10 +49,10 @@ class ClientSettings:
         self._check_traced(model)
         return self._trace.get(model)
 
-    def update_trace(self, changes: dict[str, Any], model: str = "") -> dict[str, Any]:
+    async def update_trace(self, changes: dict[str, Any], model: str = "") -> dict[str, Any]:
         """Change trace settings (None: back to the default) and return all; raises as `trace`."""
         self._check_traced(model)
-        self._trace.update(changes, model)
+        await self._change(self._trace.read(changes, model))
         return self._trace.get(model)
 
     def _check_traced(self, model: str) -> None:
@@ -44,7 +63,12 @@ class ClientSettings:
         """Return the log settings."""
         return self._log.get()
 
-    def update_log(self, changes: dict[str, Any]) -> dict[str, Any]:
+    async def update_log(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Change log settings and return all."""
-        self._log.update(changes)
+        await self._change(self._log.read(changes))
         return self._log.get()
+
+    async def _change(self, rows: Mapping[str, Any]) -> None:
+        if rows:
+            assert self.state is not None
+            await self.state.change(rows)

@@ -2,17 +2,15 @@
 
 from typing import Any
 
-from deployments.lane.fleet import Fleet
 from deployments.replica.shared_memory import Regions
 from protocol.errors import Unsupported
 
 
 class ClientSharedMemory:
-    """Registers regions here and in the replicas of this node, if the operator `allowed` it."""
+    """Registers regions for all ingresses and replicas of this node, if the operator `allowed` it."""
 
-    def __init__(self, regions: Regions, fleet: Fleet, *, allowed: bool) -> None:
+    def __init__(self, regions: Regions, *, allowed: bool) -> None:
         self._regions = regions
-        self._fleet = fleet
         self._allowed = allowed
 
     def status(self, region: str = "") -> list[dict[str, Any]]:
@@ -23,13 +21,11 @@ class ClientSharedMemory:
         """Register a region; raises as `Regions.register`."""
         self.check_allowed()
         self._regions.register(name, key, offset, byte_size)
-        self._fleet.set_regions(self._regions, self._regions.table())
 
     def unregister(self, name: str = "") -> None:
         """Forget a region, or all of them."""
         self.check_allowed()
         self._regions.unregister(name)
-        self._fleet.set_regions(self._regions, self._regions.table())
 
     def check_allowed(self) -> None:
         """Raise Unsupported unless the operator allows clients to register shared memory."""

@@ -11,10 +11,11 @@ FORMATS: Final = ("default", "ISO8601")
 LOGGERS: Final = ("app", "deployments", "repository_loader", "protocol", "eagleray")
 _SWITCHES: Final = (("log_info", logging.INFO), ("log_warning", logging.WARNING), ("log_error", logging.ERROR))
 _NOTHING: Final = logging.CRITICAL + 1
+_PREFIX: Final = "log:"
 
 
 class LogSettings:
-    """The settings of one process.
+    """The settings of this process: those of the start, and over them what clients have set.
 
     Python's loggers know one threshold: it is the lowest level that is on, DEBUG when `log_verbose_level` is not 0.
     """
@@ -22,7 +23,7 @@ class LogSettings:
     def __init__(
         self, verbose_level: int = 0, info: bool = True, warning: bool = True, error: bool = True, form: str = "default"
     ) -> None:
-        self._settings: dict[str, Any] = {
+        self._at_start: dict[str, Any] = {
             "log_file": "",
             "log_info": info,
             "log_warning": warning,
@@ -30,13 +31,14 @@ class LogSettings:
             "log_verbose_level": verbose_level,
             "log_format": form,
         }
+        self._settings = dict(self._at_start)
 
     def get(self) -> dict[str, Any]:
         """Return all settings."""
         return dict(self._settings)
 
-    def update(self, changes: Mapping[str, Any]) -> None:
-        """Change settings, all of them or, when one is wrong, none.
+    def read(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a client's changes as `take` wants them.
 
         Raises:
             InvalidArgument: a value is not what it should be.
@@ -55,8 +57,15 @@ class LogSettings:
             if changes["log_format"] not in FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {changes['log_format']}")
             read["log_format"] = changes["log_format"]
-        self._settings.update(read)
-        self.apply()
+        return {_PREFIX + name: value for name, value in read.items()}
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Make what clients have set be this, and nothing else."""
+        own = {key.removeprefix(_PREFIX): value for key, value in state.items() if key.startswith(_PREFIX)}
+        settings = self._at_start | own
+        if settings != self._settings:
+            self._settings = settings
+            self.apply()
 
     def apply(self) -> None:
         """Set the level of our loggers."""

@@ -41,6 +41,6 @@ class Service:
         self.health = Health(self.models, self.routing, strict_readiness)
         self.metadata = Metadata(server_id, version, self.models, self.routing)
         self.settings = ClientSettings(trace or TraceSettings(), log or LogSettings(), self.health)
-        self.shared_memory = ClientSharedMemory(host.regions, fleet, allowed=allow_client_shm)
+        self.shared_memory = ClientSharedMemory(host.regions, allowed=allow_client_shm)
         self.statistics = Statistics(self.models, counters)
         self.control = control or NoModelControl()

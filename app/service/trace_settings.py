@@ -14,12 +14,13 @@ _UINT32_MAX: Final = 2**32 - 1
 _INT32_MAX: Final = 2**31 - 1
 _FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
 _TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
+_PREFIX: Final = "trace:"
 
 Value = str | list[str]
 
 
 class TraceSettings:
-    """The settings of one server.
+    """The settings of the server: those of the start, over them what clients have set, and over those a model's.
 
     Args:
         flags: as `--trace-config` gives them: `<key>=<value>` or `<mode>,<key>=<value>`.
@@ -39,21 +40,18 @@ class TraceSettings:
         }
         self._exporter: dict[str, str] = {}
         self._read_flags(flags)
-        self._server = dict(self._at_start)
-        self._models: dict[str, dict[str, Value]] = {}
+        self._set: dict[str, dict[str, Value]] = {}
 
     def get(self, model: str = "") -> dict[str, Value]:
         """Return all settings of the server, or those that hold for a model."""
-        settings = {**self._server, **self._models.get(model, {})}
+        settings = {**self._at_start, **self._set.get("", {}), **self._set.get(model, {})}
         if settings["trace_mode"] == "opentelemetry":
             del settings["log_frequency"], settings["trace_file"]
             settings.update(self._exporter)
         return settings
 
-    def update(self, changes: Mapping[str, Any], model: str = "") -> None:
-        """Change settings; None puts one back to the server's, or for the server to what it was at the start.
-
-        Either all changes are made or, when one is wrong, none.
+    def read(self, changes: Mapping[str, Any], model: str = "") -> dict[str, Value | None]:
+        """Return a client's changes as `take` wants them; None undoes what clients had set there before.
 
         Raises:
             InvalidArgument: a value is not what it should be.
@@ -61,18 +59,19 @@ class TraceSettings:
         """
         if changes.get("trace_file") is not None:
             raise Unsupported("trace file location can not be updated through network protocol")
-        read: dict[str, Value | None] = {}
-        for key, reader in _READERS.items():
-            if key in changes:
-                read[key] = None if changes[key] is None else reader(changes[key])
-        own = self._models.setdefault(model, {}) if model else self._server
-        for key, value in read.items():
-            if value is not None:
-                own[key] = value
-            elif model:
-                own.pop(key, None)
-            else:
-                own[key] = self._at_start[key]
+        return {
+            f"{_PREFIX}{key}:{model}": None if changes[key] is None else reader(changes[key])
+            for key, reader in _READERS.items()
+            if key in changes
+        }
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Make what clients have set be this, and nothing else."""
+        self._set = {}
+        for name, value in state.items():
+            if name.startswith(_PREFIX):
+                key, _, model = name.removeprefix(_PREFIX).partition(":")
+                self._set.setdefault(model, {})[key] = value
 
     def _read_flags(self, flags: Iterable[str]) -> None:
         levels: list[str] = []

@@ -53,6 +53,7 @@ class RepositoryController:
         self._status = StatusReader()
         self._desired: DesiredState | None = None
         self._refused: dict[str, str] = {}
+        self._client_state: dict[str, Any] = {}
         self._reconciled = False
         self._sweep_at_s = 0.0
         self._look_at_s = 0.0
@@ -84,6 +85,17 @@ class RepositoryController:
         """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds]]`."""
         self._table.take_embedded(rows)
         self._publish()
+
+    async def set_client_state(self, rows: dict[str, Any]) -> tuple[str, int]:
+        """Keep what a client has set for all ingresses (None: no longer); returns epoch and generation that have it."""
+        state = self._client_state | rows
+        self._client_state = {key: value for key, value in state.items() if value is not None}
+        self._publisher.publish(client_state=self._client_state)
+        return self._publisher.epoch, self._publisher.generation
+
+    async def restore_client_state(self, rows: dict[str, Any]) -> None:
+        """Take from an ingress what clients had set when another controller kept it."""
+        await self.set_client_state(rows | self._client_state)
 
     async def _run(self) -> None:
         back_off_s = _BACK_OFF_FIRST_S

@@ -175,10 +175,6 @@ class LaneClient(FrameProtocol):
             self.inflight_bytes -= call.size
             self.send(Kind.CANCEL, call.id, size=0)
 
-    def send_regions(self, table: bytes) -> None:
-        """Send the table of shared-memory regions; requests sent later find them."""
-        self.send(Kind.REGIONS, 0, (table,), size=len(table))
-
     def _release_unread(self) -> None:
         if self.shared_offset >= 0:
             self.release(self.shared_offset)

@@ -2,9 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import orjson
 
 from deployments.core.refusals import Refusals
 from deployments.lane.address import ReplicaAddress
@@ -12,8 +9,7 @@ from deployments.lane.client import LaneCall, LaneClient, TableRow
 from deployments.lane.link import Link
 from deployments.lane.retry import Retry
 from deployments.lane.routes import Routes
-from deployments.lane.target import LaneTarget, Limits
-from protocol.shared_memory import SharedMemory
+from deployments.lane.target import LaneTarget, Limits, RegisteredRegions
 
 
 class Fleet:
@@ -29,13 +25,13 @@ class Fleet:
         changed: Callable[[], None],
         refusals: Refusals,
         max_inflight: int = 4096,
+        regions: RegisteredRegions | None = None,
     ) -> None:
         self._node_id = node_id
         self._loop = loop
-        self._limits = Limits(max_inflight, refusals)
+        self._limits = Limits(max_inflight, refusals, regions)
         self._routes = Routes(self._limits, changed)
         self._retry = Retry(self._routes)
-        self._regions_table = b""
         self._groups: dict[str, dict[str, Link]] = {}
         self._open: dict[LaneClient, Link] = {}
 
@@ -60,18 +56,8 @@ class Fleet:
             if not link.lane.calls:
                 link.lane.close()
 
-    def set_regions(self, regions: SharedMemory, rows: list[list[Any]]) -> None:
-        """Take the shared-memory regions of this node, and tell its replicas; those of other nodes cannot map them."""
-        self._limits.regions = regions if rows else None
-        self._regions_table = orjson.dumps(rows)
-        for lane in self._open:
-            if lane.near:
-                lane.send_regions(self._regions_table)
-
     def _lane_opened(self, link: Link, lane: LaneClient) -> None:
         self._open[lane] = link
-        if self._regions_table and lane.near:
-            lane.send_regions(self._regions_table)
 
     def lane_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
         """Take the list of models that a replica serves."""

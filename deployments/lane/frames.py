@@ -65,8 +65,6 @@ class Kind(IntEnum):
     ERROR = 5
     """The end of a call; of call 0: why the server refuses the lane."""
     CANCEL = 6
-    REGIONS = 9
-    """Client to server, on one node only: the shared-memory regions that clients registered, as JSON."""
     ARENA = 10
     """The path of the sender's arena, once, before it is used."""
     ARENA_OPEN = 11

@@ -59,13 +59,11 @@ class LaneServer:
     def __init__(
         self,
         secret: str,
-        regions: Callable[[list[list[Any]]], None],
         loop: asyncio.AbstractEventLoop,
         hello_timeout_s: float = HELLO_TIMEOUT_S,
     ) -> None:
         self.hello_timeout_s = hello_timeout_s
         self.secret = secret.encode()
-        self.regions = regions
         self.loop = loop
         self.spill = False
         self.models: list[LaneModel | None] = []
@@ -174,8 +172,6 @@ class LaneServerConnection(FrameProtocol):
             entry = self.inflight.pop(call, None)
             if entry is not None:
                 entry[0].cancel_request(entry[1])
-        elif kind == Kind.REGIONS:
-            self._server.regions(orjson.loads(body))
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
 

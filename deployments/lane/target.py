@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from deployments.core.refusals import QUEUE_FULL, Refusals
 from deployments.lane.choice import LaneChoice
@@ -14,17 +15,26 @@ from protocol.errors import ServingError, Unavailable
 from protocol.shared_memory import SharedMemory
 
 
-@dataclass(slots=True)
+class RegisteredRegions(SharedMemory, Protocol):
+    """The shared memory that clients of this node registered."""
+
+    @property
+    def registered(self) -> bool:
+        """Whether there is any."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What every target of a process goes by.
 
     `max_inflight` bounds the requests under way on one lane; `refusals` counts those that went nowhere; `regions` is
-    the shared memory that clients of this node registered, None while there is none.
+    None where no client registers any.
     """
 
     max_inflight: int
     refusals: Refusals
-    regions: SharedMemory | None = None
+    regions: RegisteredRegions | None = None
 
 
 class LaneTarget:
@@ -45,7 +55,7 @@ class LaneTarget:
         """Send a request; its bytes are kept until it is answered."""
         near = False
         regions = self._limits.regions
-        if regions is not None and names_region(parts, json_length, wire):
+        if regions is not None and regions.registered and names_region(parts, json_length, wire):
             near = bool(self.choice.near())
             if not near:
                 try:

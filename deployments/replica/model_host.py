@@ -39,9 +39,9 @@ class ModelFaultError(Exception):
 class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
-    `counters` is where statistics are kept; `shared` says that the loop has other work than these models'. `changed` is
-    told of each version that is served from now on, and (None) no longer, before what served it until then finishes
-    its requests.
+    `counters` is where statistics are kept, `regions` the clients' shared memory; `shared` says that the loop has other
+    work than these models'. `changed` is told of each version that is served from now on, and (None) no longer, before
+    what served it until then finishes its requests.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class ModelHost:
         fleet: Fleet | None,
         limits: Limits,
         counters: Rows,
+        regions: Regions,
         *,
         shared: bool,
         changed: Callable[[str, int, ServedModel | None], None],
@@ -64,7 +65,7 @@ class ModelHost:
         self._present: dict[Key, dict[str, Any]] = {}
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
-        self.regions = Regions()
+        self.regions = regions
         self.router = HostRouter(self.core, fleet, self._clock)
         self.served: dict[Key, ServedModel] = {}
         self.failures: dict[Key, str] = {}

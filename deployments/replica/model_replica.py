@@ -23,9 +23,11 @@ from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.process_memory import keep_freed_pages
+from deployments.replica.region_table import RegionTable
 from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
+from deployments.replica.shared_memory import Regions
 from deployments.serve_internals import watch_replicas
 from protocol.infer import Parameter
 from protocol.limits import Limits
@@ -63,14 +65,16 @@ class ModelReplica:
         self._max_batch_duration_s = max_batch_duration_s
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
-        self._counters = NodeCounters(NodeFolder(node_id))
+        node = NodeFolder(node_id)
+        self._counters = NodeCounters(node)
         self._fleet = Fleet(node_id, self._loop, lambda: None, Refusals(self._counters))
+        regions = Regions(RegionTable(node))
         self._host = ModelHost(
-            self._loop, self._fleet, limits, self._counters, shared=False, changed=self._model_changed
+            self._loop, self._fleet, limits, self._counters, regions, shared=False, changed=self._model_changed
         )
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
-        self._lane = LaneServer(self._address.secret, self._host.regions.replace, self._loop)
+        self._lane = LaneServer(self._address.secret, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
         self._listening = False
 

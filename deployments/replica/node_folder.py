@@ -41,14 +41,14 @@ class NodeFolder:
                 self._remove_if_abandoned(other)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Have the folder to oneself; blocks for moments, and for 5 s at most.
+    def locked(self, name: str = _LOCK) -> Iterator[None]:
+        """Have the folder, or what a lock of another name stands for, to oneself; blocks for moments, 5 s at most.
 
         Raises:
             TimeoutError: somebody else has had it all that time.
             OSError: the folder cannot be made.
         """
-        descriptor = _lock_folder(self.path)
+        descriptor = _lock(self.path, name)
         try:
             yield
         finally:
@@ -64,7 +64,7 @@ class NodeFolder:
 
     def _remove_if_abandoned(self, path: Path) -> None:
         with contextlib.suppress(OSError):
-            descriptor = _lock_folder(path, timeout_s=0.0)
+            descriptor = _lock(path, _LOCK, timeout_s=0.0)
             try:
                 if not any(is_held(member) for member in path.glob("member-*")):
                     shutil.rmtree(path, ignore_errors=True)
@@ -89,10 +89,10 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def _lock_folder(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> int:
+def _lock(folder: Path, name: str, timeout_s: float = _LOCK_TIMEOUT_S) -> int:
     """Return a descriptor whose closing unlocks the folder, which is made if it is not there."""
     deadline = time.monotonic() + timeout_s
-    path = folder / _LOCK
+    path = folder / name
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):

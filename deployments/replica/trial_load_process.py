@@ -7,12 +7,14 @@ from typing import Any
 from deployments.core.counts import Totals
 from deployments.core.side_process import answer
 from deployments.replica.model_host import ModelHost
+from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.limits import Limits
 
 
 async def _host(model: dict[str, Any]) -> str:
     """Host the model as a replica does; returns why it cannot be, "" when it can."""
-    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=False, changed=lambda *_: None)
+    loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
+    host = ModelHost(loop, None, Limits(), Totals(), regions, shared=False, changed=lambda *_: None)
     await host.apply([model])
     failure = next(iter(host.failures.values()), "")
     await host.close()

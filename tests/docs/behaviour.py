@@ -17,6 +17,7 @@ RETRY = "deployments/lane/test_retry.py::"
 CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
 INDEX = "e2e/test_repository_index.py::"
 STATISTICS = "e2e/test_statistics.py::"
+SEVERAL = "e2e/test_several_ingresses.py::"
 HANDLE_CALLS = "deployments/replica/test_handle_calls.py::"
 PLAN = "repository_loader/test_plan.py::"
 CLUSTER = "e2e/test_cluster.py::"
@@ -216,6 +217,30 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Nothing is written to `~/.ray`": ("e2e/test_readme.py::test_all_commands_work_in_their_order_in_an_empty_home",),
     "The URL of the dashboard": (
         "app/cli/test_dashboard_login.py::test_url_sets_the_dashboards_cookie_and_goes_there",
+    ),
+    # Several ingresses
+    "`--ingresses-per-node` ingresses share the ports": (SEVERAL + "test_both_are_ready_when_the_server_says_so",),
+    "Without the flag there is one for every four cores": (
+        "app/ingress/test_count.py::test_one_for_every_four_cores_of_the_average_node",
+    ),
+    "With port 0 the ingresses of a node share": (
+        SEVERAL + "test_both_are_ready_when_the_server_says_so",
+        SEVERAL + "test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins",
+    ),
+    "System shared memory that a client registers": (
+        SEVERAL + "test_shared_memory_registered_at_one_is_known_to_both",
+        "deployments/replica/test_shared_memory.py::test_every_process_of_the_node_has_a_change_at_once",
+    ),
+    "Log and trace settings that a client changes": (SEVERAL + "test_settings_changed_at_one_hold_at_both",),
+    "They stay as long as an ingress lives": (
+        SEVERAL + "test_settings_outlive_the_controller",
+        "app/ingress/test_directory_follower.py::test_new_controller_is_told_what_clients_have_set",
+    ),
+    "When an ingress dies, its connections break": (
+        SEVERAL + "test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins",
+    ),
+    "`--http-unix-socket` is one file": (
+        "app/http/test_listening.py::test_takes_a_path_over_and_leaves_it_to_who_has_it",
     ),
     # Statistics and metrics
     "The metrics port tells what was counted on its node": (

@@ -1,5 +1,6 @@
 """The whole HTTP application over a service whose directory and models are the test's own."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import json_format, text_format
@@ -8,11 +9,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from app.edge.restricted_api import RestrictedApis
 from app.http.api import Api
 from app.http.head_policy import HeadPolicy
+from app.service.client_settings import ClientSettings
 from app.service.service import Service
 from deployments.control.directory import READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
-from deployments.replica.shared_memory import Regions
+from deployments.replica.shared_memory import OwnTable, Regions
 from tests.app.http.wire import EchoTarget, Wire
 
 CONFIG = """
@@ -26,7 +28,7 @@ class FakeHost:
     """Hosts the versions that the directory says are ready."""
 
     def __init__(self) -> None:
-        self.regions = Regions()
+        self.regions = Regions(OwnTable())
         self.echo = EchoTarget()
         self.ready: set[tuple[str, int]] = set()
 
@@ -38,19 +40,13 @@ class FakeHost:
 
 
 class FakeFleet:
-    """Leads nowhere, and remembers the regions that it was told of."""
-
-    def __init__(self) -> None:
-        self.regions: list[list[Any]] = []
+    """Leads nowhere."""
 
     def target(self, name: str, version: int) -> None:
         return None
 
     def fault(self, name: str, version: int) -> str:
         return ""
-
-    def set_regions(self, regions: Any, rows: list[list[Any]]) -> None:
-        self.regions = rows
 
 
 class FakeCounters:
@@ -63,6 +59,18 @@ class FakeCounters:
         return self.totals
 
     of_cluster = of_node
+
+
+class FakeState:
+    """A cluster of one ingress."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._rows: dict[str, Any] = {}
+
+    async def change(self, rows: Mapping[str, Any]) -> None:
+        self._rows = {key: value for key, value in (self._rows | dict(rows)).items() if value is not None}
+        self._settings.take(self._rows)
 
 
 def entry(name: str, *versions: tuple[int, str, str], more: str = "") -> ModelEntry:
@@ -84,6 +92,7 @@ class Served(Wire):
         self.service = Service(  # type: ignore[arg-type]
             "triton", "1.0", True, host, self.fleet, self.counters, Refusals(self.counters.totals), **options
         )
+        self.service.settings.state = FakeState(self.service.settings)
         models = {
             "bad": entry("bad", (1, UNAVAILABLE, "it does not load")),
             "good": entry("good", (1, READY, ""), (2, READY, "")),

@@ -6,9 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from app.ingress.directory_follower import DirectoryFollower
+from app.service.client_settings import ClientSettings
+from app.service.health import Health
+from app.service.log_settings import LogSettings
 from app.service.models import Models
+from app.service.routing import Routing
+from app.service.trace_settings import TraceSettings
 from deployments.control.directory import LOADING, READY, ModelEntry, VersionEntry
 from deployments.control.publisher import Publisher
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
 from repository_loader.config_json import config_to_json
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.app.http.served import FakeFleet, FakeHost
@@ -47,6 +54,7 @@ class Controller:
         self.failures: list[BaseException] = []
         self.watch = Method(self._watch)
         self.report_embedded = Method(self._report)
+        self.restore_client_state = Method(self._restore)
 
     async def _watch(self, epoch: str, generation: int) -> dict[str, Any]:
         if self.failures:
@@ -57,6 +65,9 @@ class Controller:
         if self.failures:
             raise self.failures.pop()
         self.reports.append(rows)
+
+    async def _restore(self, state: dict[str, Any]) -> None:
+        self.publisher.publish(client_state=state)
 
 
 class EmbeddingHost(FakeHost):
@@ -84,7 +95,9 @@ class Followed:
         controller: Any = self.controller
         self.models = Models(host, fleet)
         loop = asyncio.get_running_loop()
-        self.follower = DirectoryFollower(controller, self.models, host, fleet, loop, lambda: None)
+        health = Health(self.models, Routing(self.models, Refusals(Totals())), strict_readiness=True)
+        self.settings = ClientSettings(TraceSettings(), LogSettings(), health)
+        self.follower = DirectoryFollower(controller, self.models, self.settings, host, fleet, loop, lambda: None)
         self.task = loop.create_task(self.follower.run())
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -169,5 +182,26 @@ def test_follower_ends_when_it_is_told_to() -> None:
         async with asyncio.timeout(1):
             await asyncio.gather(followed.task, return_exceptions=True)
         assert followed.task.cancelled()
+
+    asyncio.run(run())
+
+
+def test_new_controller_is_told_what_clients_have_set() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, known = followed.controller, followed.models.directory
+        controller.publisher.publish(
+            settled=True, client_state={"log:log_format": "ISO8601", "trace:trace_rate:m": "5"}
+        )
+        await followed.follower.has_followed(controller.publisher.epoch, controller.publisher.generation)
+        assert (followed.settings.log()["log_format"], known.client_state["trace:trace_rate:m"]) == ("ISO8601", "5")
+        before = controller.publisher
+        controller.publisher = Publisher()
+        controller.publisher.publish(settled=True)
+        before.publish(settled=False)  # the follower's call ends, and it asks the next controller
+        await followed.until(lambda: known.epoch == controller.publisher.epoch)
+        assert followed.settings.log()["log_format"] == "ISO8601"
+        assert controller.publisher.rows("client_state") == known.client_state
+        await followed.end()
 
     asyncio.run(run())

@@ -1,6 +1,7 @@
 import logging
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -15,6 +16,15 @@ DEFAULTS = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
+STATES: WeakKeyDictionary[LogSettings, dict[str, Any]] = WeakKeyDictionary()
+
+
+def update(settings: LogSettings, changes: dict[str, Any], *model: str) -> None:
+    """Change settings as an ingress does."""
+    state = STATES.setdefault(settings, {})
+    state |= settings.read(changes, *model)
+    settings.take({key: value for key, value in state.items() if value is not None})
+    settings.apply()
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +48,7 @@ def _levels() -> Iterator[None]:
 )
 def test_changes_take_effect_on_the_log(changes: dict[str, Any], level: int) -> None:
     settings = LogSettings()
-    settings.update(changes)
+    update(settings, changes)
     assert settings.get() == DEFAULTS | changes
     assert logging.getLogger("app.http").getEffectiveLevel() == level
     assert logging.getLogger("deployments.lane").getEffectiveLevel() == level
@@ -61,6 +71,6 @@ def test_changes_take_effect_on_the_log(changes: dict[str, Any], level: int) -> 
 def test_a_bad_value_changes_nothing(changes: dict[str, Any], kind: type[ServingError], text: str) -> None:
     settings = LogSettings()
     with pytest.raises(kind) as error:
-        settings.update({"log_error": False, **changes})
+        update(settings, {"log_error": False, **changes})
     assert error.value.message == text
     assert settings.get() == DEFAULTS

@@ -1,4 +1,5 @@
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -13,23 +14,31 @@ DEFAULTS = {
     "trace_file": "",
     "trace_mode": "triton",
 }
+STATES: WeakKeyDictionary[TraceSettings, dict[str, Any]] = WeakKeyDictionary()
+
+
+def update(settings: TraceSettings, changes: dict[str, Any], *model: str) -> None:
+    """Change settings as an ingress does."""
+    state = STATES.setdefault(settings, {})
+    state |= settings.read(changes, *model)
+    settings.take({key: value for key, value in state.items() if value is not None})
 
 
 def test_settings_of_a_model_win_until_they_are_cleared() -> None:
     trace = TraceSettings()
-    trace.update({"trace_rate": "5"}, "m")
-    trace.update({"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "7"})
+    update(trace, {"trace_rate": "5"}, "m")
+    update(trace, {"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "7"})
     assert trace.get("m") == DEFAULTS | {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "5"}
     assert trace.get()["trace_rate"] == "7"
-    trace.update({"trace_rate": None}, "m")
+    update(trace, {"trace_rate": None}, "m")
     assert trace.get("m")["trace_rate"] == "7"
 
 
 def test_clearing_the_servers_goes_back_to_the_start() -> None:
     trace = TraceSettings(["rate=5", "level=TIMESTAMPS", "triton,file=/tmp/trace", "triton,log-frequency=3"])
-    trace.update({"trace_rate": 9, "trace_level": "OFF"})
+    update(trace, {"trace_rate": 9, "trace_level": "OFF"})
     assert trace.get()["trace_rate"] == "9"
-    trace.update({"trace_rate": None, "trace_level": None})
+    update(trace, {"trace_rate": None, "trace_level": None})
     assert trace.get() == DEFAULTS | {
         "trace_rate": "5",
         "trace_level": ["TIMESTAMPS"],
@@ -82,7 +91,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_bad_value_changes_nothing(changes: dict[str, Any], text: str) -> None:
     trace = TraceSettings()
     with pytest.raises(InvalidArgument) as error:
-        trace.update({"trace_rate": "3", **changes})
+        update(trace, {"trace_rate": "3", **changes})
     assert error.value.message == text
     assert trace.get() == DEFAULTS
 
@@ -90,8 +99,8 @@ def test_a_bad_value_changes_nothing(changes: dict[str, Any], text: str) -> None
 def test_the_file_cannot_be_changed() -> None:
     trace = TraceSettings()
     with pytest.raises(Unsupported, match="trace file location can not be updated through network protocol"):
-        trace.update({"trace_file": "/etc/passwd"})
-    trace.update({"trace_file": None})
+        update(trace, {"trace_file": "/etc/passwd"})
+    update(trace, {"trace_file": None})
 
 
 @pytest.mark.parametrize(

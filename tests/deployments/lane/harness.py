@@ -91,8 +91,7 @@ class Replica:
 
     def __init__(self, folder: str, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self.model = EchoModel()
-        self.regions: list[Any] = []
-        self.server = LaneServer("secret", self.regions.append, loop, hello_timeout_s=0.5)
+        self.server = LaneServer("secret", loop, hello_timeout_s=0.5)
         self.server.set_model("echo", 1, self.model)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path = str(Path(folder) / name)

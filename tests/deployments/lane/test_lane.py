@@ -11,7 +11,6 @@ import pytest
 from deployments.core.counts import MODEL, Label
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
-from deployments.replica.shared_memory import Regions
 from protocol.errors import Internal, InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
 
@@ -233,19 +232,6 @@ async def test_a_model_withdrawn_or_added_is_known_at_once() -> None:
         server.set_model("echo", 2, None)
         await lanes.until(lambda: lanes.fleet.target("echo", 2) is None)
         assert lanes.fleet.target("echo").version == 1  # type: ignore[union-attr]
-
-
-@on_loop
-async def test_only_replicas_of_this_node_hear_of_shared_memory() -> None:
-    async with Lanes(2) as lanes:
-        first, second = lanes.replicas
-        (lane,) = [lane for lane, link in lanes.fleet._open.items() if link._address.replica_id == "r1"]
-        lane.near = False
-        lanes.fleet.set_regions(Regions(), [["name", "/key", 0, 64]])
-        await lanes.until(lambda: bool(first.regions))
-        assert first.regions == [[["name", "/key", 0, 64]]]
-        assert second.regions == []
-        lane.near = True
 
 
 BAD = {

@@ -12,7 +12,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.wire import GRPC, HTTP, WireCodec
-from deployments.replica.shared_memory import Regions
+from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import Internal, NotFound, ServingError
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.http_infer import HttpInferCodec
@@ -34,7 +34,7 @@ def regions() -> Iterator[Regions]:
     name = f"eagleray-test-{secrets.token_hex(8)}"
     path = Path("/dev/shm") / name
     path.write_bytes(bytes(256))
-    regions = Regions()
+    regions = Regions(OwnTable())
     regions.register("in", f"/{name}", 0, 64)
     regions.register("out", f"/{name}", 64, 64)
     yield regions

@@ -12,6 +12,7 @@ from deployments.core.counts import Totals
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
+from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import InvalidArgument, NotFound
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
@@ -61,7 +62,8 @@ def run(tmp_path: Path) -> Runner:
 
     async def hosting(test: Callable[[HandleCalls], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
-        host = ModelHost(loop, None, Limits(), Totals(), shared=False, changed=lambda *_: None)
+        regions = Regions(OwnTable())
+        host = ModelHost(loop, None, Limits(), Totals(), regions, shared=False, changed=lambda *_: None)
         await host.apply([hosted])
         assert not host.failures
         async with asyncio.timeout(20):

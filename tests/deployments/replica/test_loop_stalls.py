@@ -13,6 +13,7 @@ import pytest
 from deployments.core.counts import Totals
 from deployments.replica.hosted_model import HostedModel
 from deployments.replica.model_host import ModelHost
+from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.array_request import request_from_arrays
 from protocol.limits import Limits
 from repository_loader.deployment_plan import ModelPlan
@@ -65,7 +66,15 @@ async def longest_pause_s(stop: asyncio.Event) -> float:
 
 def test_one_slow_input_in_twenty_stops_the_loop_once_and_for_one_run(tmp_path: Path) -> None:
     async def run() -> tuple[int, int, float]:
-        host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=True, changed=lambda *_: None)
+        host = ModelHost(
+            asyncio.get_running_loop(),
+            None,
+            Limits(),
+            Totals(),
+            Regions(OwnTable()),
+            shared=True,
+            changed=lambda name, version, served: None,
+        )
         package = write_model(tmp_path, MODEL, CONFIG)
         plan = ModelPlan("moody", 1, package, "embedded", tuple(instances(package)), 0)
         await host.apply([HostedModel.of(plan, {"moody": package}).to_dict()])

@@ -12,6 +12,7 @@ import pytest
 from deployments.core.counts import Totals
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
+from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
@@ -74,7 +75,9 @@ async def host_of(
     shared: bool = False,
     changed: Callable[[str, int, Any], None] = lambda name, version, served: None,
 ) -> ModelHost:
-    host = ModelHost(asyncio.get_running_loop(), None, Limits(), Totals(), shared=shared, changed=changed)
+    host = ModelHost(
+        asyncio.get_running_loop(), None, Limits(), Totals(), Regions(OwnTable()), shared=shared, changed=changed
+    )
     await host.apply(models)
     return host
 

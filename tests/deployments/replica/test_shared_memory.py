@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from deployments.replica.node_folder import NodeFolder
+from deployments.replica.region_table import RegionTable
 from deployments.replica.shared_memory import RESERVED_PREFIX, Regions
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
 
 SIZE = 10_000
+
+
+def regions_of(tmp_path: Path) -> Regions:
+    """Return what a process of the node sees."""
+    return Regions(RegionTable(NodeFolder("node", tmp_path)))
 
 
 @pytest.fixture
@@ -20,8 +27,8 @@ def key() -> Iterator[str]:
     path.unlink(missing_ok=True)
 
 
-def test_a_region_is_a_window_into_the_object(key: str) -> None:
-    regions = Regions()
+def test_a_region_is_a_window_into_the_object(key: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
     regions.register("r", key, 5000, 1000)
     regions.view("r", 10, 4)[:] = b"abcd"
     assert Path("/dev/shm", key[1:]).read_bytes()[5010:5014] == b"abcd"
@@ -31,45 +38,45 @@ def test_a_region_is_a_window_into_the_object(key: str) -> None:
 @pytest.mark.parametrize(
     ("offset", "size"), [(0, SIZE + 1), (SIZE, 1), (1, SIZE), (2**63, 1), (0, 2**63), (2**62, 2**62), (0, 0), (-1, 5)]
 )
-def test_a_region_outside_the_object_is_refused(key: str, offset: int, size: int) -> None:
+def test_a_region_outside_the_object_is_refused(key: str, offset: int, size: int, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="failed to register shared memory region 'r': invalid args"):
-        Regions().register("r", key, offset, size)
+        regions_of(tmp_path).register("r", key, offset, size)
 
 
 @pytest.mark.parametrize("offset,size", [(0, SIZE), (SIZE - 1, 1)])
-def test_a_region_up_to_the_end_is_taken(key: str, offset: int, size: int) -> None:
-    Regions().register("r", key, offset, size)
+def test_a_region_up_to_the_end_is_taken(key: str, offset: int, size: int, tmp_path: Path) -> None:
+    regions_of(tmp_path).register("r", key, offset, size)
 
 
 @pytest.mark.parametrize(
     "bad", ["", "/", "///", "/..", ".", "/a/b", "/a\0b", f"/{RESERVED_PREFIX}1", "/../etc/passwd", "x" * 300]
 )
-def test_keys_that_are_reserved_or_no_names_are_refused(bad: str) -> None:
+def test_keys_that_are_reserved_or_no_names_are_refused(bad: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot register shared memory region 'r' with key"):
-        Regions().register("r", bad, 0, 1)
+        regions_of(tmp_path).register("r", bad, 0, 1)
 
 
-def test_a_missing_object_and_a_link_are_not_opened(key: str) -> None:
+def test_a_missing_object_and_a_link_are_not_opened(key: str, tmp_path: Path) -> None:
     with pytest.raises(Internal, match="Unable to open shared memory region: '/no-such-eagleray-object'"):
-        Regions().register("r", "/no-such-eagleray-object", 0, 1)
+        regions_of(tmp_path).register("r", "/no-such-eagleray-object", 0, 1)
     link = Path("/dev/shm") / f"{key[1:]}-link"
     os.symlink("/etc/hostname", link)
     try:
         with pytest.raises(Internal):
-            Regions().register("r", f"/{link.name}", 0, 1)
+            regions_of(tmp_path).register("r", f"/{link.name}", 0, 1)
     finally:
         link.unlink()
 
 
-def test_a_name_is_taken_once(key: str) -> None:
-    regions = Regions()
+def test_a_name_is_taken_once(key: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
     regions.register("r", key, 0, 10)
     with pytest.raises(AlreadyExists, match="shared memory region 'r' already in manager"):
         regions.register("r", key, 0, 10)
 
 
-def test_ranges_of_a_region_are_checked(key: str) -> None:
-    regions = Regions()
+def test_ranges_of_a_region_are_checked(key: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
     regions.register("r", key, 0, 100)
     assert regions.view("r", 100, 0).nbytes == 0
     with pytest.raises(InvalidArgument, match="Invalid offset for shared memory region: 'r'"):
@@ -80,8 +87,8 @@ def test_ranges_of_a_region_are_checked(key: str) -> None:
         regions.view("other", 0, 1)
 
 
-def test_a_view_outlives_the_registration(key: str) -> None:
-    regions = Regions()
+def test_a_view_outlives_the_registration(key: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
     regions.register("r", key, 0, 100)
     view = regions.view("r", 0, 4)
     regions.unregister("r")
@@ -91,13 +98,47 @@ def test_a_view_outlives_the_registration(key: str) -> None:
     regions.unregister("r")  # no error, as in Triton
 
 
-def test_another_process_gets_the_same_table(key: str) -> None:
-    ours, theirs = Regions(), Regions()
+def test_every_process_of_the_node_has_a_change_at_once(key: str, tmp_path: Path) -> None:
+    ours, theirs = regions_of(tmp_path), regions_of(tmp_path)
+    assert not theirs.registered
     ours.register("a", key, 0, 10)
-    ours.register("b", key, 10, 10)
-    theirs.replace(ours.table())
+    theirs.register("b", key, 10, 10)
+    assert ours.registered and theirs.registered
     ours.view("b", 0, 2)[:] = b"ok"
     assert bytes(theirs.view("b", 0, 2)) == b"ok"
+    with pytest.raises(AlreadyExists):
+        theirs.register("a", key, 0, 10)
     ours.unregister("a")
-    theirs.replace(ours.table())
     assert [row["name"] for row in theirs.status()] == ["b"]
+    with pytest.raises(NotFound):
+        theirs.view("a", 0, 1)
+    theirs.unregister()
+    assert not ours.registered
+
+
+def test_an_object_made_anew_under_its_old_name_is_mapped_anew(key: str, tmp_path: Path) -> None:
+    ours, theirs = regions_of(tmp_path), regions_of(tmp_path)
+    ours.register("r", key, 0, 4)
+    theirs.view("r", 0, 4)[:] = b"old!"
+    path = Path("/dev/shm", key[1:])
+    path.unlink()
+    path.write_bytes(b"new!")
+    ours.unregister("r")
+    ours.register("r", key, 0, 4)
+    assert bytes(theirs.view("r", 0, 4)) == b"new!"
+
+
+def test_a_region_whose_object_is_gone_is_listed_and_not_found(key: str, tmp_path: Path) -> None:
+    regions_of(tmp_path).register("r", key, 0, 4)
+    Path("/dev/shm", key[1:]).unlink()
+    late = regions_of(tmp_path)
+    assert [row["name"] for row in late.status()] == ["r"]
+    with pytest.raises(NotFound, match="Unable to find shared memory region: 'r'"):
+        late.view("r", 0, 4)
+
+
+def test_a_refused_registration_changes_nothing(key: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
+    with pytest.raises(InvalidArgument):
+        regions.register("r", key, 0, SIZE + 1)
+    assert regions.status() == []

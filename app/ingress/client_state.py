@@ -1,0 +1,43 @@
+"""What clients set for all ingresses: the controller keeps it, and every ingress follows."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from protocol.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+_KEEP_TIMEOUT_S: Final = 5.0
+_FOLLOW_TIMEOUT_S: Final = 2.0
+
+
+class ClusterState:
+    """Changes it; every ingress, this one too, takes the change from the controller's directory."""
+
+    def __init__(self, controller: DeploymentHandle) -> None:
+        self._controller = controller
+
+    async def change(self, rows: Mapping[str, Any]) -> None:
+        """Set rows (None: remove them); returns when all ingresses have them, or after 2 s.
+
+        Raises:
+            Unavailable: the controller does not answer.
+        """
+        try:
+            async with asyncio.timeout(_KEEP_TIMEOUT_S):
+                epoch, generation = await self._controller.set_client_state.remote(dict(rows))
+        except Exception as error:
+            logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+            raise Unavailable("settings cannot be changed at present") from None
+        context = serve.get_replica_context()
+        ingresses = serve.get_deployment_handle(context.deployment, context.app_name)
+        try:
+            followed = ingresses.broadcast("has_followed", epoch, generation)
+            await followed.results_async(timeout_s=_FOLLOW_TIMEOUT_S, return_exceptions=True)
+        except TimeoutError:
+            logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)

@@ -1,0 +1,63 @@
+"""The regions of system shared memory that clients registered on this node: one table for all processes."""
+
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from deployments.replica.node_folder import NodeFolder
+
+_ROWS: Final = "regions"
+_GENERATION: Final = "regions-generation"
+_LOCK: Final = "regions-lock"
+_WORD_BYTES: Final = 8
+
+Rows = list[list[Any]]
+
+
+class RegionTable:
+    """Rows of name, key, offset, size and serial; `generation` changes with them, and is quick to read."""
+
+    def __init__(self, folder: NodeFolder) -> None:
+        """Open the table.
+
+        Raises:
+            OSError: there is no room.
+        """
+        self._folder = folder
+        with folder.locked(_LOCK):
+            descriptor = os.open(folder.path / _GENERATION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, _WORD_BYTES)
+                self._generation = memoryview(mmap.mmap(descriptor, _WORD_BYTES)).cast("q")
+            finally:
+                os.close(descriptor)
+
+    @property
+    def generation(self) -> int:
+        """How often the table was changed."""
+        return self._generation[0]
+
+    def rows(self) -> Rows:
+        """Read the rows."""
+        try:
+            rows: Rows = orjson.loads((self._folder.path / _ROWS).read_bytes())
+        except FileNotFoundError:
+            return []
+        return rows
+
+    def change(self, edit: Callable[[Rows], Rows]) -> None:
+        """Replace the rows by what `edit` makes of them; every process finds the new ones from the return on.
+
+        Raises:
+            TimeoutError: another process has kept the table for seconds.
+            Exception: what `edit` raises, and nothing is changed.
+        """
+        with self._folder.locked(_LOCK):
+            content = orjson.dumps(edit(self.rows()))
+            beside = self._folder.path / f"{_ROWS}.new"
+            beside.write_bytes(content)
+            beside.rename(self._folder.path / _ROWS)
+            self._generation[0] += 1

@@ -1,0 +1,177 @@
+"""Two ingresses on one node, with the models in themselves or in a process that they share: clients see one server."""
+
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.shared_memory import SharedMemory
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.repositories import write_small_models
+from tests.serving import Client, Server, wait_until
+
+FLAGS = ("--ingresses-per-node", "2", "--allow-client-shm=true", "--num-cpus", "4", "--no-dashboard")
+INGRESS = "ray::ServeReplica:eagleray:Ingress"
+CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
+CONNECTIONS = 100
+ROW = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": [1] * 16} for name in ("INPUT0", "INPUT1")]
+
+
+@pytest.fixture(scope="module", params=["packed", "embedded"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = write_small_models(tmp_path_factory.mktemp("several"))
+    log = tmp_path_factory.mktemp("several-log") / "log"
+    started = Server(repository, log, "--placement", request.param, *FLAGS)
+    try:
+        yield started.wait_ready()
+        started.stop()
+    finally:
+        started.kill()
+
+
+def ingresses(server: Server) -> list[psutil.Process]:
+    return [each for each in server.descendants() if " ".join(each.cmdline()).startswith(INGRESS)]
+
+
+def holder(server: Server, client: Client) -> int:
+    """Return the process that the client's connection is with."""
+    port = client.local_port
+    for process in ingresses(server):
+        if any(each.raddr and each.raddr.port == port for each in process.net_connections("tcp")):
+            return process.pid
+    raise AssertionError("no ingress has the connection")
+
+
+@contextmanager
+def one_client_of_each(server: Server, address: str) -> Iterator[list[Client]]:
+    """Open connections until there is one to each of both ingresses."""
+    with ExitStack() as stack:
+        found: dict[int, Client] = {}
+        for _ in range(CONNECTIONS):
+            client = stack.enter_context(Client(address))
+            client.get("/")
+            found.setdefault(holder(server, client), client)
+            if len(found) == 2:
+                break
+        assert len(found) == 2, f"{CONNECTIONS} connections are all with {set(found)}"
+        yield list(found.values())
+
+
+def success_count(client: Client) -> float:
+    lines = client.get("/metrics").body.decode().splitlines()
+    (line,) = [each for each in lines if each.startswith('nv_inference_request_success{model="simple"')]
+    return float(line.split()[-1])
+
+
+def test_both_are_ready_when_the_server_says_so(server: Server) -> None:
+    with one_client_of_each(server, server.address) as clients:
+        for client in clients:
+            assert client.get("/v2/health/ready").status == 200
+            assert client.infer("simple", *ROW).status == 200
+
+
+def test_shared_memory_registered_at_one_is_known_to_both(server: Server) -> None:
+    memory = SharedMemory(f"eagleray_test_{secrets.token_hex(4)}", create=True, size=64)
+    region = {"key": f"/{memory.name}", "offset": 0, "byte_size": 64}
+    values = np.arange(16, dtype=np.int32)
+    memory.buf[:64] = values.tobytes()
+    place = {"shared_memory_region": "here", "shared_memory_byte_size": 64}
+    first = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": place}
+    try:
+        with one_client_of_each(server, server.address) as (one, other):
+            for _ in range(5):
+                assert one.request("POST", "/v2/systemsharedmemory/region/here/register", region).status == 200
+                assert other.get("/v2/systemsharedmemory/status").json == [{"name": "here", **region}]
+                for client in (other, one):
+                    answer = client.infer("simple", first, ROW[1])
+                    assert answer.json["outputs"][0]["data"] == (values + 1).tolist()
+                assert other.request("POST", "/v2/systemsharedmemory/region/here/unregister").status == 200
+                refused = one.infer("simple", first, ROW[1])
+                assert refused.error == "Unable to find shared memory region: 'here'"
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_both_tell_the_same_metrics_and_statistics(server: Server) -> None:
+    with (
+        one_client_of_each(server, server.address) as clients,
+        one_client_of_each(server, server.metrics_address) as metrics,
+    ):
+        before = success_count(metrics[0])
+        for client in clients:
+            for _ in range(10):
+                assert client.infer("simple", *ROW).status == 200
+        assert [success_count(each) for each in metrics] == [before + 20] * 2
+        for client in clients:
+            (row,) = client.get("/v2/models/simple/stats").json["model_stats"]
+            assert row["inference_stats"]["success"]["count"] == before + 20
+
+
+def test_settings_changed_at_one_hold_at_both(server: Server) -> None:
+    with one_client_of_each(server, server.address) as (one, other):
+        for level in (1, 2, 0):
+            assert one.request("POST", "/v2/logging", {"log_verbose_level": level}).json["log_verbose_level"] == level
+            assert other.get("/v2/logging").json["log_verbose_level"] == level
+        for rate in ("5", "7"):
+            settings = {"trace_rate": rate, "trace_level": ["TIMESTAMPS"]}
+            assert other.request("POST", "/v2/models/simple/trace/setting", settings).json["trace_rate"] == rate
+            assert one.get("/v2/models/simple/trace/setting").json["trace_rate"] == rate
+            assert one.get("/v2/trace/setting").json["trace_rate"] == "1000"
+        cleared = {"trace_rate": None, "trace_level": None}
+        assert one.request("POST", "/v2/models/simple/trace/setting", cleared).json["trace_rate"] == "1000"
+        assert other.get("/v2/models/simple/trace/setting").json["trace_level"] == ["OFF"]
+
+
+def test_settings_outlive_the_controller(server: Server) -> None:
+    with one_client_of_each(server, server.address) as (one, other):
+        one.request("POST", "/v2/logging", {"log_format": "ISO8601"})
+        (controller,) = [each for each in server.descendants() if CONTROLLER in " ".join(each.cmdline())]
+        controller.kill()
+        wait_until(
+            lambda: one.request("POST", "/v2/logging", {"log_warning": False}).status == 200,
+            "a controller",
+            timeout_s=60,
+        )
+        for client in (one, other):
+
+            def both_hold(client: Client = client) -> bool:
+                settings = client.get("/v2/logging").json
+                return (settings["log_format"], settings["log_warning"]) == ("ISO8601", False)
+
+            wait_until(both_hold, "what was set before and after the controller died")
+        assert one.request("POST", "/v2/logging", {"log_format": "default", "log_warning": True}).status == 200
+
+
+def test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins(server: Server) -> None:
+    """Runs last: it leaves another pair of ingresses."""
+    with one_client_of_each(server, server.address) as (one, other), Client(server.metrics_address) as metrics:
+        killed, stays = holder(server, one), holder(server, other)
+        while holder(server, metrics) != stays:
+            metrics.__exit__()
+            metrics.__init__(server.metrics_address)
+        for client in (one, other):
+            assert client.infer("simple", *ROW).status == 200
+        before = success_count(metrics)
+        os.kill(killed, signal.SIGKILL)
+        for _ in range(50):
+            assert other.infer("simple", *ROW).status == 200
+        with server.client() as fresh:
+            assert fresh.infer("simple", *ROW).status == 200
+        assert success_count(metrics) == before + 51
+    wait_until(lambda: len({each.pid for each in ingresses(server)} - {killed}) == 2, "another ingress", timeout_s=60)
+
+    def both_serve() -> bool:
+        try:
+            with one_client_of_each(server, server.address) as clients:
+                return all(client.get("/v2/health/ready").status == 200 for client in clients)
+        except (AssertionError, OSError):
+            return False
+
+    wait_until(both_serve, "both ingresses to be ready", timeout_s=60)
+    with one_client_of_each(server, server.metrics_address) as clients:
+        assert [success_count(client) for client in clients] == [before + 51] * 2
