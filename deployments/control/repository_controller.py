@@ -31,6 +31,7 @@ _WATCH_S = 20.0
 # A replica that waits for what another one holds would wait for ever if that one waited for it.
 _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
+_REFUSED_S = 10.0
 
 
 class RepositoryController:
@@ -56,6 +57,7 @@ class RepositoryController:
         self._client_state: dict[str, Any] = {}
         self._reconciled = False
         self._sweep_at_s = 0.0
+        self._refused_until_s = 0.0
         self._look_at_s = 0.0
         self._models_known = asyncio.Event()
         self._status_known = asyncio.Event()
@@ -117,18 +119,18 @@ class RepositoryController:
         if not self._reconciled:
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
             self._reconciled = True
-            self._sweep_at_s = self._loop.time() + _SWEEP_AFTER_S
+            self._refused_until_s = self._loop.time() + _REFUSED_S
             if refused != self._refused:
                 self._take(desired, refused)
-        applications = await self._status.read(self._table)
+        await self._status.read(self._table)
         self._publish()
         self._status_known.set()
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
             await asyncio.to_thread(self._reconciler.sweep, desired)
             self._table.swept()
             self._sweep_at_s = 0.0
-        if not applications.issuperset(self._refused):
-            self._reconciled = False  # a name has become free
+        if self._refused and self._loop.time() > self._refused_until_s:
+            self._reconciled = False  # a name may have become free
 
     async def _read(self) -> DesiredState:
         """Read the repositories, and what waits in them again when the cluster has become another."""
@@ -146,6 +148,7 @@ class RepositoryController:
             desired = await asyncio.to_thread(place_waiting, self._options, facts, before)
             self._reconciled = False
         self._desired = desired
+        self._sweep_at_s = self._loop.time() + _SWEEP_AFTER_S
         self._take(desired, self._refused)
         return desired
 

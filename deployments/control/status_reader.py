@@ -27,8 +27,8 @@ class StatusReader:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
         self._replaced.add(deployment)
 
-    async def read(self, table: ModelTable) -> set[str]:
-        """Ask Serve for the status of every application, and take what it says; returns their names.
+    async def read(self, table: ModelTable) -> None:
+        """Ask Serve for the status of every application, and take what it says.
 
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
@@ -46,7 +46,6 @@ class StatusReader:
                 versions.setdefault((model.name, model.version), []).append((model, state))
         for parts in versions.values():
             self._take(parts, table)
-        return set(applications)
 
     def _take(self, parts: list[tuple[ModelPlan, DeploymentState]], table: ModelTable) -> None:
         """Take the states of the deployments that run one version: one that is healthy makes it ready."""
