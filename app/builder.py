@@ -46,8 +46,10 @@ def build(args: dict[str, Any]) -> serve.Application:
             min_replicas=1,
             initial_replicas=per_node,
             max_replicas=MAX_NODES * per_node,
+            # A node that is dead stays dead. Until Serve wants one ingress less it tries to place another in its stead,
+            # and calls the application unhealthy.
             upscale_delay_s=0.0,
-            downscale_delay_s=10.0,
+            downscale_delay_s=0.0,
             policy=AutoscalingPolicy(
                 policy_function="eagleray.scaling:OnEveryNode", policy_kwargs={"per_node": per_node}
             ),

@@ -162,7 +162,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A request that is cancelled ends wherever its steps run": (
         "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
     ),
-    "The controller may die": (CLUSTER + "test_what_eagleray_deployed_it_ends_and_nothing_else",),
+    "The controller may die": (FAULTS + "test_clients_do_not_notice_the_death_of_the_controller",),
+    "After a node's death Serve calls": (CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",),
     "that is quick on average and slow for one input in twenty": (
         "deployments/core/test_inline_gate.py::test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only",
     ),

@@ -1,4 +1,4 @@
-"""`ray start --head` as a user types it, on ports and in a folder that no other Ray uses."""
+"""`ray start` as a user types it, on ports and in a folder that no other Ray uses."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def command(folder: Path, port: int, dashboard_port: int) -> list[str]:
     return [str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=true", *given]
 
 
-def node_command(address: str, num_gpus: int) -> list[str]:
+def node_command(address: str, num_gpus: int = 0) -> list[str]:
     """Return the command that starts a second node on this machine, with logical GPUs."""
     flags = {
         "address": address,

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -251,7 +252,7 @@ class Deployment:
         self._ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
         self.address = f"127.0.0.1:{self._ports['http_port']}"
 
-    def deploy(self, placement: str, *models: str) -> None:
+    def deploy(self, placement: str, *models: str, **arguments: Any) -> None:
         """Deploy a repository of these small models."""
         everything, repository = self._folder / "everything", self._folder / placement
         if not everything.exists():
@@ -259,10 +260,14 @@ class Deployment:
         for model in models:
             shutil.copytree(everything / model, repository / model)
         config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-        config["applications"][0]["args"] |= self._ports | {
-            "model_repository": [str(repository)],
-            "placement": placement,
-        }
+        config["applications"][0]["args"] |= (
+            self._ports
+            | arguments
+            | {
+                "model_repository": [str(repository)],
+                "placement": placement,
+            }
+        )
         path = self._folder / "serve_config.yaml"
         path.write_text(yaml.safe_dump(config))
         done = self._cluster.serve("deploy", str(path))
@@ -331,6 +336,28 @@ def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> N
     wait_until(lambda: own.index().get("halves", ("",))[0] == "UNAVAILABLE", "unavailable", timeout_s=90)
     script(cluster, DELETE, "halves")
     wait_until(lambda: own.index()["halves"] == ("READY", ""), "ready", timeout_s=60)
+
+
+def ingresses(cluster: Cluster) -> tuple[str, dict[str, int]]:
+    """Return the status of Eagleray's application, and how many ingresses are in each state."""
+    found = yaml.safe_load(cluster.serve("status").stdout).get("applications", {}).get("eagleray")
+    if found is None or "Ingress" not in found["deployments"]:
+        return "", {}
+    return found["status"], found["deployments"]["Ingress"]["replica_states"]
+
+
+def test_application_is_healthy_again_after_a_node_has_died(cluster: Cluster, own: Deployment, tmp_path: Path) -> None:
+    """There is one ingress on each node: with a node less, one less is wanted, and no other waits for a place."""
+    node = Process(ray_head.node_command(cluster.address), tmp_path / "node", cluster.env)
+    try:
+        node.wait_for("Ray runtime started")
+        own.deploy("isolated", "simple", exit_timeout_secs=1, ingresses_per_node=1)
+        wait_until(lambda: ingresses(cluster) == ("RUNNING", {"RUNNING": 2}), "two ingresses", 120.0, 0.5)
+    finally:
+        node.kill()
+    wait_until(lambda: ingresses(cluster)[0] == "UNHEALTHY", "Serve's word of the dead node", 30.0)
+    # Ray takes some 15 s to call a node dead; Serve waits for the replica that never got a place as for one that drains.
+    wait_until(lambda: ingresses(cluster) == ("RUNNING", {"RUNNING": 1}), "one ingress", 40.0, 0.5)
 
 
 def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: Cluster, tmp_path: Path) -> None:
