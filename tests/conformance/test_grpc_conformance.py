@@ -6,13 +6,13 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from app.grpc.methods import methods
+from app.grpc.methods import Methods
 from tests.conformance import http_cases
 from tests.conformance.grpc_case import SERVICE, GrpcCase
 from tests.conformance.grpc_cases import CASES
 
 DEFINED = {f"/{SERVICE.full_name}/{method.name}" for method in SERVICE.methods}
-SERVED = {path.decode() for path in methods({}, reflection=True)}
+SERVED = {path.decode() for path in Methods({}, reflection=True).by_path}
 
 
 @pytest.mark.ray
