@@ -8,13 +8,13 @@ from collections import deque
 from typing import Final, cast
 
 from app.http2 import frames
+from app.http2.frame_budget import FrameBudget
 from app.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME, FRAME_SIZE, HEADERS, PADDED, Http2Error
 from app.http2.header_blocks import HeaderBlocks
 from app.http2.open_connection import Application, Head, OpenConnection
 from app.http2.peer_settings import apply_settings
 from app.http2.sender import Sender
 from app.http2.stream import Stream
-from app.http2.token_bucket import TokenBucket
 from deployments.lane.frames import Buffer
 
 # The connection's own receive window is as large as it can be and replenished in bulk: streams bound the memory.
@@ -33,10 +33,6 @@ _UNIT_BITS: Final = 6
 _MAX_REQUEST_UNITS: Final = 256
 # Of a header block that was not seen before.
 _DECODED_UNITS: Final = 8
-# Each request pays for some small frames of DATA and WINDOW_UPDATEs, and so do the bytes that travel.
-_FREE_FRAMES_PER_REQUEST: Final = 4
-_BYTES_PER_DATA_BITS: Final = 4
-_BYTES_PER_UPDATE_BITS: Final = 5
 # Settings, and open streams whose windows a new initial window moves, that cost a token of a frame.
 _SETTINGS_PER_TOKEN: Final = 8
 _STREAMS_PER_TOKEN: Final = 32
@@ -52,7 +48,7 @@ class Http2Connection(OpenConnection):
         limits = self.limits
         self._blocks: HeaderBlocks[Head] = HeaderBlocks(application, limits)
         self._heads = self._blocks.known
-        self._controls = TokenBucket(limits.max_control_frames_burst, limits.max_control_frames_per_s, self._opened_s)
+        self._budget = FrameBudget(limits, self._opened_s)
         self._rest = b""
         self._greeted = False
         self._block: tuple[int, int, list[bytes]] | None = None
@@ -61,8 +57,6 @@ class Http2Connection(OpenConnection):
         self._data_flags = 0
         self._unreturned_bytes = 0
         self._returned_bytes = 0
-        self._small_data_count = 0
-        self._update_count = 0
         self._skipped: deque[range] = deque(maxlen=_SKIPPED_KEPT)
         self._skipped_count = 0
         self._resting = False
@@ -426,24 +420,16 @@ class Http2Connection(OpenConnection):
     # -- control ---------------------------------------------------------------------------------------------------
 
     def _count_control(self, tokens: int = 1) -> None:
-        if not self._controls.take(self.loop.time(), tokens):
-            raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many control frames")
+        self._budget.take_control(self.loop.time(), tokens)
 
     def _count_small_data(self, received: int) -> None:
         """Take a small frame of DATA; `received` counts what this read has brought apart from what was counted."""
-        self._small_data_count += 1
-        paid = (self._returned_bytes + self._unreturned_bytes + received >> _BYTES_PER_DATA_BITS) + self._free_frames()
-        if self._small_data_count > paid:
-            self._count_control()
+        received += self._returned_bytes + self._unreturned_bytes
+        self._budget.take_small_data(self.loop.time(), received, self._request_count())
 
-    def _count_update(self) -> None:
-        self._update_count += 1
-        if self._update_count > (self.sender.sent_bytes >> _BYTES_PER_UPDATE_BITS) + self._free_frames():
-            self._count_control()
-
-    def _free_frames(self) -> int:
-        """Return how many frames of a kind the requests so far, whose ids are odd numbers, have paid for."""
-        return ((self._last_id + 1 >> 1) - self._skipped_count) * _FREE_FRAMES_PER_REQUEST
+    def _request_count(self) -> int:
+        """Return how many requests there were so far; their ids are odd numbers."""
+        return (self._last_id + 1 >> 1) - self._skipped_count
 
     def _count_reset(self) -> None:
         if not self._resets.take(self.loop.time()):
@@ -452,7 +438,7 @@ class Http2Connection(OpenConnection):
     def _take_window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
-        self._count_update()
+        self._budget.take_update(self.loop.time(), self.sender.sent_bytes, self._request_count())
         size = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
         if not stream_id:
             if not size:
