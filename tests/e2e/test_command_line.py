@@ -174,7 +174,7 @@ def test_plan_names_what_it_cannot_place(broken_repository: Path) -> None:
         (["plan", "--placement", "anywhere", str(EXAMPLES)], "--placement"),
         (["nothing"], "nothing"),
     ],
-    ids=" ".join,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_wrong_usage_is_named_and_ends_with_2(arguments: list[str], text: str) -> None:
     done = run(EAGLERAY, *arguments)
