@@ -14,7 +14,10 @@
 Source: Triton's HttpCodeFromError and its gRPC status map.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from eagleray.errors import restore
 
 
 class ServingError(Exception):
@@ -26,6 +29,10 @@ class ServingError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
+        """Travel by name: a process that an error arrives in may have a `protocol` of its own."""
+        return restore, (type(self).__name__, self.message)
 
 
 class InvalidArgument(ServingError):

@@ -1,4 +1,8 @@
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +19,22 @@ def test_errors_survive_a_process_boundary(kind: type[ServingError]) -> None:
 
 def test_unknown_codes_are_internal() -> None:
     assert type(from_grpc_code(99, "what")) is Internal
+
+
+def test_error_arrives_where_another_package_is_named_protocol(tmp_path: Path) -> None:
+    (tmp_path / "protocol.py").write_text("raise RuntimeError('not for Eagleray')")
+    (tmp_path / "error").write_bytes(pickle.dumps(Internal("what")))
+    code = (
+        "import pickle; error = pickle.load(open('error', 'rb')); print(type(error).__name__, error);"
+        "assert type(pickle.loads(pickle.dumps(error))) is type(error)"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), root])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("Internal what\n", "")
