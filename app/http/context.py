@@ -12,7 +12,7 @@ from app.http.head_ends import HeadEnds
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.open_connections import OpenConnections
-from app.json_helper.helper import JsonHelper
+from app.json_helper.json_helper import JsonHelper
 from deployments.lane.sink import Target
 from protocol.limits import Limits
 

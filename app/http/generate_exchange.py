@@ -9,7 +9,7 @@ from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import GENERATE_STREAM, Head
 from app.http.responses import RETRY_AFTER, error_body, response_head
-from app.json_helper.helper import LARGE_JSON_BYTES, Done, Result
+from app.json_helper.json_helper import LARGE_JSON_BYTES, Done, Result
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from protocol.errors import InvalidArgument, ServingError, Unavailable

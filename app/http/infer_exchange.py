@@ -11,7 +11,7 @@ from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.request_parameters import add_parameters
 from app.http.responses import response_head
-from app.json_helper.helper import LARGE_JSON_BYTES, Result
+from app.json_helper.json_helper import LARGE_JSON_BYTES, Result
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.replica.served_model import LocalTarget
