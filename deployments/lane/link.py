@@ -9,6 +9,7 @@ from typing import Final
 
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.client import LaneClient, LaneOwner
+from deployments.lane.death_mark import read_death_mark
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,15 @@ class Link:
         self._failing_since: float | None = None
         self._warned: set[str] = set()
         self._task = loop.create_task(self._keep_open(), name=f"lane to {address.replica_id}")
+
+    def death_mark(self) -> str:
+        """Return why the replica has ended itself, which is logged, "" when it has not or runs on another node."""
+        if self._address.node_id != self._node_id:
+            return ""
+        mark = read_death_mark(self._address.unix_path)
+        if mark:
+            logger.error("replica %s has ended itself: %s", self._address.replica_id, mark)
+        return mark
 
     def lose(self) -> None:
         """Note that the lane is gone."""

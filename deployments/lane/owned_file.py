@@ -10,6 +10,9 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import Final
+
+_COMPANION: Final = ".at"
 
 
 class OwnedFile:
@@ -60,8 +63,13 @@ def private_folder(parent: Path) -> Path:
     return folder
 
 
+def file_beside(companion: str) -> str:
+    """Return the path of the owned file that a companion belongs to."""
+    return companion.removesuffix(_COMPANION)
+
+
 def _companion(path: str) -> str:
-    return f"{path}.at"
+    return path + _COMPANION
 
 
 def _remove_what_the_dead_left(folder: Path) -> None:

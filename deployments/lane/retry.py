@@ -13,22 +13,26 @@ _MAX_ATTEMPTS: Final = 3
 class Retry:
     """Sends them to another replica, unless a response was already delivered or they were tried often enough.
 
-    When a replica dies, one of its requests may be the cause (a segmentation fault, `os._exit`), and would kill the
-    next replica too. A request that was the only one in a replica that died, or that was in two of them, fails; others
-    go again a few at a time (`Suspects`), so that no innocent request is in two deaths.
+    When a replica dies, one of its requests may be the cause, and would kill the next replica too. A request that was
+    the only one in a replica that ended itself (`DeathMark`: a segmentation fault, `os._exit`), or that was in two
+    that died of whatever, fails. Others go again a few at a time (`Suspects`), so that no innocent request is in two
+    deaths. One that was alone when somebody else killed the replica goes again once: it is hardly the cause.
     """
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
         self._suspects: dict[tuple[str, int], Suspects] = {}
 
-    def take(self, calls: list[LaneCall], *, died: bool) -> None:
-        """Take the calls that a lost lane leaves unanswered; not `died` says that the replica was meant to go."""
-        alone = len(calls) == 1
+    def take(self, calls: list[LaneCall], *, died: bool, by_itself: bool) -> None:
+        """Take the calls that a lost lane leaves unanswered.
+
+        Not `died` says that the replica was meant to go; `by_itself` that it is known to have ended itself.
+        """
+        guilty = by_itself and len(calls) == 1
         again: dict[tuple[str, int], list[LaneCall]] = {}
         for call in calls:
             call.deaths += died
-            error = _refusal(call, alone)
+            error = _refusal(call, guilty)
             if error is None and died:
                 again.setdefault((call.target.model_name, call.target.version), []).append(call)
                 continue
@@ -47,13 +51,13 @@ class Retry:
         return (self._routes.find(target.model_name, target.version) or target).send(call)
 
 
-def _refusal(call: LaneCall, alone: bool) -> ServingError | None:
+def _refusal(call: LaneCall, guilty: bool) -> ServingError | None:
     """Return why a call is not sent again, None if it is."""
     name = call.target.model_name
     if call.delivered or call.attempts >= _MAX_ATTEMPTS:
         return Unavailable(f"the replica of model '{name}' that held the request died")
     if call.deaths > 1:
         return Internal(f"two replicas of model '{name}' died while the request was under way in them")
-    if call.deaths and alone:
+    if guilty:
         return Internal(f"the replica of model '{name}' died while the request was the only one under way in it")
     return None

@@ -8,18 +8,21 @@ from typing import Any
 
 from deployments.control.replica_directory import RunningReplica
 from deployments.lane.address import ReplicaAddress
+from deployments.lane.death_mark import DeathMark
 from deployments.lane.owned_file import OwnedFile
 
 
 class LaneAddress:
     """Opens the listening sockets of one replica.
 
-    The Unix socket lies in a folder that only its user can open.
+    The Unix socket lies in a folder that only its user can open, beside the file that tells ingresses of this node
+    whether the replica has brought its death on itself.
     """
 
     def __init__(self, tcp_host: str | None) -> None:
         self.secret = secrets.token_hex(32)
         self._file = OwnedFile(Path(tempfile.gettempdir()))
+        self._death_mark = DeathMark(self._file.descriptor)
         self.unix_path = self._file.companion
         self.sockets = [_listen(socket.AF_UNIX, self.unix_path)]
         self.tcp_host, self.tcp_port = "", 0
@@ -33,7 +36,8 @@ class LaneAddress:
         return {"unix": self.unix_path, "tcp": [self.tcp_host, self.tcp_port], "secret": self.secret}
 
     def remove(self) -> None:
-        """Remove the Unix socket's file."""
+        """Remove the files."""
+        self._death_mark.remove()
         self._file.close()
 
 

@@ -13,6 +13,7 @@ FAULTS = "e2e/test_faults.py::"
 STARTING = "app/service/test_starting.py::"
 COMMANDS = "e2e/test_command_line.py::"
 LANE = "deployments/lane/test_lane.py::"
+LINK = "deployments/lane/test_link.py::"
 RETRY = "deployments/lane/test_retry.py::"
 CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
 INDEX = "e2e/test_repository_index.py::"
@@ -150,11 +151,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "With no other replica they get 503": (FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",),
     "A request that kills its replica": (
-        FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
-        RETRY + "test_a_request_that_was_alone_in_a_death_is_not_sent_again",
+        RETRY + "test_one_poison_request_costs_two_of_three_replicas_and_no_other_request",
+        RETRY + "test_what_a_lone_poison_request_costs",
     ),
+    "kills only one when the ingress sees": (
+        FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
+        RETRY + "test_what_a_lone_poison_request_costs",
+        "deployments/lane/test_death_mark.py::test_process_that_ends_itself_says_how",
+    ),
+    "The log of the ingress says which": (LINK + "test_a_replica_that_ended_itself_is_logged_with_its_mark",),
     "Requests that were with it are answered": (
         RETRY + "test_one_poison_request_costs_two_of_three_replicas_and_no_other_request",
+    ),
+    "A request that was alone in a replica that somebody else killed": (
+        FAULTS + "test_request_that_is_alone_in_a_replica_that_is_killed_is_answered_by_the_other",
+        RETRY + "test_a_request_that_was_alone_in_a_killed_replica_is_answered_by_another",
     ),
     "The repository index says UNAVAILABLE": (FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),

@@ -77,10 +77,26 @@ def test_death_of_one_of_two_replicas_loses_no_request(server: Server) -> None:
 
 
 @isolated
-def test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next(server: Server) -> None:
+def test_request_that_is_alone_in_a_replica_that_is_killed_is_answered_by_the_other(server: Server) -> None:
+    with Load(server, "two_replicas", client_count=4, pause_s=0.01).running() as load:
+        first, second = wait_until(lambda: len(pids := load.pids()) == 2 and pids, "answers of both replicas")
+    with server.client() as one, server.client() as other:
+        for client in (one, other):
+            client.send("POST", infer_path("two_replicas"), {"inputs": [seconds(2)]})
+            server.statistics("two_replicas")  # comes after the request on every way that leads to the model
+        os.kill(first, signal.SIGKILL)
+        answers = [one.receive(), other.receive()]
+    assert [(answer.status, pid_of(answer)) for answer in answers] == [(200, second)] * 2
+    with Load(server, "two_replicas", client_count=4, pause_s=0.01).running() as load:
+        wait_until(lambda: load.pids() - {second}, "an answer of the new replica", BACK_TIMEOUT_S)
+
+
+@isolated
+@pytest.mark.parametrize("way", [-1, -2], ids=["os._exit", "segmentation-fault"])
+def test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next(server: Server, way: int) -> None:
     with Load(server, "two_replicas", client_count=4, pause_s=0.01).running() as load:
         before = wait_until(lambda: len(pids := load.pids()) == 2 and pids, "answers of both replicas")
-    answer = server.infer("two_replicas", seconds(-1))
+    answer = server.infer("two_replicas", seconds(way))
     assert answer.status == 500
     assert "'two_replicas' died while the request was the only one under way in it" in answer.error
     assert pid_of(server.infer("two_replicas", seconds(0))) in before

@@ -94,14 +94,17 @@ class Replica:
         self.server = LaneServer("secret", loop, hello_timeout_s=0.5)
         self.server.set_model("echo", 1, self.model)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        path = str(Path(folder) / name)
+        self.mark = Path(folder) / name
+        self.mark.touch()
+        path = f"{self.mark}.at"
         self.sock.bind(path)
         self.sock.listen(16)
         self.sock.setblocking(False)
         self.address = ReplicaAddress(name, NODE, path, "", 0, "secret")
 
-    def die(self) -> None:
-        """Go away as a killed process does: every connection breaks."""
+    def die(self, mark: str = "") -> None:
+        """Go away as a killed process does: every connection breaks. One that ends itself leaves a mark."""
+        self.mark.write_text(mark)
         for listener in self.server._listeners:
             listener.close()
         for connection in tuple(self.server.connections):

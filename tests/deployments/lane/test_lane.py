@@ -110,7 +110,7 @@ async def test_a_request_of_the_only_replica_fails_when_it_dies() -> None:
         await lanes.until(lambda: bool(lanes.replicas[0].model.held))
         lanes.replicas[0].die()
         await asyncio.wait_for(sink.done.wait(), 5)
-        assert type(sink.error) is Internal
+        assert type(sink.error) is Unavailable
         assert sink.error.message == (
             "the replica of model 'echo' died while the request was the only one under way in it"
         )

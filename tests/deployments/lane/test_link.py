@@ -13,6 +13,7 @@ import pytest
 from deployments.lane.frames import HEADER, HEADER_SIZE, PROTOCOL_VERSION, Kind
 from deployments.lane.link import WARN_AFTER_S
 from deployments.lane.server import MAX_STRANGERS
+from protocol.errors import Unavailable
 from tests.deployments.lane.harness import Lanes
 
 SECRET = b"secret"
@@ -181,3 +182,36 @@ def test_tcp_is_taken_where_the_unix_socket_cannot_be_reached(caplog: pytest.Log
         assert "replica elsewhere: its Unix socket cannot be opened, so its lane goes by TCP" in caplog.text
 
     on_tcp(test)
+
+
+def test_a_replica_that_ended_itself_is_logged_with_its_mark(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(lanes: Lanes) -> None:
+        with caplog.at_level(logging.ERROR):
+            lanes.replicas[0].die("Segmentation fault\n\n  in execute\n")
+            await lanes.until(lambda: lanes.lanes_open == 0)
+        assert warnings(caplog) == ["replica r0 has ended itself: Segmentation fault\n\n  in execute"]
+
+    on_tcp(test)
+
+
+def test_the_mark_of_a_replica_on_another_node_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(lanes: Lanes) -> None:
+        replica = lanes.replicas[0]
+        far = replace(replica.address, replica_id="far", node_id="node-2")
+        lanes.fleet.set_replicas("echo#v1", {"far": far})
+        await lanes.until(lambda: [lane.near for lane in _lanes_of(lanes)] == [False])
+        replica.model.hold = True
+        sink, _ = lanes.send()
+        await lanes.until(lambda: bool(replica.model.held))
+        with caplog.at_level(logging.ERROR):
+            replica.die("left by a namesake")
+            await asyncio.wait_for(sink.done.wait(), 5)
+        assert type(sink.error) is Unavailable
+        assert warnings(caplog) == []
+
+    on_tcp(test)
+
+
+def _lanes_of(lanes: Lanes) -> list[Any]:
+    target: Any = lanes.fleet.target("echo")
+    return list(target.choice.lanes) if target else []

@@ -21,6 +21,7 @@ class BatchModel:
         self._batch_size = batch_size
         self._waiting: list[InferRequest] = []
         self.dead = False
+        self.mark = ""
         model = replica.model
         model.submit_request = self._submit  # type: ignore[method-assign]
         model.cancel_request = self._cancel
@@ -37,7 +38,7 @@ class BatchModel:
         batch, self._waiting = self._waiting[: self._batch_size], self._waiting[self._batch_size :]
         if any(bytes(request.parameters["body"]) == POISON for request in batch):  # type: ignore[index, arg-type]
             self.dead = True
-            self._replica.die()
+            self._replica.die(self.mark)
             return
         for request in batch:
             request.reply(request, InferResponse({}))
@@ -77,12 +78,41 @@ def test_one_poison_request_costs_two_of_three_replicas_and_no_other_request(pos
     run(test, replicas=3, batch_size=batch_size)
 
 
-def test_a_request_that_was_alone_in_a_death_is_not_sent_again() -> None:
+@pytest.mark.parametrize(
+    ("mark", "death_count", "said"),
+    [
+        ("Segmentation fault", 1, "died while the request was the only one under way in it"),
+        ("", 2, "two replicas of model 'echo' died while the request was under way in them"),
+    ],
+    ids=["replica-that-ended-itself", "no-mark"],
+)
+def test_what_a_lone_poison_request_costs(mark: str, death_count: int, said: str) -> None:
     async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for model in models:
+            model.mark = mark
         sink = await lanes.ask(POISON)
         assert type(sink.error) is Internal
-        assert sum(model.dead for model in models) == 1
+        assert said in sink.error.message
+        assert sum(model.dead for model in models) == death_count
         assert (await lanes.ask()).error is None
+
+    run(test, replicas=3)
+
+
+def test_a_request_that_was_alone_in_a_killed_replica_is_answered_by_another() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for replica in lanes.replicas:
+            replica.model.submit_request = replica.model._submit  # type: ignore[method-assign]
+            replica.model.hold = True
+        sink, _ = lanes.send(b"innocent")
+        await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
+        (holder,) = [replica for replica in lanes.replicas if replica.model.held]
+        (other,) = [replica for replica in lanes.replicas if replica is not holder]
+        holder.die()
+        await lanes.until(lambda: bool(other.model.held))
+        other.model.release()
+        await answered([sink])
+        assert (sink.error, sink.responses) == (None, [b"innocent"])
 
     run(test, replicas=2)
 

@@ -1,0 +1,48 @@
+"""What a replica leaves behind when it brings its death on itself, for the ingresses of its node.
+
+The mark is what stands in the file that the replica owns beside its socket (`OwnedFile`): nothing, as long as it
+lives or when somebody else kills it (SIGKILL, the kernel's out-of-memory killer).
+"""
+
+import faulthandler
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from deployments.lane.owned_file import file_beside
+
+_MAX_MARK_BYTES: Final = 4096
+
+
+class DeathMark:
+    """Writes into an open file what ends this process: a fatal signal of its own code with the stack, or `os._exit`.
+
+    Code in C that calls `_exit` leaves no mark.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pid = os.getpid()
+        self._exit: Callable[[int], Any] = os._exit
+        faulthandler.enable(descriptor, all_threads=False)
+        os._exit = self._mark_and_exit  # type: ignore[assignment]
+        os.register_at_fork(after_in_child=faulthandler.disable)
+
+    def _mark_and_exit(self, status: int) -> None:
+        if os.getpid() == self._pid:  # `multiprocessing` ends forked children so
+            os.write(self._descriptor, f"os._exit({status}) was called".encode())
+        self._exit(status)
+
+    def remove(self) -> None:
+        """Write nothing from now on."""
+        faulthandler.disable()
+        os._exit = self._exit  # type: ignore[assignment]
+
+
+def read_death_mark(unix_path: str) -> str:
+    """Return why the replica that listened at a socket ended itself, "" when it did not, or on another machine."""
+    try:
+        with open(file_beside(unix_path), "rb") as file:
+            return file.read(_MAX_MARK_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
