@@ -11,7 +11,7 @@ import pytest
 from deployments.core.counts import MODEL, Label
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
-from protocol.errors import Internal, InvalidArgument, Unavailable
+from protocol.errors import InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
 
 
@@ -111,9 +111,7 @@ async def test_a_request_of_the_only_replica_fails_when_it_dies() -> None:
         lanes.replicas[0].die()
         await asyncio.wait_for(sink.done.wait(), 5)
         assert type(sink.error) is Unavailable
-        assert sink.error.message == (
-            "the replica of model 'echo' died while the request was the only one under way in it"
-        )
+        assert sink.error.message == "Request for unknown model: 'echo' version 1 is not at ready state"
         assert lanes.fleet.target("echo") is None
 
 
