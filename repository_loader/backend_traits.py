@@ -30,6 +30,7 @@ class BackendTraits:
         releases_gil: whether `count` instances are threads of one process; otherwise each is a process.
         bounded: whether how long a batch takes is known from batches before it, so that it may share an event loop.
         cpu_count: instances of a KIND_CPU group without `count`.
+        rules: the column of `field_rules` that speaks for it, "" for one of its own name.
     """
 
     name: str
@@ -42,6 +43,7 @@ class BackendTraits:
     releases_gil: bool = False
     bounded: bool = True
     cpu_count: int = 1
+    rules: str = ""
 
     @property
     def needs_gpu(self) -> bool:
@@ -50,6 +52,14 @@ class BackendTraits:
 
 
 _CONVERT = "convert the model to ONNX"
+
+
+def _testing(name: str, implementation: str) -> BackendTraits:
+    """Return a backend of Triton's tests: models without a file, on the CPU."""
+    implementation = f"deployments.backends.testing.{implementation}"
+    kinds = frozenset({"CPU"})
+    return BackendTraits(name, implementation=implementation, kinds=kinds, releases_gil=True, rules="python")
+
 
 BACKENDS: dict[str, BackendTraits] = {
     backend.name: backend
@@ -103,6 +113,9 @@ BACKENDS: dict[str, BackendTraits] = {
         BackendTraits("vllm", (ModelFile("model.json"),), instead="call it from a Python model, or use Ray Serve LLM"),
         BackendTraits("tensorrtllm", instead="use Ray Serve LLM"),
         BackendTraits("fil", instead=f"{_CONVERT}, or run the forest in a Python model"),
+        _testing("identity", "identity:IdentityBackend"),
+        _testing("repeat", "repeat:RepeatBackend"),
+        _testing("square", "square:SquareBackend"),
     )
 }
 """Every backend that is known, in the order in which a model's files are compared with it."""

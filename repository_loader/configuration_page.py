@@ -25,7 +25,8 @@ A value that is the default of its field is as good as none."""
 _BACKENDS = """\
 ## Backends
 
-Triton's backends that are not here (openvino, tensorflow, …) are refused with what to do instead."""
+Triton's backends that are not here (openvino, tensorflow, …) are refused with what to do instead. Those that open no
+file are the ones that Triton's own tests use; of fields they have what a Python model has."""
 
 _FIELDS = "## Fields"
 
@@ -69,7 +70,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 def _backend_row(backend: BackendTraits) -> tuple[str, ...]:
     return (
         backend.name,
-        ", ".join(f"`{file.name}`" for file in backend.files),
+        ", ".join(f"`{file.name}`" for file in backend.files) or "—",
         ", ".join(f"KIND_{kind}" for kind in ("CPU", "GPU", "MODEL") if kind in backend.kinds),
         str(backend.cpu_count) if "CPU" in backend.kinds else "—",
         "threads of one replica" if backend.releases_gil else "replicas",

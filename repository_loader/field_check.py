@@ -5,6 +5,7 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.backend_traits import traits_of
 from repository_loader.field_rules import ENSEMBLE, FIELDS, FieldRule, Verdict
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
@@ -27,7 +28,7 @@ def refused_fields(config: ModelConfig) -> Iterator[Fault]:
 
 
 def _judged(config: ModelConfig, verdict: Verdict) -> Iterator[tuple[FieldRule, str]]:
-    column = ENSEMBLE if is_ensemble(config) else config.backend
+    column = ENSEMBLE if is_ensemble(config) else traits_of(config.backend).rules or config.backend
     for rule, path, value in _set_fields(config, "", ""):
         if rule.verdict(column) == verdict and not (rule.harmless and rule.harmless(config, value)):
             yield rule, path

@@ -88,6 +88,17 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
             ("yes", ""),
         ),
     ),
+    "identity": (
+        Parameter("execute_delay_ms", "integer", "how long a batch takes"),
+        Parameter("instance_wise_delay_multiplier", "integer", "times the instance's place: multiplies that"),
+        Parameter("creation_delay_sec", "integer", "how long the model takes to load"),
+    ),
+    "square": (
+        Parameter("CUSTOM_INFER_DELAY_NS", "integer", "how long a response takes"),
+        Parameter("CUSTOM_OUTPUT_DELAY_NS", "integer", "how long its output takes"),
+        Parameter("CUSTOM_FAIL_COUNT", "integer", "how many of the last responses that are sent fail"),
+        Parameter("CUSTOM_EMPTY_COUNT", "integer", "how many of the last responses are not sent"),
+    ),
 }
 """The keys by backend; any other key of a Python model is for the model itself."""
 

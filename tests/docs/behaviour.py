@@ -22,6 +22,7 @@ SEVERAL = "e2e/test_several_ingresses.py::"
 HANDLE_CALLS = "deployments/replica/test_handle_calls.py::"
 PLAN = "repository_loader/test_plan.py::"
 CLUSTER = "e2e/test_cluster.py::"
+TESTING = "deployments/backends/test_testing.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
@@ -140,6 +141,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_validation.py::test_load_finds_what_only_loading_can_tell",
         "deployments/replica/test_trial_load.py::test_time_is_bounded",
         "deployments/replica/test_trial_load.py::test_memory_is_bounded",
+    ),
+    "The backends of Triton's own tests are built in": (
+        TESTING + "test_identity_answers_with_its_inputs_and_three_parameters",
+        TESTING + "test_a_wrong_configuration_is_refused_with_tritons_text",
+        TESTING + "test_repeat_sends_each_element_after_its_delay",
+        TESTING + "test_square_sends_its_number_that_often_then_fails_then_sends_nothing",
     ),
     "`eagleray.memory_bytes` of a model on the CPU": (
         "deployments/control/test_group_deployment.py::test_memory_that_a_model_says_it_takes_is_reserved_by_ray",

@@ -1,0 +1,90 @@
+"""The backend `identity`: OUTPUT<n> is INPUT<n>."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from deployments.backends.backend import Batch, ModelInstance
+from deployments.backends.row_batch import to_client_shape
+from deployments.backends.testing.expectations import expect, number
+from deployments.core.clock import Clock
+from protocol.infer import InferRequest, InferResponse, Parameter
+from protocol.normalise import dims_text
+from protocol.signature import Signature
+from repository_loader.package import InstanceSpec, ModelPackage
+
+_PARAMETERS: Final[dict[str, Parameter]] = {"param0": "an example string parameter", "param1": 42, "param2": False}
+
+
+class IdentityBackend:
+    """Answers every request with its own inputs.
+
+    `execute_delay_ms` is how long a batch takes, times the instance's place times `instance_wise_delay_multiplier`
+    where that is set; `creation_delay_sec` is how long loading takes.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        del clock  # every batch is answered when `execute` returns
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Check that each output has its input, and return an instance for each spec; `Backend.load`."""
+        config = package.config
+        _check(config)
+        delay_ms = number(config, "execute_delay_ms")
+        multiplier = number(config, "instance_wise_delay_multiplier")
+        time.sleep(number(config, "creation_delay_sec"))
+        signature = Signature.from_config(config)
+        return [
+            IdentityInstance(spec.name, signature, delay_ms * max(1, index * multiplier) / 1000)
+            for index, spec in enumerate(specs)
+        ]
+
+
+class IdentityInstance:
+    """Copies nothing: the response has the request's arrays."""
+
+    def __init__(self, name: str, signature: Signature, delay_s: float) -> None:
+        self.name = name
+        self.may_run_inline = not delay_s
+        self._signature = signature
+        self._delay_s = delay_s
+        self._inputs = {output: f"INPUT{output.removeprefix('OUTPUT')}" for output in signature.outputs}
+
+    def execute(self, batch: Batch) -> None:
+        """Wait, then answer; `ModelInstance.execute`."""
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        batch.results = [self._response(request) for request in batch.requests]
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def _response(self, request: InferRequest) -> InferResponse:
+        signature = self._signature
+        outputs = {
+            output: to_client_shape(request.inputs[name], signature.outputs[output], signature)
+            for output, name in self._inputs.items()
+            if name in request.inputs and (request.outputs is None or output in request.outputs)
+        }
+        return InferResponse(outputs, dict(_PARAMETERS))
+
+
+def _check(config: ModelConfig) -> None:
+    expect(len(config.input) == len(config.output), "model configuration must have equal input/output pairs")
+    inputs: dict[str, Any] = {}
+    for tensor in config.input:
+        expect(
+            tensor.name.startswith("INPUT"), f"expected input name to follow INPUT<index> pattern, got '{tensor.name}'"
+        )
+        inputs[tensor.name.removeprefix("INPUT")] = tensor
+    for tensor in config.output:
+        name = tensor.name
+        expect(name.startswith("OUTPUT"), f"expected output name to follow OUTPUT<index> pattern, got '{name}'")
+        expect(name.removeprefix("OUTPUT") in inputs, "expected input and output indices to match")
+        source = inputs[name.removeprefix("OUTPUT")]
+        types = [DataType.Name(each.data_type) for each in (source, tensor)]
+        expect(types[0] == types[1], f"expected input and output datatype to match, got {types[0]} and {types[1]}")
+        shapes = [dims_text(each.reshape.shape if each.HasField("reshape") else each.dims) for each in (source, tensor)]
+        expect(shapes[0] == shapes[1], f"expected input and output shape to match, got {shapes[0]} and {shapes[1]}")

@@ -1,0 +1,150 @@
+"""The backends of Triton's tests, as Triton configures them."""
+
+import numpy as np
+import pytest
+
+from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.testing.identity import IdentityBackend
+from deployments.backends.testing.repeat import RepeatBackend
+from deployments.backends.testing.square import SquareBackend
+from protocol.errors import Cancelled, ServingError
+from protocol.infer import InferRequest
+from repository_loader.package import InstanceSpec, ModelPackage
+from tests.deployments.fakes import MS, FakeClock, config_of
+
+IDENTITY = (
+    'input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 } output { name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }'
+)
+STREAMING = "model_transaction_policy { decoupled: true } "
+REPEAT = STREAMING + (
+    'input { name: "IN" data_type: TYPE_INT32 dims: -1 } input { name: "DELAY" data_type: TYPE_UINT32 dims: -1 } '
+    'input { name: "WAIT" data_type: TYPE_UINT32 dims: 1 } output { name: "OUT" data_type: TYPE_INT32 dims: 1 } '
+    'output { name: "IDX" data_type: TYPE_UINT32 dims: 1 }'
+)
+SQUARE = STREAMING + (
+    'input { name: "IN" data_type: TYPE_INT32 dims: 1 } output { name: "OUT" data_type: TYPE_INT32 dims: 1 }'
+)
+
+
+def parameter(key, value):
+    return f' parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+def load(backend, text, count=1, clock=None):
+    package = ModelPackage("m", 1, config_of(text), "", "", "")
+    return backend(clock).load(package, [InstanceSpec(f"m_{index}", "CPU", 0) for index in range(count)])
+
+
+def test_identity_answers_with_its_inputs_and_three_parameters():
+    (instance,) = load(IdentityBackend, IDENTITY)
+    request = InferRequest({"INPUT0": np.array([1, 2], np.float32)}, 1, lambda *_: None)
+    instance.execute(batch := Batch([request], 1))
+    (response,) = batch.results
+    assert response.outputs["OUTPUT0"].tolist() == [1, 2]
+    assert response.parameters == {"param0": "an example string parameter", "param1": 42, "param2": False}
+
+
+def test_identity_delays_each_instance_by_its_place(monkeypatch):
+    slept = []
+    monkeypatch.setattr("deployments.backends.testing.identity.time.sleep", slept.append)
+    delays = parameter("execute_delay_ms", 100) + parameter("instance_wise_delay_multiplier", 2)
+    instances = load(IdentityBackend, IDENTITY + delays + parameter("creation_delay_sec", 3), 3)
+    assert slept == [3] and not any(instance.may_run_inline for instance in instances)
+    for instance in instances:
+        instance.execute(Batch([], 0))
+    assert slept[1:] == [0.1, 0.2, 0.4]
+
+
+BAD = {
+    "pairs": (
+        IdentityBackend,
+        'input { name: "INPUT0" data_type: TYPE_FP32 dims: 1 } input { name: "INPUT1" data_type: TYPE_FP32 dims: 1 }',
+        "model configuration must have equal input/output pairs",
+    ),
+    "name": (IdentityBackend, "", "expected input name to follow INPUT<index> pattern, got 'X'"),
+    "datatype": (
+        IdentityBackend,
+        IDENTITY.replace("FP32", "INT8", 1),
+        "expected input and output datatype to match, got TYPE_INT8 and TYPE_FP32",
+    ),
+    "shape": (
+        IdentityBackend,
+        IDENTITY.replace("-1", "4", 1),
+        "expected input and output shape to match, got [4] and [-1]",
+    ),
+    "batching": (RepeatBackend, "max_batch_size: 2", "repeat backend only supports models with max_batch_size == 0"),
+    "inputs": (RepeatBackend, STREAMING, "expected 3 inputs, got 1"),
+    "input": (SquareBackend, SQUARE.replace("IN", "INN", 1), "expected input tensor name to be IN, got INN"),
+    "type": (SquareBackend, SQUARE.replace("INT32", "INT8", 1), "expected IN datatype to be INT32, got TYPE_INT8"),
+    "dims": (SquareBackend, SQUARE.replace("dims: 1", "dims: 2", 1), "expected IN shape to be [1], got [2]"),
+}
+
+
+@pytest.mark.parametrize(("backend", "text", "reason"), BAD.values(), ids=BAD)
+def test_a_wrong_configuration_is_refused_with_tritons_text(backend, text, reason):
+    with pytest.raises(ModelLoadError) as refused:
+        load(backend, text, clock=FakeClock())
+    assert refused.value.reason == reason
+
+
+class Streams:
+    """Runs one request on the fake clock and notes what came and when, in milliseconds."""
+
+    def __init__(self, backend, text, **inputs):
+        self.clock = FakeClock()
+        self.came = []
+        (instance,) = load(backend, text, clock=self.clock)
+        self.request = InferRequest(inputs, 1, self.take)
+        self.start_ns = self.clock.now_ns()
+        instance.execute(Batch([self.request], 1))
+        self.clock.wait_for_thread()
+
+    def take(self, request, result):
+        at_ms = (self.clock.now_ns() - self.start_ns) // MS
+        if isinstance(result, ServingError):
+            self.came.append((at_ms, f"{type(result).__name__}: {result}"))
+        else:
+            outputs = {name: array.tolist() for name, array in result.outputs.items()}
+            self.came.append((at_ms, "final" if result.final else outputs))
+
+
+def test_repeat_sends_each_element_after_its_delay():
+    taken = {"IN": np.array([7, 8], np.int32), "DELAY": np.array([10, 30], np.uint32), "WAIT": np.zeros(1, np.uint32)}
+    streams = Streams(RepeatBackend, REPEAT, **taken)
+    streams.clock.advance(100)
+    assert streams.came == [
+        (10, {"OUT": [7], "IDX": [0]}),
+        (40, {"OUT": [8], "IDX": [1]}),
+        (40, "final"),
+    ]
+
+
+def test_repeat_of_nothing_ends_without_a_response():
+    none = {"IN": np.zeros(0, np.int32), "DELAY": np.zeros(0, np.uint32), "WAIT": np.zeros(1, np.uint32)}
+    assert Streams(RepeatBackend, REPEAT, **none).came == [(0, "final")]
+
+
+def test_repeat_refuses_shapes_that_differ():
+    taken = {"IN": np.zeros(2, np.int32), "DELAY": np.zeros(1, np.uint32), "WAIT": np.zeros(1, np.uint32)}
+    error = "InvalidArgument: expected IN and DELAY shape to match, got [2] and [1]"
+    assert Streams(RepeatBackend, REPEAT, **taken).came == [(0, error)]
+
+
+def test_a_cancelled_stream_ends_with_its_next_response():
+    taken = {"IN": np.array([1, 2], np.int32), "DELAY": np.array([5, 5], np.uint32), "WAIT": np.zeros(1, np.uint32)}
+    streams = Streams(RepeatBackend, REPEAT, **taken)
+    streams.clock.advance(5)
+    streams.request.cancelled = True
+    streams.clock.advance(50)
+    assert streams.came[1:] == [(10, f"{Cancelled.__name__}: ")]
+
+
+def test_square_sends_its_number_that_often_then_fails_then_sends_nothing():
+    counts = parameter("CUSTOM_INFER_DELAY_NS", 10 * MS) + parameter("CUSTOM_OUTPUT_DELAY_NS", 5 * MS)
+    one_empty = counts + parameter("CUSTOM_EMPTY_COUNT", 1)
+    streams = Streams(SquareBackend, SQUARE + one_empty, IN=np.array([3], np.int32))
+    streams.clock.advance(100)
+    assert streams.came == [(15, {"OUT": [3]}), (30, {"OUT": [3]}), (40, "final")]
+    failing = Streams(SquareBackend, SQUARE + one_empty + parameter("CUSTOM_FAIL_COUNT", 1), IN=np.array([3], np.int32))
+    failing.clock.advance(100)
+    assert failing.came == [(15, {"OUT": [3]}), (30, "Unknown: simulated failure")]
