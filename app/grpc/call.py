@@ -10,6 +10,7 @@ import numpy as np
 
 from app.grpc.compression import Inflation
 from app.grpc.head import GrpcHead
+from app.grpc.response_compressor import ResponseCompressor
 from app.grpc.status import (
     DEADLINE_EXCEEDED,
     INTERNAL,
@@ -51,6 +52,7 @@ class Call(Stream):
         "_received",
         "_timer",
         "_unread",
+        "compressor",
         "context",
         "done",
         "head",
@@ -66,6 +68,7 @@ class Call(Stream):
         self.done = False
         """Whether the status was sent, or nobody would hear it."""
         self.headers_sent = False
+        self.compressor: ResponseCompressor | None = None
         self._body: bytearray | memoryview | None = None
         self._filled = 0
         self._granted_bytes = 0
@@ -291,8 +294,11 @@ class Call(Stream):
         self.send_data((PREFIX.pack(compressed, size), *parts))
 
     def finish(self, code: int, message: str) -> None:
-        """End the call with a status, after everything that was sent."""
+        """End the call with a status: an error at once, OK after everything that was sent."""
         if self.done:
+            return
+        if self.compressor is not None and self.compressor.busy and not code:
+            self.compressor.finish_after()
             return
         self._end()
         if code:

@@ -1,6 +1,7 @@
 """Compressed messages: gzip and deflate (zlib), with a bound on what a request may become."""
 
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -102,7 +103,9 @@ def response_encoding(level: str, accepted: bytes) -> bytes:
     return next((encoding for encoding in (b"gzip", b"deflate") if encoding in names), b"")
 
 
-def compress(encoding: bytes, level: str, data: bytes) -> bytes:
+def compress(encoding: bytes, level: str, parts: Sequence[Buffer]) -> bytes:
     """Return a compressed response message."""
     deflater = zlib.compressobj(_LEVELS[level], zlib.DEFLATED, _WINDOW_BITS[encoding])
-    return deflater.compress(data) + deflater.flush()
+    packed = [deflater.compress(part) for part in parts]
+    packed.append(deflater.flush())
+    return b"".join(packed)

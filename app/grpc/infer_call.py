@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from app.grpc.call import Call
-from app.grpc.compression import compress
 from app.grpc.head import GrpcHead
+from app.grpc.response_compressor import ResponseCompressor
 from app.grpc.status import OK, OK_TRAILERS, RESPONSE
 from app.grpc.unary_call import UnaryCall
 from app.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
@@ -84,8 +84,10 @@ class InferCall(UnaryCall):
 def send_response(call: Call, parts: Sequence[Buffer], size: int) -> None:
     """Send a response message, compressed if that was agreed."""
     encoding = call.head.response_encoding
-    if encoding:
-        data = compress(encoding, call.context.options.infer_response_compression_level, b"".join(parts))
-        call.send_message((data,), len(data), compressed=True)
-    else:
+    if not encoding:
         call.send_message(parts, size)
+        return
+    if call.compressor is None:
+        level = call.context.options.infer_response_compression_level
+        call.compressor = ResponseCompressor(call, encoding, level)
+    call.compressor.send(parts, size)

@@ -101,7 +101,8 @@ class StreamInferCall(Call):
         if not size or self.done:
             return
         send_response(self, parts, size)
-        if self.queued_bytes > self.context.options.max_stream_queued_bytes:
+        waiting_bytes = self.queued_bytes + (self.compressor.waiting_bytes if self.compressor is not None else 0)
+        if waiting_bytes > self.context.options.max_stream_queued_bytes:
             self.connection.sender.forget(self)
             self.finish(RESOURCE_EXHAUSTED, "the client does not read its responses")
 

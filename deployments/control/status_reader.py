@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from deployments.control.directory import LOADING, READY
+from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable
 from deployments.serve_internals import DeploymentState, application_states, handle_of
 from repository_loader.plan import DeploymentPlan, ModelPlan
@@ -34,7 +36,7 @@ class StatusReader:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
         """
         applications = await asyncio.to_thread(application_states)
-        versions: dict[tuple[str, int], list[tuple[ModelPlan, DeploymentState]]] = {}
+        versions: dict[tuple[str, int], list[_Part]] = {}
         for deployment in table.deployments:
             state = applications.get(deployment.app_name, {}).get(deployment.name)
             if state is None:
@@ -43,24 +45,35 @@ class StatusReader:
                 await self._read_packed(deployment, table)
                 continue
             for model in deployment.models:
-                versions.setdefault((model.name, model.version), []).append((model, state))
+                versions.setdefault((model.name, model.version), []).append(_Part(model, deployment, state))
         for parts in versions.values():
             self._take(parts, table)
 
-    def _take(self, parts: list[tuple[ModelPlan, DeploymentState]], table: ModelTable) -> None:
+    def _take(self, parts: Sequence["_Part"], table: ModelTable) -> None:
         """Take the states of the deployments that run one version: one that is healthy makes it ready."""
-        model = parts[0][0]
+        model = parts[0].model
         entry = table.entry(model)
-        states = {state.status: state for _, state in parts}
+        states = {part.state.status: part.state for part in parts}
         if not _HEALTHY.isdisjoint(states):
             if entry.state != READY and not table.missing_step(model):
                 entry.loaded("", time.monotonic() - self._started)
                 logger.info("successfully loaded '%s' version %d", model.name, model.version)
+            if entry.state == READY:
+                self._take_failures(parts, entry)
         elif states.keys() <= {"DEPLOY_FAILED"}:
             table.fail(model, _reason(states["DEPLOY_FAILED"].message))
         elif states.keys() <= {"DEPLOY_FAILED", "UNHEALTHY"} and not entry.replacing:
             entry.lost_its_replicas()
             logger.error("'%s' version %d: %s", model.name, model.version, entry.reason)
+
+    def _take_failures(self, parts: Sequence["_Part"], entry: VersionEntry) -> None:
+        """Note why some of the instance groups of a version that is ready failed to load."""
+        failed = [part for part in parts if part.state.status == "DEPLOY_FAILED"]
+        reason = "; ".join(part.failure() for part in failed)
+        if reason and entry.reason != reason:
+            model = parts[0].model
+            logger.error("'%s' version %d serves, but %s", model.name, model.version, reason)
+        entry.reason = reason
 
     async def _read_packed(self, deployment: DeploymentPlan, table: ModelTable) -> None:
         key = (deployment.app_name, deployment.name)
@@ -78,6 +91,18 @@ class StatusReader:
             found = table.find(name, version)
             if found is not None:
                 found.loaded(reason, seconds)
+
+
+class _Part(NamedTuple):
+    """The instances of a model version on one device."""
+
+    model: ModelPlan
+    deployment: DeploymentPlan
+    state: DeploymentState
+
+    def failure(self) -> str:
+        device = "CPU" if self.deployment.gpu is None else f"GPU {self.deployment.gpu}"
+        return f"its instances on {device} failed to load: {_reason(self.state.message)}"
 
 
 def _reason(message: str) -> str:

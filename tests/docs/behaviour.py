@@ -124,6 +124,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The CPU gets what this ingress has no idle GPU": (
         "deployments/lane/test_choice.py::test_gpus_come_first_and_the_cpu_gets_what_they_have_no_idle_instance_for",
     ),
+    "When one of the groups failed to load": (
+        "e2e/test_gpus.py::test_a_version_that_serves_from_its_cpu_group_says_why_its_gpu_group_does_not",
+    ),
+    "So does a `KIND_AUTO` model that is on the CPU": (
+        "deployments/control/test_desired_state.py::"
+        "test_models_that_wait_are_placed_when_the_cluster_has_what_they_need",
+    ),
     "A model that waits for GPUs or CPUs": (PLAN + "test_what_is_placed_stays_when_the_cluster_grows",),
     # Configuration
     "Every field of a model's configuration": (

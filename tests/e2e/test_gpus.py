@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import EAGLERAY, Server, run
+from tests.serving import EAGLERAY, Server, run, wait_until
 
 MODEL = """
 import json, os
@@ -60,6 +60,17 @@ GROUPS = {
 }
 
 
+FAILS_ON_GPUS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        if args["model_instance_kind"] == "GPU":
+            raise RuntimeError("this card is too old")
+
+    def execute(self, requests):
+        return []
+"""
+
+
 @pytest.fixture(scope="module")
 def gpu_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("gpus")
@@ -67,6 +78,9 @@ def gpu_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name / "1").mkdir(parents=True)
         (root / name / "1/model.py").write_text(MODEL)
         (root / name / "config.pbtxt").write_text(CONFIG + groups)
+    (root / "fails_on_gpus/1").mkdir(parents=True)
+    (root / "fails_on_gpus/1/model.py").write_text(FAILS_ON_GPUS)
+    (root / "fails_on_gpus/config.pbtxt").write_text(CONFIG + GROUPS["both"])
     return root
 
 
@@ -133,7 +147,19 @@ def test_listed_gpus_are_different_cards(told: dict[str, list[dict[str, Any]]]) 
 
 def test_every_kind_of_group_serves(served: Server) -> None:
     index = {row["name"]: row["state"] for row in served.post("/v2/repository/index").json}
-    assert index == dict.fromkeys(GROUPS, "READY")
+    assert index == dict.fromkeys([*GROUPS, "fails_on_gpus"], "READY")
     given = {"name": "X", "datatype": "INT32", "shape": [1], "data": [0]}
     on_gpus = {name: served.infer(name, given).json["outputs"][0]["data"] for name in GROUPS}
     assert on_gpus == {name: [int(name != "cpu")] for name in GROUPS}
+
+
+def test_a_version_that_serves_from_its_cpu_group_says_why_its_gpu_group_does_not(served: Server) -> None:
+    def row() -> dict[str, str]:
+        (found,) = [row for row in served.post("/v2/repository/index").json if row["name"] == "fails_on_gpus"]
+        return dict(found)
+
+    wait_until(lambda: "reason" in row(), "a reason in the index", 60.0)
+    assert row()["state"] == "READY"
+    assert row()["reason"].startswith("its instances on GPU 1 failed to load: ")
+    assert "this card is too old" in row()["reason"]
+    assert served.get("/v2/models/fails_on_gpus/ready").status == 200

@@ -9,21 +9,24 @@ import pytest
 from tests.hostile import http_bodies, http_framing
 from tests.hostile.http_case import BODY_TIMEOUT_S, HEADER_TIMEOUT_S, LIMIT_BYTES, HttpCase, get, post
 from tests.hostile.http_wire import talk
-from tests.hostile.watch import MAX_ERROR_BYTES, PRIVATE, Watch
+from tests.hostile.watch import MAX_ERROR_BYTES, PRIVATE, Watch, assert_did_not_wait
 from tests.protocol.cases import CASES as CODEC_CASES
 from tests.protocol.cases import Case
 
 CASES = (*http_framing.CASES, *http_bodies.CASES)
 CODEC = [case for case in CODEC_CASES if case.cls in ("F-DEPTH", "F-OUT", "F-PARAM") and len(case.body) <= LIMIT_BYTES]
 SLOW_CLIENTS = 100
+WAITS_S: list[float] = []
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_case_gets_its_answer_and_the_server_goes_on(hostile: Watch, case: HttpCase) -> None:
     count = 0 if case.closes else len(case.statuses)
     started = time.monotonic()
-    got = talk(hostile.address, case.pieces, count, case.within_s, case.bodiless, case.linger)
-    assert time.monotonic() - started < case.within_s + 0.5
+    with hostile.good_http_client() as beside:
+        got = talk(hostile.address, case.pieces, count, case.within_s, case.bodiless, case.linger)
+        assert time.monotonic() - started < case.within_s + 0.5
+    WAITS_S.extend(beside.waits_s)
     assert got.statuses == case.statuses, (got.answers[-1:], got.rest[:200])
     assert not got.rest
     if case.closes is not None:
@@ -43,7 +46,9 @@ def test_case_gets_its_answer_and_the_server_goes_on(hostile: Watch, case: HttpC
 def test_case_of_the_codec_keeps_its_connection(hostile: Watch, case: Case) -> None:
     length = [] if case.json_length is None else [b"Inference-Header-Content-Length: %d" % int(case.json_length)]
     request = post(case.body, *length, path=b"/v2/models/%s/infer" % case.model.encode())
-    got = talk(hostile.address, (request + get(),), 2, 5.0)
+    with hostile.good_http_client() as beside:
+        got = talk(hostile.address, (request + get(),), 2, 5.0)
+    WAITS_S.extend(beside.waits_s)
     assert got.statuses == (case.status, 200)
     assert case.text.encode() in got.answers[0].body.replace(b'\\"', b'"')
     if case.status != 200:
@@ -51,6 +56,10 @@ def test_case_of_the_codec_keeps_its_connection(hostile: Watch, case: Case) -> N
         assert len(got.answers[0].body) <= MAX_ERROR_BYTES
         assert not PRIVATE.search(got.answers[0].body)
     hostile.assert_well()
+
+
+def test_a_good_client_beside_all_of_them_did_not_wait(hostile: Watch) -> None:
+    assert_did_not_wait(WAITS_S)
 
 
 @pytest.fixture

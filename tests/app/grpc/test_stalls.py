@@ -4,16 +4,20 @@ import gzip
 import socket
 import struct
 
+import grpc
+import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from app.grpc.options import GrpcOptions
 from app.http2 import frames
-from tests.app.grpc.server import Server, request
+from tests.app.grpc.server import Server, request, serving
 from tests.app.grpc.stall import Stall
 from tests.hostile.grpc_cases import STREAM
 from tests.hostile.grpc_wire import GREETING, block, data, headers, prefixed
 
 MAX_STALL_S = 0.05
+UNBOUNDED = [("grpc.max_receive_message_length", -1)]
 _NAME = b"\x0a\x08identity"
 _GZIP = block(("grpc-encoding", "gzip"))
 _GZIP_STREAM = block(("grpc-encoding", "gzip"), p_path=STREAM)
@@ -82,3 +86,17 @@ def test_no_turn_of_the_loop_is_long(
             pass  # the server reads no further
     stub.ModelInfer(asked, timeout=10.0)
     assert server.call(stall.end) <= MAX_STALL_S
+
+
+def test_large_responses_are_compressed_beside_the_loop() -> None:
+    values = np.random.default_rng(0).random(1 << 20, np.float32)
+    asked = request(values=values)  # type: ignore[arg-type]
+    options = GrpcOptions(infer_response_compression_level="high")
+    with serving(options) as server, grpc.insecure_channel(server.url, UNBOUNDED) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stall = server.call(lambda: Stall(server.front.loop))
+        server.call(stall.begin)
+        assert stub.ModelInfer(asked, timeout=30.0).raw_output_contents[0] == values.tobytes()
+        (answer,) = stub.ModelStreamInfer(iter([asked]), timeout=30.0)
+        assert answer.infer_response.raw_output_contents[0] == values.tobytes()
+        assert server.call(stall.end) <= MAX_STALL_S

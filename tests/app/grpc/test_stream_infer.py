@@ -185,5 +185,7 @@ def test_compressed_responses() -> None:
     options = GrpcOptions(infer_response_compression_level="low")
     with serving(options) as server, grpc.insecure_channel(server.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        (answer,) = list(stub.ModelStreamInfer(iter([request(values=[0.0] * 1000)])))
-        assert answer.infer_response.raw_output_contents[0] == bytes(4000)
+        counts = (1000, 100_000, 10, 50_000, 1)
+        answers = list(stub.ModelStreamInfer(iter([request(values=[0.0] * count) for count in counts])))
+        outputs = [answer.infer_response.raw_output_contents[0] for answer in answers]
+        assert outputs == [bytes(4 * count) for count in counts]
