@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH) --editable '.[examples]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH) --editable '.[examples,storage]' --group dev
 	@touch $(STAMP)
 
 # After a change of dependencies in pyproject.toml: what is installed now becomes what everybody gets.

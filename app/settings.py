@@ -15,6 +15,7 @@ from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.service.trace_settings import TraceSettings
 from repository_loader.overrides import PlacementChoice
+from repository_loader.storage.model_cache import DEFAULT_CACHE_DIR
 
 if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not wait for
     from repository_loader.plan import PlanSettings
@@ -49,7 +50,15 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     model_repository: tuple[str, ...] = Field(
-        (), description="Path of a model repository; may be given several times.", min_length=1
+        (),
+        description="Path of a model repository, or its address: s3://, gs://, as://, or http(s):// of an archive; may "
+        "be given several times.",
+        min_length=1,
+    )
+    model_cache_dir: str = Field(
+        DEFAULT_CACHE_DIR,
+        description="Folder for the models of repositories that are no folders; its variable, where it is set on a "
+        "node, says another for that node.",
     )
     id: str = Field("triton", description="Name of the server in its metadata.")
     placement: PlacementChoice = Field(
@@ -309,6 +318,7 @@ class Settings(BaseModel):
             model_config_name=self.model_config_name,
             backend_settings=backends,
             kind_gpu_fallback_to_cpu=self.kind_gpu_fallback_to_cpu,
+            cache_dir=self.model_cache_dir,
         )
 
     def plan_settings(self) -> "PlanSettings":
@@ -327,7 +337,8 @@ class Settings(BaseModel):
 def environment() -> dict[str, Any]:
     """Return the settings that the environment gives.
 
-    Those of several values are separated by the path separator, or by line ends where values hold one.
+    Those of several values are separated by the path separator, or by line ends where values hold one; addresses by
+    spaces.
     """
     found: dict[str, Any] = {}
     for name, field in Settings.model_fields.items():
@@ -338,6 +349,8 @@ def environment() -> dict[str, Any]:
             found[name] = value
         elif name in _ONE_PER_LINE:
             found[name] = tuple(value.splitlines())
+        elif "://" in value:
+            found[name] = tuple(value.split())
         else:
             found[name] = tuple(value.split(os.pathsep))
     return found

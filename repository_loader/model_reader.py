@@ -27,6 +27,7 @@ from repository_loader.package import ModelPackage
 from repository_loader.parameters import ignored_parameters
 from repository_loader.side_files import check_side_files
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
+from repository_loader.storage.model_source import source_of
 from repository_loader.validation import Surroundings, check_config, check_name
 from repository_loader.versions import NoVersionError, find_versions, missing_versions, select_versions
 
@@ -168,7 +169,9 @@ class ModelReader:
         self._fail(text, [*check_config(config, surroundings), *check_side_files(config, self._path)])
         self._fail(text, [*check_loadable(config), *check_model_file(config, file_path, graph)])
         settings = {**options.backend_settings.get("", {}), **options.backend_settings.get(config.backend, {})}
-        return ModelPackage(self._name, number, config, self._path, version_path, file_path, settings)
+        return ModelPackage(
+            self._name, number, config, self._path, version_path, file_path, settings, source_of(self._path)
+        )
 
     def _model_file(self, text: ConfigText, config: ModelConfig, version_path: str) -> tuple[str, OnnxGraph | None]:
         """Return the model file, and what is in it if it is ONNX; every ONNX file is read, as each may be loaded."""

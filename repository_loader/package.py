@@ -1,8 +1,10 @@
 """A model version, complete and checked, ready to be loaded somewhere."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.storage.model_source import ModelSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +13,8 @@ class ModelPackage:
 
     `config` is the completed configuration (as `GET …/config` shows it). `model_path` is `<repository>/<model>`,
     `version_path` the version's folder inside it, `file_path` the model file or folder that the backend opens ("" for
-    ensembles), relative names already resolved.
+    ensembles), relative names already resolved. `source` says where another node gets the folder from; without one it
+    is on every node.
     """
 
     name: str
@@ -21,6 +24,13 @@ class ModelPackage:
     version_path: str
     file_path: str
     backend_settings: dict[str, str] = field(default_factory=dict)
+    source: ModelSource | None = None
+
+    def moved_to(self, model_path: str) -> "ModelPackage":
+        """Return the package with its folder at another place."""
+        version_path = moved(self.version_path, self.model_path, model_path)
+        file_path = moved(self.file_path, self.model_path, model_path)
+        return replace(self, model_path=model_path, version_path=version_path, file_path=file_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +44,8 @@ class InstanceSpec:
     name: str
     kind: str
     device: int
+
+
+def moved(path: str, old: str, new: str) -> str:
+    """Return where a path below one folder is below another; others stay."""
+    return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path

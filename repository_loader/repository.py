@@ -13,6 +13,9 @@ from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.model_reader import ModelReader
 from repository_loader.snapshot import LoaderOptions, RepositoryModel, Snapshot
+from repository_loader.storage.location import LocationError, is_remote
+from repository_loader.storage.mirror import RepositoryFolder, local_folder
+from repository_loader.storage.remote_store import StorageError
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
@@ -38,15 +41,20 @@ def load_repositories(
     `complete_python` must allow that. A model that cannot be loaded is in the snapshot with its `failure`.
 
     Raises:
-        RepositoryError: a path is no folder that can be listed.
+        RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
     folders: dict[str, list[str]] = {}
     findings: list[Finding] = []
-    for path in dict.fromkeys(os.path.abspath(path) for path in paths):
-        for name in _model_names(path, findings):
-            folders.setdefault(name, []).append(os.path.join(path, name))
-    given = overrides or {}
     models: dict[str, RepositoryModel] = {}
+    for repository, folder in _folders(paths, options.cache_dir).items():
+        findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
+        for name in _model_names(folder.path, findings):
+            path = os.path.join(folder.path, name)
+            folders.setdefault(name, []).append(os.path.realpath(path) if is_remote(repository) else path)
+        for name, reason in folder.failures.items():
+            if only is None or name in only:
+                models[name] = _unread(f"{repository}/{name}", name, reason)
+    given = overrides or {}
     wanted = sorted(folders if only is None else set(only) & folders.keys())
     with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
         while wanted:
@@ -59,6 +67,21 @@ def load_repositories(
     for name, verdict in check_ensembles(models).items():
         models[name] = _judged(models[name], verdict)
     return Snapshot(dict(sorted(models.items())), tuple(findings))
+
+
+def _folders(paths: Sequence[str], cache_dir: str) -> dict[str, RepositoryFolder]:
+    """Return the folder of each repository; one that is named twice counts once."""
+    folders: dict[str, RepositoryFolder] = {}
+    for path in dict.fromkeys(path if is_remote(path) else os.path.abspath(path) for path in paths):
+        try:
+            folders[path] = local_folder(path, cache_dir)
+        except (StorageError, LocationError) as error:
+            raise RepositoryError(str(error)) from error
+    return folders
+
+
+def _unread(path: str, name: str, reason: str) -> RepositoryModel:
+    return RepositoryModel(name, path, None, (), (Finding("error", path, 1, 1, reason),), reason)
 
 
 def _model_names(path: str, findings: list[Finding]) -> list[str]:

@@ -7,6 +7,7 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.storage.model_source import ModelSource
 
 Json = dict[str, Any]
 
@@ -21,12 +22,15 @@ def package_to_dict(package: ModelPackage) -> Json:
         "version_path": package.version_path,
         "file_path": package.file_path,
         "backend_settings": dict(package.backend_settings),
+        "source": None if package.source is None else package.source.to_dict(),
     }
 
 
 def package_from_dict(values: Mapping[str, Any]) -> ModelPackage:
     """Rebuild what `package_to_dict` took apart."""
-    return ModelPackage(**{**values, "config": json_format.ParseDict(values["config"], ModelConfig())})
+    config = json_format.ParseDict(values["config"], ModelConfig())
+    source = None if values["source"] is None else ModelSource.from_dict(values["source"])
+    return ModelPackage(**{**values, "config": config, "source": source})
 
 
 def spec_to_dict(spec: InstanceSpec) -> Json:

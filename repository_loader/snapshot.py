@@ -7,6 +7,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.findings import Finding
 from repository_loader.package import ModelPackage
+from repository_loader.storage.model_cache import DEFAULT_CACHE_DIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,8 @@ class LoaderOptions:
 
     `gpu_count` GPUs may be used, by the numbers from 0. `kind_gpu_fallback_to_cpu` turns Triton's
     error for KIND_GPU without a GPU into a warning. `model_config_name` is `--model-config-name`. `backend_settings`
-    are `--backend-config` values by backend; the key "" is for all backends.
+    are `--backend-config` values by backend; the key "" is for all backends. `cache_dir` is where remote repositories
+    are mirrored.
     """
 
     disable_auto_complete_config: bool = False
@@ -25,6 +27,7 @@ class LoaderOptions:
     kind_gpu_fallback_to_cpu: bool = False
     minimum_compute_capability: str = "6.0"
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    cache_dir: str = DEFAULT_CACHE_DIR
 
 
 @dataclass(frozen=True, slots=True)

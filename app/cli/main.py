@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from app.cli.ray_token import choose_token
 from app.cli.triton_flags import ALIASES, REASONS, VALUES
 from app.settings import FILE_SETTINGS, Settings, environment, unknown_variables
+from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
 if TYPE_CHECKING:
     from repository_loader.plan import ClusterFacts
@@ -106,18 +107,9 @@ def read_settings(flags: dict[str, Any]) -> Settings:
     merged = {**environment(), **given}
     if not merged.get("model_repository"):
         raise click.UsageError("--model-repository must be specified (validate and plan also take REPOSITORIES)")
-    for path in merged["model_repository"]:
-        scheme, separator, _ = path.partition("://")
-        if separator:
-            raise click.UsageError(
-                f"the model repository {path}: {scheme}:// is not supported yet; copy or mount it as a folder"
-            )
-    merged["model_repository"] = tuple(os.path.abspath(path) for path in merged["model_repository"])
+    merged["model_repository"] = tuple(_repository(path) for path in merged["model_repository"])
     for name in FILE_SETTINGS & merged.keys():
         merged[name] = os.path.abspath(merged[name]) if merged[name] else ""
-    for path in merged["model_repository"]:
-        if not Path(path).is_dir():
-            raise click.UsageError(f"the model repository {path} is not a folder")
     try:
         settings = Settings(**merged)
     except ValidationError as error:
@@ -128,6 +120,21 @@ def read_settings(flags: dict[str, Any]) -> Settings:
         if getattr(settings, name) == value:
             click.echo(f"warning: --{name.replace('_', '-')}={value}: {reason}", err=True)
     return settings
+
+
+def _repository(path: str) -> str:
+    """Return an absolute path, or an address that can be read."""
+    if is_remote(path):
+        try:
+            missing = missing_package(read_location(path))
+        except LocationError as error:
+            raise click.UsageError(str(error)) from error
+        if missing:
+            raise click.UsageError(missing)
+        return path
+    if not Path(path).is_dir():
+        raise click.UsageError(f"the model repository {os.path.abspath(path)} is not a folder")
+    return os.path.abspath(path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -1,7 +1,6 @@
 """`eagleray validate`: everything that would be refused, and everything that would have no effect, before serving."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +37,7 @@ class Validation:
         cls, paths: Sequence[str], loader: LoaderOptions, settings: PlanSettings, facts: ClusterFacts
     ) -> "Validation":
         """Read repositories and plan them for a cluster; loads nothing."""
-        repositories = [os.path.abspath(path) for path in paths]
-        snapshot, plan = read_and_plan(repositories, loader, settings, facts, complete)
+        snapshot, plan = read_and_plan(paths, loader, settings, facts, complete)
         findings = [*snapshot.findings, *(each for model in snapshot.models.values() for each in model.findings)]
         failures = {name: model.failure for name, model in snapshot.models.items() if model.failure}
         validation = cls(snapshot, plan, findings, failures)

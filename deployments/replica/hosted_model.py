@@ -1,7 +1,8 @@
 """A model version as a process is told to host it: it travels in Serve's user_config as plain data."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from repository_loader.deployment_plan import ModelPlan, Plan
-from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.package import InstanceSpec, ModelPackage, moved
 from repository_loader.serialisation import package_from_dict, package_to_dict, spec_from_dict, spec_to_dict
+from repository_loader.storage.model_source import ModelSource, provide
+from repository_loader.storage.remote_store import StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +22,28 @@ class HostedModel:
     """A model version to host.
 
     `steps` are the configurations of the models in an ensemble's steps, `label_files` the paths of the outputs' label
-    files; an output of an ensemble without one of its own has that of the step which makes it.
+    files; an output of an ensemble without one of its own has that of the step which makes it, and `label_sources`
+    says where other nodes get that file from.
     """
 
     package: ModelPackage
     specs: tuple[InstanceSpec, ...]
     steps: dict[str, ModelConfig] = field(default_factory=dict)
     label_files: dict[str, str] = field(default_factory=dict)
+    label_sources: dict[str, ModelSource] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ModelPlan, packages: Mapping[str, ModelPackage]) -> "HostedModel":
         """Return a planned model; `packages` are all models of the plan by name."""
         steps = {name: packages[name].config for name in model.dependencies if name in packages}
-        return cls(model.package, model.specs, steps, _label_files(model.package, packages))
+        files = _label_files(model.package, packages)
+        sources = {
+            output: maker.source.only(os.path.relpath(path, maker.model_path))
+            for output, path in files.items()
+            for maker in packages.values()
+            if maker.source is not None and path.startswith(f"{maker.model_path}/") and maker.name != model.name
+        }
+        return cls(model.package, model.specs, steps, files, sources)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -43,6 +55,7 @@ class HostedModel:
                 for name, config in self.steps.items()
             },
             "label_files": self.label_files,
+            "label_sources": {output: source.to_dict() for output, source in self.label_sources.items()},
         }
 
     @classmethod
@@ -53,7 +66,34 @@ class HostedModel:
             tuple(map(spec_from_dict, data["specs"])),
             {name: json_format.ParseDict(config, ModelConfig()) for name, config in data["steps"].items()},
             dict(data["label_files"]),
+            {output: ModelSource.from_dict(source) for output, source in data["label_sources"].items()},
         )
+
+    def provided(self) -> "tuple[HostedModel, list[int]]":
+        """Have every file on this node; returns the model with its paths here, and descriptors that keep them here.
+
+        A model without a source is where it says. Blocks while files are fetched.
+
+        Raises:
+            ModelLoadError: a file cannot be had.
+        """
+        held: list[int] = []
+        package, labels = self.package, dict(self.label_files)
+        try:
+            if package.source is not None:
+                folder, descriptor = provide(package.source, package.model_path)
+                held.append(descriptor)
+                package = package.moved_to(folder)
+                labels = {output: moved(path, self.package.model_path, folder) for output, path in labels.items()}
+            for output, source in self.label_sources.items():
+                ((name, _, _, _),) = source.files
+                folder, descriptor = provide(source, self.label_files[output].removesuffix(f"/{name}"))
+                held.append(descriptor)
+                labels[output] = f"{folder}/{name}"
+        except StorageError as error:
+            release(held)
+            raise ModelLoadError(f"unable to load model '{package.name}': {error}") from error
+        return replace(self, package=package, label_files=labels), held
 
     def read_labels(self) -> dict[str, list[str]]:
         """Return the labels of each output that has a label file; line N names index N.
@@ -69,6 +109,12 @@ class HostedModel:
                 name = Path(path).name
                 raise ModelLoadError(f"unable to read label file '{name}': {error.strerror}") from error
         return labels
+
+
+def release(held: Sequence[int]) -> None:
+    """Keep files of a model no longer."""
+    for descriptor in held:
+        os.close(descriptor)
 
 
 def packages_by_name(plan: Plan) -> dict[str, ModelPackage]:

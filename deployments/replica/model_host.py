@@ -15,7 +15,7 @@ from deployments.core.statistics import Rows
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
 from deployments.replica.host_router import HostRouter
-from deployments.replica.hosted_model import HostedModel
+from deployments.replica.hosted_model import HostedModel, release
 from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
 from deployments.replica.served_model import LocalTarget, ServedModel
 from deployments.replica.shared_memory import Regions
@@ -63,6 +63,7 @@ class ModelHost:
         self._counters = counters
         self._clock = LoopClock(loop)
         self._present: dict[Key, dict[str, Any]] = {}
+        self._held: dict[Key, Sequence[int]] = {}
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
         self.regions = regions
@@ -102,15 +103,19 @@ class ModelHost:
         hosted = await asyncio.to_thread(HostedModel.from_dict, data)
         signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
         self.router.set_signatures(signatures)
+        held: list[int] = []
         try:
+            hosted, held = await asyncio.to_thread(hosted.provided)
             model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures)
             self._allow_inline(model)
             model.statistics.count_in(self._counters)
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())
         except ModelLoadError as error:
+            release(held)
             self._fail(key, error.reason)
             return
         except Exception as error:
+            release(held)
             logger.exception("failed to load '%s' version %d", name, version)
             self._fail(key, f"{type(error).__name__}: {error}")
             return
@@ -126,6 +131,8 @@ class ModelHost:
         self._changed(name, version, served)
         if replaced is not None:
             await replaced.close()
+        release(self._held.pop(key, ()))
+        self._held[key] = held
 
     def _allow_inline(self, model: ModelVersion) -> None:
         """Say whether a model may run on the loop's thread.
@@ -161,6 +168,7 @@ class ModelHost:
             self._changed(*key, None)
             await served.model.close(timeout_s)
             served.model.statistics.counts.load_duration_ns = 0
+        release(self._held.pop(key, ()))
 
     def target(self, name: str, version: int = -1) -> LocalTarget | None:
         """Return a target for a hosted model (-1: the highest version), None when it is not hosted."""

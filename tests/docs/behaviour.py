@@ -23,6 +23,8 @@ HANDLE_CALLS = "deployments/replica/test_handle_calls.py::"
 PLAN = "repository_loader/test_plan.py::"
 CLUSTER = "e2e/test_cluster.py::"
 TESTING = "deployments/backends/test_testing.py::"
+STORAGE = "repository_loader/storage/"
+MIRROR = f"{STORAGE}test_mirror.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
@@ -157,6 +159,32 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "`eagleray.memory_bytes` of a model on the CPU": (
         "deployments/control/test_group_deployment.py::test_memory_that_a_model_says_it_takes_is_reserved_by_ray",
+    ),
+    # Repositories that are no folders
+    "addresses are read as Triton reads them": (
+        f"{STORAGE}test_location.py::test_reads_tritons_forms",
+        f"{STORAGE}test_credentials.py::test_longest_prefix_of_the_credential_file_counts",
+        f"{MIRROR}test_archive_is_a_repository",
+    ),
+    "[The forms and the credentials]": (f"{MIRROR}test_models_of_a_store_load_like_those_of_a_folder",),
+    "Every node fetches what its replicas load": (
+        "e2e/test_storage.py::test_each_node_fetches_its_models_itself",
+        f"{MIRROR}test_other_node_refuses_what_was_not_promised",
+    ),
+    "Unchanged files are fetched once": (f"{MIRROR}test_unchanged_files_are_fetched_once",),
+    "A model changes as a whole": (
+        f"{MIRROR}test_changed_model_gets_a_folder_of_its_own_and_others_stay",
+        f"{MIRROR}test_folder_that_is_used_is_not_evicted",
+    ),
+    "While a store is down": (
+        f"{MIRROR}test_store_that_is_down_unloads_nothing",
+        f"{MIRROR}test_store_that_has_lost_everything_unloads_nothing",
+        "e2e/test_storage.py::test_replica_is_replaced_while_the_store_is_down",
+    ),
+    "The log says so": (f"{MIRROR}test_store_that_is_down_unloads_nothing",),
+    "An archive with links": (
+        f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
+        f"{MIRROR}test_archive_with_another_digest_is_refused",
     ),
     # Faults
     "A replica that dies while requests are in it": (

@@ -155,7 +155,8 @@ def test_plan_names_what_it_cannot_place(broken_repository: Path) -> None:
         (["serve"], "--model-repository must be specified"),
         (["serve", "--no-such-flag"], "No such option"),
         (["serve", "--model-repository", "/no/such/folder"], "/no/such/folder is not a folder"),
-        (["serve", "--model-repository", "s3://bucket/models"], "s3:// is not supported yet"),
+        (["serve", "--model-repository", "ftp://host/models"], "ftp:// is not known; s3://, gs://, as://"),
+        (["serve", "--model-repository", "https://host/models"], "must be an archive that ends with .tar"),
         (
             ["serve", "--model-repository", str(EXAMPLES), "--http-port", "8500", "--grpc-port", "8500"],
             "--grpc-port and --http-port are both 8500 on 127.0.0.1",

@@ -1,0 +1,119 @@
+"""A repository in a bucket, served by two nodes that share no folder for it."""
+
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import ray_head
+from tests.object_stores import Bucket, s3_bucket
+from tests.serving import Process, Server, environment, free_port, tensor, wait_until
+
+MODEL = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.told = [args["model_repository"], str(os.getpid())]
+
+    def execute(self, requests):
+        told = np.array([each.encode() for each in self.told], np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", told)]) for _ in requests]
+"""
+CONFIG = """
+backend: "python"
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 2 ] } ]
+"""
+# Only the head has so many CPUs, and only the worker a GPU.
+PARAMETERS = {
+    "on_head": 'parameters { key: "eagleray.num_cpus" value { string_value: "1.5" } }',
+    "on_worker": "",
+}
+KINDS = {"on_head": "KIND_CPU", "on_worker": "KIND_GPU"}
+
+
+@dataclass
+class Stored:
+    """The server, its bucket, and the two nodes' caches."""
+
+    server: Server
+    bucket: Bucket
+    head_cache: Path
+    worker_cache: Path
+
+    def told(self, model: str) -> tuple[str, int]:
+        """Return the folder and the process that a model has."""
+        answer = self.server.infer(model, tensor("X", "INT32", [1], [0]))
+        assert answer.status == 200, answer.body
+        folder, pid = answer.json["outputs"][0]["data"]
+        return folder, int(pid)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    folder = Path(tempfile.mkdtemp(prefix="er-st-", dir="/tmp"))
+    logs = tmp_path_factory.mktemp("storage")
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    processes: list[Process] = []
+    try:
+        with s3_bucket(logs) as bucket:
+            for name, kind in KINDS.items():
+                config = f"{CONFIG} instance_group {{ kind: {kind} }} {PARAMETERS[name]}"
+                bucket.put({f"repository/{name}/config.pbtxt": config, f"repository/{name}/1/model.py": MODEL})
+            shared = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), **bucket.environment)
+            caches = {name: folder / name for name in ("head", "worker")}
+            on_head, on_worker = (shared | {"EAGLERAY_MODEL_CACHE_DIR": str(cache)} for cache in caches.values())
+            port = free_port()
+            head = Process(ray_head.command(folder / "ray", port, free_port()), logs / "head", on_head, cwd=folder)
+            processes.append(head)
+            head.wait_for("Ray runtime started")
+            address = f"127.0.0.1:{port}"
+            worker = Process(ray_head.node_command(address, num_gpus=1), logs / "worker", on_worker, cwd=folder)
+            processes.append(worker)
+            worker.wait_for("Ray runtime started")
+            flags = ("--ray-address", address, "--placement", "isolated", "--model-cache-dir", str(caches["head"]))
+            server = Server(f"{bucket.uri}/repository", logs / "log", *flags, env=on_head)
+            processes.append(server)
+            yield Stored(server.wait_ready(), bucket, caches["head"], caches["worker"])
+            server.stop()
+            for process in (worker, head):
+                os.kill(process.pid, signal.SIGTERM)
+                process.exit_code()
+    finally:
+        for process in reversed(processes):
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_each_node_fetches_its_models_itself(stored: Stored) -> None:
+    for name, cache in (("on_head", stored.head_cache), ("on_worker", stored.worker_cache)):
+        folder, _ = stored.told(name)
+        assert folder.startswith(f"{cache}/models/") and folder.endswith(f"/{name}")
+    models = {path.name for path in stored.worker_cache.glob("models/*/*") if path.is_dir()}
+    assert models == {"on_worker"}
+
+
+def test_replica_is_replaced_while_the_store_is_down(stored: Stored) -> None:
+    """Runs last: it stops the store."""
+    stored.bucket.stop()
+    folder, pid = stored.told("on_worker")
+    os.kill(pid, signal.SIGKILL)
+
+    def replaced() -> bool:
+        answer = stored.server.infer("on_worker", tensor("X", "INT32", [1], [0]))
+        return answer.status == 200 and int(answer.json["outputs"][0]["data"][1]) != pid
+
+    wait_until(replaced, "another replica", timeout_s=60)
+    assert stored.told("on_worker")[0] == folder

@@ -1,0 +1,244 @@
+import functools
+import hashlib
+import http.server
+import io
+import os
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from repository_loader.repository import RepositoryError, load_repositories
+from repository_loader.snapshot import LoaderOptions, Snapshot
+from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache
+from repository_loader.storage.model_source import provide
+from repository_loader.storage.remote_store import StorageError
+from tests.object_stores import EMULATORS, Bucket, as_container, emulator, gs_bucket, s3_bucket
+from tests.repository_loader.repositories import TENSORS, python_model
+
+STORES = {"s3": s3_bucket, "gs": gs_bucket, "as": as_container}
+
+
+@pytest.fixture(scope="module", params=STORES)
+def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    if request.param in EMULATORS and emulator(request.param) is None:
+        pytest.skip("{1} is not installed, nor named by {0}".format(*EMULATORS[request.param]))
+    opened: AbstractContextManager[Bucket] = STORES[request.param](tmp_path_factory.mktemp("store"))
+    with opened as running:
+        yield running
+
+
+@pytest.fixture
+def at(bucket: Bucket, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder in the bucket for this test alone."""
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", "/nowhere")
+    return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+
+
+def put(bucket: Bucket, at: str, files: dict[str, str | bytes | None]) -> str:
+    bucket.put({f"{at}/{path}": content for path, content in files.items()})
+    return f"{bucket.uri}/{at}"
+
+
+def read(uri: str, cache: Path) -> Snapshot:
+    return load_repositories([uri], LoaderOptions(cache_dir=str(cache)), None)
+
+
+def test_models_of_a_store_load_like_those_of_a_folder(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = put(bucket, at, {**python_model("a", versions=(1, 2)), **python_model("b c"), "readme.txt": "beside"})
+    found = read(uri, tmp_path)
+    assert {name: model.failure for name, model in found.models.items()} == {"a": None, "b c": None}
+    package = found.models["a"].packages[-1]
+    assert (package.version, Path(package.file_path).read_text()) == (2, python_model("a")["a/1/model.py"])
+    assert package.source is not None and package.source.uri == uri
+
+
+def test_changed_model_gets_a_folder_of_its_own_and_others_stay(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = put(bucket, at, {**python_model("a"), **python_model("b")})
+    before = read(uri, tmp_path).models
+    bucket.put({f"{at}/a/1/model.py": "class TritonPythonModel:\n    changed = True\n"})
+    bucket.delete(*(f"{at}/b/{path}" for path in ("1/model.py", "config.pbtxt")))
+    put(bucket, at, python_model("c"))
+    after = read(uri, tmp_path).models
+    assert set(after) == {"a", "c"}
+    old, new = (Path(models["a"].packages[0].file_path) for models in (before, after))
+    assert old != new and "changed" in new.read_text() and "changed" not in old.read_text()
+    assert read(uri, tmp_path).models["a"].model_path == after["a"].model_path
+
+
+def test_unchanged_files_are_fetched_once(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = put(bucket, at, {**python_model("a"), "a/1/weights": b"w" * 1000})
+    before = Path(read(uri, tmp_path).models["a"].model_path, "1/weights").stat().st_ino
+    bucket.put({f"{at}/a/config.pbtxt": f'backend: "python" {TENSORS} max_batch_size: 2'})
+    after = Path(read(uri, tmp_path).models["a"].model_path, "1/weights").stat().st_ino
+    assert before == after
+
+
+def test_empty_objects_stand_for_folders(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = put(bucket, at, {**python_model("a"), "a": None, "a/1": None, "a/2": None})
+    assert [package.version for package in read(uri, tmp_path).models["a"].packages] == [1]
+
+
+def test_store_that_has_lost_everything_unloads_nothing(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = put(bucket, at, python_model("a"))
+    read(uri, tmp_path)
+    bucket.delete(f"{at}/a/1/model.py", f"{at}/a/config.pbtxt")
+    found = read(uri, tmp_path)
+    assert found.models["a"].packages
+    assert [f for f in found.findings if "has no files; what was read before is used" in f.message]
+
+
+def test_bucket_that_does_not_exist_is_an_error(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = f"{bucket.uri}-missing/{at}"
+    with pytest.raises(RepositoryError) as caught:
+        read(uri, tmp_path)
+    assert uri in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_other_node_fetches_the_same_content_by_itself(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = put(bucket, at, python_model("a"))
+    package = read(uri, tmp_path / "here").models["a"].packages[0]
+    assert package.source is not None
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "there"))
+    folder, held = provide(package.source, package.model_path)
+    os.close(held)
+    assert folder.startswith(str(tmp_path / "there"))
+    assert Path(folder, "1/model.py").read_bytes() == Path(package.file_path).read_bytes()
+
+
+def test_other_node_refuses_what_was_not_promised(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = put(bucket, at, python_model("a"))
+    package = read(uri, tmp_path / "here").models["a"].packages[0]
+    text = str(python_model("a")["a/1/model.py"])
+    put(bucket, at, {"a/1/model.py": text.replace("requests", "REQUESTS")})
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "there"))
+    assert package.source is not None
+    # A store may also claim that nothing has changed; then the content tells.
+    lying = replace(package.source, files=tuple((*file[:3], "") for file in package.source.files))
+    for source in (package.source, lying):
+        with pytest.raises(StorageError, match="is not what was"):
+            provide(source, package.model_path)
+    assert not list((tmp_path / "there/models").iterdir())
+    assert "requests" in Path(package.file_path).read_text()
+
+
+def test_folder_that_is_used_is_not_evicted(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = put(bucket, at, python_model("a"))
+    used = read(uri, tmp_path).models["a"].packages[0]
+    assert used.source is not None
+    folder, held = provide(used.source, used.model_path)
+    unused = []
+    for text in ("one", "two"):
+        bucket.put({f"{at}/a/1/model.py": f"# {text}"})
+        unused.append(read(uri, tmp_path).models["a"].model_path)
+    FullDisk(tmp_path).evict()
+    assert [os.path.isdir(path) for path in (folder, *unused)] == [True, False, True]  # the last is linked
+    os.close(held)
+    FullDisk(tmp_path).evict()
+    assert not os.path.isdir(folder)
+    assert len(list((tmp_path / "blobs").iterdir())) == 2
+
+
+class FullDisk(ModelCache):
+    """A cache on a disk that has no room."""
+
+    def _roomy(self) -> bool:
+        return False
+
+
+def test_store_that_is_down_unloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_bucket(tmp_path) as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        bucket.put({f"repo/{path}": content for path, content in python_model("a").items()})
+        before = read(f"{bucket.uri}/repo", tmp_path / "cache")
+        bucket.stop()
+        after = read(f"{bucket.uri}/repo", tmp_path / "cache")
+        assert after.models == before.models
+        assert any("what was read before is used" in finding.message for finding in after.findings)
+        with pytest.raises(RepositoryError, match="cannot be read"):
+            read(f"{bucket.uri}/other", tmp_path / "cache")
+
+
+# Archives.
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Path, str, list[int]]]:
+    """A web server: its folder, its address, and the statuses of what it has answered."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    statuses: list[int] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            statuses.append(int(code))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}", statuses
+        server.shutdown()
+        thread.join()
+
+
+def write_archive(path: Path, *models: str, folder: str = "") -> str:
+    with tarfile.open(path, "w:gz") as archive:
+        for model in models:
+            for name, content in python_model(model).items():
+                assert isinstance(content, str)
+                info = tarfile.TarInfo(f"{folder}{name}")
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content.encode()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_archive_is_a_repository(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
+    folder, address, statuses = site
+    digest = write_archive(folder / "models.tar.gz", "a", "b", folder="./repo/")
+    uri = f"{address}/models.tar.gz#folder=repo&sha256={digest}"
+    first = read(uri, tmp_path / "cache")
+    assert {name: model.failure for name, model in first.models.items()} == {"a": None, "b": None}
+    assert read(uri, tmp_path / "cache") == first
+    assert statuses == [200, 304]
+    package = first.models["a"].packages[0]
+    assert package.source is not None
+    folder_there, held = provide(package.source, package.model_path)
+    os.close(held)
+    assert folder_there == package.model_path
+
+
+def test_archive_with_another_digest_is_refused(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
+    folder, address, _ = site
+    digest = write_archive(folder / "models.tar.gz", "a")
+    uri = f"{address}/models.tar.gz#sha256={digest}"
+    before = read(uri, tmp_path / "cache")
+    write_archive(folder / "models.tar.gz", "a", "changed")
+    os.utime(folder / "models.tar.gz", (2e9, 2e9))
+    after = read(uri, tmp_path / "cache")
+    assert after.models == before.models
+    assert [f for f in after.findings if "another SHA-256" in f.message]
+
+
+@pytest.mark.parametrize("content", [b"<html>", b""])
+def test_what_is_no_archive_is_an_error(content: bytes, site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
+    folder, address, _ = site
+    (folder / "models.tar.gz").write_bytes(content)
+    for name in ("models.tar.gz", "missing.zip"):
+        with pytest.raises(RepositoryError, match=name):
+            read(f"{address}/{name}", tmp_path / "cache")
