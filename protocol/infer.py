@@ -12,6 +12,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
+RESCHEDULED = 4
+"""Set by a backend: the request of an iterative sequence is to run again. No client can set it."""
 
 
 class InferResponse:

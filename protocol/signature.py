@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput, ModelSequenceBatching
 
-from protocol.datatypes import BY_ENUM, DataType
+from protocol.datatypes import BY_ENUM, BY_NAME, DataType
 
 ANY_PRIORITY: Final = 2**64 - 1
 """Priorities are unsigned integers of 64 bits."""
@@ -43,6 +43,7 @@ class Signature:
     priority_levels: int = 0
     default_priority_level: int = 0
     decoupled: bool = False
+    iterative: bool = False
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> "Signature":
@@ -58,7 +59,30 @@ class Signature:
             levels,
             batching.default_priority_level,
             config.model_transaction_policy.decoupled,
+            config.sequence_batching.iterative_sequence,
         )
+
+    @classmethod
+    def for_backend(cls, config: ModelConfig) -> "Signature":
+        """Read what a backend runs: with the inputs that a sequence batcher adds, and the states among the outputs."""
+        signature = cls.from_config(config)
+        sequence = config.sequence_batching
+        for entry in sequence.control_input:
+            for control in entry.control:
+                signature.inputs[entry.name] = TensorSpec(entry.name, _control_type(control), (1,), (1,))
+        for state in sequence.state:
+            dims, datatype = tuple(state.dims), BY_ENUM[state.data_type]
+            signature.inputs[state.input_name] = TensorSpec(state.input_name, datatype, dims, dims)
+            signature.outputs.setdefault(state.output_name, TensorSpec(state.output_name, datatype, dims, dims))
+        return signature
+
+
+def _control_type(control: ModelSequenceBatching.Control) -> DataType:
+    if control.int32_false_true:
+        return BY_NAME["INT32"]
+    if control.fp32_false_true:
+        return BY_NAME["FP32"]
+    return BY_NAME["BOOL"] if control.bool_false_true else BY_ENUM[control.data_type]
 
 
 def _model_dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:

@@ -116,6 +116,10 @@ BACKENDS: dict[str, BackendTraits] = {
         _testing("identity", "identity:IdentityBackend"),
         _testing("repeat", "repeat:RepeatBackend"),
         _testing("square", "square:SquareBackend"),
+        _testing("sequence", "accumulators:SequenceBackend"),
+        _testing("dyna_sequence", "accumulators:DynaSequenceBackend"),
+        _testing("implicit_state", "implicit_state:ImplicitStateBackend"),
+        _testing("iterative_sequence", "iterative_sequence:IterativeSequenceBackend"),
     )
 }
 """Every backend that is known, in the order in which a model's files are compared with it."""

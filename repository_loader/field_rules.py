@@ -184,7 +184,17 @@ _ROWS = (
             ("priority_queue_policy", "the same for one priority level"),
         )
     ),
-    FieldRule("sequence_batching", "", refused=_ALL, because="sequences are not batched yet"),
+    *(
+        FieldRule(f"sequence_batching.{name}", meaning, refused=frozenset({ENSEMBLE}))
+        for name, meaning in (
+            ("direct", "each sequence has a row of an instance's batches; `READY` is false in rows without a request"),
+            ("oldest", "batches are made of whichever sequences have a request, one of each at a time"),
+            ("max_sequence_idle_microseconds", "a sequence without requests for so long is over"),
+            ("control_input", "inputs that say where in its sequence a request is"),
+            ("state", "tensors that a model returns and gets back with the next request; they may grow"),
+            ("iterative_sequence", "a request that its model reschedules runs again"),
+        )
+    ),
     *(
         FieldRule(f"ensemble_scheduling.{name}", meaning, refused=_BACKENDS)
         for name, meaning in (

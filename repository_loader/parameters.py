@@ -35,6 +35,7 @@ class Parameter:
     harmless: tuple[str, ...] = ()
 
 
+_DELAY = Parameter("execute_delay_ms", "integer", "how long a batch takes")
 _FUSERS = "the executor and fuser of this PyTorch are not switched"
 
 EVERY_BACKEND: tuple[Parameter, ...] = (
@@ -89,10 +90,12 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
         ),
     ),
     "identity": (
-        Parameter("execute_delay_ms", "integer", "how long a batch takes"),
+        _DELAY,
         Parameter("instance_wise_delay_multiplier", "integer", "times the instance's place: multiplies that"),
         Parameter("creation_delay_sec", "integer", "how long the model takes to load"),
     ),
+    "sequence": (_DELAY,),
+    "dyna_sequence": (_DELAY,),
     "square": (
         Parameter("CUSTOM_INFER_DELAY_NS", "integer", "how long a response takes"),
         Parameter("CUSTOM_OUTPUT_DELAY_NS", "integer", "how long its output takes"),

@@ -29,6 +29,9 @@ SMALL = (
     "halves",
     "lone",
     "moody",
+    "remembering",
+    "row_sums",
+    "sequence_sums",
     "simple",
     "slow",
     "strings",
@@ -80,9 +83,32 @@ def write_small_models(root: Path) -> Path:
     counting = _tensors(0, ("COUNT", "INT32", "1"), ("NUMBER", "INT32", "1"))
     _python(root, "countdown", _COUNTDOWN, counting + streaming)
     _python(root, "countdown_in_thread", _COUNTDOWN_IN_THREAD, counting + streaming)
+    _write_sequence_models(root)
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
     _python(root, "two_replicas", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")) + two)
     return root
+
+
+def _write_sequence_models(root: Path) -> None:
+    """Write a model of each strategy from the backends of Triton's tests, and one in Python with implicit state."""
+    taken, given = ("INPUT", "INT32", "-1"), ("OUTPUT", "INT32", "-1")
+    kinds = ("START", "END", "READY")
+    controls = {kind: f"kind: CONTROL_SEQUENCE_{kind} int32_false_true: [ 0, 1 ]" for kind in kinds}
+    controls["CORRID"] = "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64"
+    for name, backend, strategy, wanted in (
+        ("sequence_sums", "dyna_sequence", "oldest { max_candidate_sequences: 64 }", controls),
+        ("row_sums", "sequence", "direct { }", ("START", "READY")),
+    ):
+        entries = " ".join(f'control_input {{ name: "{kind}" control {{ {controls[kind]} }} }}' for kind in wanted)
+        batching = f"sequence_batching {{ {strategy} {entries} max_sequence_idle_microseconds: 60000000 }}"
+        config = f'backend: "{backend}"{_tensors(8, taken, given)}{batching}\n'
+        _write(root / name / "config.pbtxt", config)
+        (root / name / "1").mkdir()
+    state = 'state { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_INT32 dims: [ 1 ] }'
+    remembering = _tensors(0, ("X", "INT32", "1"), ("Y", "INT32", "1")) + (
+        f"sequence_batching {{ oldest {{ max_candidate_sequences: 8 }} {state} max_sequence_idle_microseconds: 60000000 }}\n"
+    )
+    _python(root, "remembering", _REMEMBERING, remembering)
 
 
 def write_broken_models(root: Path) -> Path:
@@ -171,6 +197,20 @@ def _sum_and_difference() -> onnx.ModelProto:
     nodes = [helper.make_node(kind, inputs, [name]) for kind, name in zip(("Add", "Sub"), outputs, strict=True)]
     return _model(nodes, inputs, outputs, TensorProto.INT32, ["b", 16])
 
+
+_REMEMBERING = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            before, added = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("BEFORE", "X")]
+            tensors = [pb_utils.Tensor("Y", before), pb_utils.Tensor("AFTER", before + added)]
+            responses.append(pb_utils.InferenceResponse(output_tensors=tensors))
+        return responses
+"""
 
 _DELAY = "dynamic_batching { max_queue_delay_microseconds: 50000 }\n"
 

@@ -88,7 +88,7 @@ class OnnxModel:
 
     def __init__(self, package: ModelPackage, session: Any, runtime: Any) -> None:
         config = package.config
-        signature = Signature.from_config(config)
+        signature = Signature.for_backend(config)
         self._session = session
         self._runtime = runtime
         self._run_options = run_options(runtime, config)

@@ -62,7 +62,7 @@ class PyTorchInstance:
     def __init__(
         self, torch: Any, spec: InstanceSpec, config: ModelConfig, module: "_Module", device: Any, options: "_Options"
     ) -> None:
-        signature = Signature.from_config(config)
+        signature = Signature.for_backend(config)
         self.name = spec.name
         self.may_run_inline = True
         self._torch = torch
@@ -255,7 +255,7 @@ def _device(torch: Any, spec: InstanceSpec) -> Any:
 def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _Module:
     config = package.config
     made = [name for entry in config.batch_input for name in entry.target_name]
-    names = (*(tensor.name for tensor in config.input), *made)
+    names = (*Signature.for_backend(config).inputs, *made)
     try:
         if path.endswith(".pt2"):
             from torch._inductor import aoti_load_package

@@ -56,7 +56,7 @@ class TensorRTInstance:
     def __init__(
         self, tensorrt: Any, torch: Any, spec: InstanceSpec, config: ModelConfig, engine: Any, profile: int
     ) -> None:
-        signature = Signature.from_config(config)
+        signature = Signature.for_backend(config)
         policy = config.optimization
         self.name = spec.name
         self.may_run_inline = True

@@ -13,6 +13,7 @@ from deployments.core.clock import Clock
 from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
 from deployments.core.model_version import ModelVersion
+from deployments.core.pool_group import PoolGroup
 from deployments.core.router import Router
 from deployments.core.statistics import ModelStatistics
 from deployments.core.warmup import warm_up
@@ -20,7 +21,9 @@ from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
 from deployments.schedulers.ensemble import EnsembleScheduler
 from deployments.schedulers.fifo import FifoBatcher
+from deployments.schedulers.implicit_states import ImplicitStates
 from deployments.schedulers.scheduler import Scheduler
+from deployments.schedulers.sequence import SequenceScheduler
 from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
 from repository_loader.loadability import check_loadable
@@ -38,6 +41,7 @@ class PreparedModel:
     signature: Signature
     instances: list[ModelInstance]
     statistics: ModelStatistics
+    states: ImplicitStates | None
 
 
 async def load(
@@ -70,6 +74,7 @@ def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock |
         raise ModelLoadError(fault.message)
     signature = Signature.from_config(package.config)
     statistics = ModelStatistics(package.name, package.version, Totals())
+    states = ImplicitStates.of(package)
     instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock)
     try:
         warm_up(package, signature, instances, statistics)
@@ -77,7 +82,7 @@ def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock |
         _close(instances)
         raise
     statistics.counts.load_duration_ns = time.monotonic_ns() - started_ns
-    return PreparedModel(package, signature, instances, statistics)
+    return PreparedModel(package, signature, instances, statistics, states)
 
 
 def assemble(
@@ -97,6 +102,10 @@ def assemble(
     if _is_ensemble(package):
         ensemble = EnsembleScheduler(package.config, step_signatures or {}, router, statistics, clock)
         return ModelVersion(package, signature, statistics, ensemble, None, clock)
+    if package.config.HasField("sequence_batching"):
+        pools = PoolGroup(prepared.instances, clock)
+        sequences = SequenceScheduler(package.config, pools.pools, statistics, clock, prepared.states)
+        return ModelVersion(package, signature, statistics, sequences, pools, clock)
     pool = InstancePool(prepared.instances, clock)
     scheduler = _scheduler(package, signature, pool, statistics, clock)
     return ModelVersion(package, signature, statistics, scheduler, pool, clock)

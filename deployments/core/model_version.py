@@ -7,6 +7,7 @@ from typing import Final
 
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
+from deployments.core.pool_group import PoolGroup
 from deployments.core.response_streams import ResponseStreams
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.scheduler import Scheduler
@@ -36,7 +37,7 @@ class ModelVersion:
         signature: Signature,
         statistics: ModelStatistics,
         scheduler: Scheduler,
-        pool: InstancePool | None,
+        pool: InstancePool | PoolGroup | None,
         clock: Clock,
     ) -> None:
         self.package = package

@@ -11,6 +11,8 @@ from tritonclient.grpc.model_config_pb2 import ModelWarmup
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.core.statistics import ModelStatistics
+from deployments.schedulers.implicit_states import default_states
+from deployments.schedulers.sequence_controls import default_controls
 from protocol.datatypes import BY_ENUM, DataType
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -71,7 +73,7 @@ def _sample_inputs(package: ModelPackage, signature: Signature, sample: ModelWar
         array = _array(package, name, setting, BY_ENUM[setting.data_type], ((1, *dims) if batching else dims))
         spec = signature.inputs.get(name)
         inputs[name] = array if spec is None else array.reshape(model_shape(spec, batching, array.shape))
-    return inputs
+    return {**default_controls(package.config), **default_states(package.config), **inputs}
 
 
 def _array(

@@ -25,6 +25,8 @@ CLUSTER = "e2e/test_cluster.py::"
 TESTING = "deployments/backends/test_testing.py::"
 STORAGE = "repository_loader/storage/"
 MIRROR = f"{STORAGE}test_mirror.py::"
+SEQUENCES = "deployments/schedulers/test_sequence.py::"
+SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
@@ -156,6 +158,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         TESTING + "test_a_wrong_configuration_is_refused_with_tritons_text",
         TESTING + "test_repeat_sends_each_element_after_its_delay",
         TESTING + "test_square_sends_its_number_that_often_then_fails_then_sends_nothing",
+        "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
+        SEQUENCE_MODELS + "test_what_tritons_test_of_implicit_state_tries",
+        SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
     ),
     "`eagleray.memory_bytes` of a model on the CPU": (
         "deployments/control/test_group_deployment.py::test_memory_that_a_model_says_it_takes_is_reserved_by_ray",
@@ -186,6 +191,41 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
         f"{MIRROR}test_archive_with_another_digest_is_refused",
     ),
+    # Sequences
+    "`sequence_batching` works with ONNX": (
+        "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
+        "e2e/test_sequences.py::test_a_request_without_a_start_is_refused_with_tritons_text",
+        SEQUENCE_MODELS + "test_each_sequence_gets_its_own_state_back",
+    ),
+    "`direct` gives each sequence a row": (
+        SEQUENCES + "test_direct_keeps_each_sequence_in_its_row",
+        SEQUENCES + "test_oldest_holds_more_sequences_than_a_batch_and_takes_one_request_of_each",
+        "deployments/schedulers/test_sequence_properties.py::test_every_request_gets_what_the_rules_say",
+    ),
+    "A sequence that finds no free slot": (
+        SEQUENCES + "test_the_backlog_is_first_come_first_served_and_holds_whole_sequences",
+    ),
+    "When the first `timeout` of its requests": (
+        SEQUENCES + "test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout",
+    ),
+    "To cancel a request that waits is to end": (
+        SEQUENCES + "test_to_cancel_a_request_that_waits_is_to_end_its_sequence",
+        SEQUENCES + "test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence",
+    ),
+    "A sequence without requests for": (SEQUENCES + "test_an_idle_sequence_loses_its_slot",),
+    "A request that fails leaves its sequence": (
+        SEQUENCES + "test_a_request_that_fails_does_not_end_its_sequence",
+        SEQUENCE_MODELS + "test_a_failed_request_leaves_the_state_as_it_was",
+    ),
+    "Implicit state begins with zeros": (
+        SEQUENCE_MODELS + "test_a_state_may_begin_with_a_file",
+        SEQUENCE_MODELS + "test_a_state_may_grow",
+        SEQUENCE_MODELS + "test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for",
+    ),
+    "With `iterative_sequence` a request": (
+        SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
+    ),
+    "`TRITONSERVER_DELAY_SCHEDULER` and": (SEQUENCES + "test_variables_hold_the_first_batch_back",),
     # Faults
     "A replica that dies while requests are in it": (
         FAULTS + "test_death_of_one_of_two_replicas_loses_no_request",

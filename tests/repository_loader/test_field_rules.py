@@ -211,7 +211,6 @@ REFUSED: dict[str, tuple[str, str, str, str]] = {
         "batch_output",
         "only backends that join requests to one batch use it",
     ),
-    "sequence_batching": ("python", "sequence_batching { }", "sequence_batching", "sequences are not batched yet"),
 }
 """Where Eagleray refuses what Triton has; what Triton refuses too is among the rules of `test_validation`."""
 

@@ -27,11 +27,6 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "1:1",
         "unable to load model 'm', backend 'tensorflow' is not supported: convert the model to ONNX (tf2onnx)",
     ),
-    "sequences": (
-        {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'backend: "python" {FLAT}\n sequence_batching {{ }}'},
-        "2:2",
-        "unable to load model 'm', 'sequence_batching' is not supported: sequences are not batched yet",
-    ),
     "runtime": (
         {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'platform: "pytorch_libtorch" {FLAT}\nruntime: "model.py"'},
         "2:1",

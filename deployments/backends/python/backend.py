@@ -42,7 +42,7 @@ class PythonBackend:
                 exception and its message, the log has the traceback.
         """
         check_file(package.model_path, package.file_path)
-        signature = Signature.from_config(package.config)
+        signature = Signature.for_backend(package.config)
         if signature.decoupled and self._clock is None:
             raise ModelLoadError(f"decoupled model '{package.name}' needs a core that brings responses to its loop")
         instances: list[ModelInstance] = []

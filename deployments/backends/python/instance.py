@@ -24,7 +24,7 @@ from deployments.backends.python.response_sender import (
 )
 from deployments.backends.python.served_request import ServedRequest, request_class
 from protocol.errors import Internal
-from protocol.infer import InferRequest
+from protocol.infer import RESCHEDULED, InferRequest, InferResponse
 from protocol.signature import Signature
 
 _LOG = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class PythonInstance:
         self._reader = OutputReader(signature)
         self._output_names = tuple(signature.outputs)
         self._request_class = request_class(
-            frozenset(spec.name for spec in signature.inputs.values() if spec.datatype.name == "BF16")
+            frozenset(spec.name for spec in signature.inputs.values() if spec.datatype.name == "BF16"),
+            iterative=signature.iterative,
         )
 
     def execute(self, batch: Batch) -> None:
@@ -153,6 +154,9 @@ class PythonInstance:
             answers.append(None)
             if results[index] is not None:
                 continue
+            if response is None and requests[index]._request.flags & RESCHEDULED:
+                results[index] = InferResponse({})  # which nobody gets: the request runs again
+                continue
             if isinstance(response, InferenceResponse):
                 results[index] = self._reader.read(requests[index]._request, response, views)
             elif response is not None:
@@ -234,6 +238,10 @@ class DecoupledPythonInstance(PythonInstance):
                 self._check_none(returned)
         except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             self._fail(error, batch, senders)
+        for sender, request in zip(senders, batch.requests, strict=True):
+            if request.flags & RESCHEDULED:
+                assert isinstance(sender, DecoupledResponseSender)
+                sender.release()
         batch.infer_end_ns = monotonic_ns()
         batch.answered = True
 

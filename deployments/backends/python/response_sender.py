@@ -147,6 +147,11 @@ class DecoupledResponseSender(ResponseSender):
         self._replies = replies
         self._ended = False
 
+    def release(self) -> None:
+        """Send nothing more: the request runs again, and gets another sender."""
+        with self._lock:
+            self._closed = self._ended = True
+
     def fail(self, error: ServingError) -> None:
         """End the request with an error, unless it has ended; the model can send nothing more."""
         with self._lock:

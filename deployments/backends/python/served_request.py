@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from typing import ClassVar
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
 from deployments.backends.python.response_sender import ResponseSender
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
-from protocol.infer import Array, InferRequest
+from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest
 
 RELEASE_ALL = 1
 RELEASE_RESCHEDULE = 2
@@ -17,9 +18,11 @@ class ServedRequest(InferenceRequest):
     """One request of a batch; tensors are made when the model asks for them.
 
     `output_names` are the model's configured outputs; `make_sender` gives the request its one response sender.
+    `iterative` says that the model may have a request run again.
     """
 
     __slots__ = ("_make_sender", "_output_names", "_request", "_sender")
+    iterative: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class ServedRequest(InferenceRequest):
 
     def flags(self) -> int:
         """Return TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, or-ed."""
-        return self._request.flags
+        return self._request.flags & (SEQUENCE_START | SEQUENCE_END)
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
@@ -92,12 +95,16 @@ class ServedRequest(InferenceRequest):
         return self._request.cancelled
 
     def set_release_flags(self, flags: int) -> None:
-        """Accept the release of the whole request, which is what happens anyway.
+        """Accept the release of the whole request, which is what happens anyway, or have it run again.
 
         Raises:
-            TritonModelException: the flags ask for the request to be scheduled again, or are unknown.
+            TritonModelException: the model's sequences are not iterative, or the flags are unknown.
         """
-        if flags != RELEASE_ALL:
+        if flags == RELEASE_RESCHEDULE and self.iterative:
+            self._request.flags |= RESCHEDULED
+        elif flags == RELEASE_ALL:
+            self._request.flags &= ~RESCHEDULED
+        else:
             raise TritonModelException("Inference request release flags support only TRITONSERVER_REQUEST_RELEASE_ALL.")
 
     def get_response_sender(self) -> ResponseSender:
@@ -130,14 +137,15 @@ class BFloat16Request(ServedRequest):
     """A request to a model with BF16 inputs; its arrays of uint16 may stand for BF16."""
 
     __slots__ = ()
-    bfloat16_inputs: frozenset[str] = frozenset()
+    bfloat16_inputs: ClassVar[frozenset[str]] = frozenset()
 
     def _tensor(self, name: str, array: Array) -> Tensor:
         return BFloat16Tensor(name, array) if name in self.bfloat16_inputs else super()._tensor(name, array)
 
 
-def request_class(bfloat16_inputs: frozenset[str]) -> type[ServedRequest]:
-    """Return the class for a model's requests, so that models without BF16 inputs pay nothing for those with."""
-    if not bfloat16_inputs:
+def request_class(bfloat16_inputs: frozenset[str], *, iterative: bool = False) -> type[ServedRequest]:
+    """Return the class for a model's requests, so that most models pay nothing for what few have."""
+    if not bfloat16_inputs and not iterative:
         return ServedRequest
-    return type("BFloat16Request", (BFloat16Request,), {"__slots__": (), "bfloat16_inputs": bfloat16_inputs})
+    base = BFloat16Request if bfloat16_inputs else ServedRequest
+    return type(base.__name__, (base,), {"__slots__": (), "bfloat16_inputs": bfloat16_inputs, "iterative": iterative})

@@ -22,11 +22,12 @@ def tensor(text):
 
 
 def write_model(path, nodes, inputs, outputs, initializers=()):
-    """Write a model of nodes like `Add X,X Y` and tensors like `X:FLOAT:n,2`."""
+    """Write a model of nodes like `Add X,X Y` or `Concat X,X Y axis=0` and tensors like `X:FLOAT:n,2`."""
     made = []
     for node in nodes:
-        operator, takes, gives = node.split()
-        made.append(helper.make_node(operator, takes.split(","), gives.split(",")))
+        operator, takes, gives, *attributes = node.split()
+        numbers = {name: int(value) for name, value in (each.split("=") for each in attributes)}
+        made.append(helper.make_node(operator, takes.split(","), gives.split(","), **numbers))
     values = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in dict(initializers).items()]
     graph = helper.make_graph(made, "g", [tensor(each) for each in inputs], [tensor(each) for each in outputs], values)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])

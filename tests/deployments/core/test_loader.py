@@ -13,6 +13,7 @@ from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.dynamic import DynamicBatcher
 from deployments.schedulers.ensemble import EnsembleScheduler
 from deployments.schedulers.fifo import FifoBatcher
+from deployments.schedulers.sequence import SequenceScheduler
 from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
@@ -88,6 +89,7 @@ SCHEDULERS = {
     "none chosen": ("", DefaultScheduler),
     "plain dynamic batching": ("dynamic_batching { }", FifoBatcher),
     "dynamic batching with a delay": ("dynamic_batching { max_queue_delay_microseconds: 5 }", DynamicBatcher),
+    "sequence batching": ("sequence_batching { }", SequenceScheduler),
     "ensemble": (
         'platform: "ensemble" ensemble_scheduling { step { model_name: "a" model_version: -1 '
         'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }',

@@ -1,0 +1,142 @@
+"""The backends `sequence` and `dyna_sequence`: what the requests of a sequence bring is added up."""
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from deployments.backends.backend import Batch, ModelInstance
+from deployments.backends.testing.expectations import expect, number
+from deployments.core.clock import Clock
+from protocol.errors import ServingError, Unsupported
+from protocol.infer import InferRequest, InferResponse
+from repository_loader.package import InstanceSpec, ModelPackage
+
+SequenceKey = int | str
+
+
+class SequenceBackend:
+    """One accumulator for each row of a batch; START sets it. `execute_delay_ms` is how long a batch takes."""
+
+    controls: ClassVar[tuple[str, ...]] = ("START", "READY")
+    told: ClassVar[str] = "'START' and 'READY' must be configured as the control inputs"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        del clock  # every batch is answered when `execute` returns
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Check the tensors and return an instance for each spec; `Backend.load`."""
+        config = package.config
+        names = sorted(entry.name for entry in config.sequence_batching.control_input)
+        expect(names == sorted(self.controls), self.told)
+        _check_tensors(config)
+        return [self.instance(spec.name, number(config, "execute_delay_ms") / 1000) for spec in specs]
+
+    def instance(self, name: str, delay_s: float) -> ModelInstance:
+        """Return an instance."""
+        return SequenceInstance(name, delay_s)
+
+
+class SequenceInstance:
+    """Holds the accumulators of one instance."""
+
+    def __init__(self, name: str, delay_s: float) -> None:
+        self.name = name
+        self.may_run_inline = not delay_s
+        self._delay_s = delay_s
+        self._sums: dict[SequenceKey, int] = {}
+
+    def execute(self, batch: Batch) -> None:
+        """Wait, then add; `ModelInstance.execute`."""
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        seen: set[SequenceKey] = set()
+        results: list[InferResponse | ServingError] = []
+        for row, request in enumerate(batch.requests):
+            if not _flag(request, "READY"):
+                results.append(InferResponse({}))
+                continue
+            key = self.key(row, request)
+            results.append(self._add(key, request) if key not in seen else Unsupported(_TWICE))
+            seen.add(key)
+        batch.results = results
+
+    def close(self) -> None:
+        """Forget the accumulators."""
+        self._sums.clear()
+
+    def key(self, row: int, request: InferRequest) -> SequenceKey:
+        """Return whose accumulator a request adds to."""
+        return row
+
+    def at_end(self, key: SequenceKey) -> int:
+        """Return what the last request of a sequence adds besides its input, and forget the sequence."""
+        return 0
+
+    def _add(self, key: SequenceKey, request: InferRequest) -> InferResponse:
+        taken = request.inputs["INPUT"]
+        before = 0 if _flag(request, "START") else self._sums.get(key, 0)
+        self._sums[key] = total = before + int(taken.sum(dtype=np.int64))
+        if _flag(request, "END"):
+            total += self.at_end(key)
+        return InferResponse({"OUTPUT": np.full(taken.shape, total, np.int64).astype(np.int32)})
+
+
+class DynaSequenceBackend(SequenceBackend):
+    """One accumulator for each correlation id, which END adds too."""
+
+    controls = ("CORRID", "END", "READY", "START")
+    told = "'START', 'END, 'READY' and 'CORRID' must be configured as the control inputs"
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Check the type of CORRID too; `Backend.load`."""
+        for entry in package.config.sequence_batching.control_input:
+            types = {control.data_type for control in entry.control} if entry.name == "CORRID" else set()
+            expect(
+                types <= {DataType.TYPE_UINT64, DataType.TYPE_STRING},
+                "model CORRID control input must have TYPE_UINT64 or TYPE_STRING data-type",
+            )
+        return super().load(package, specs)
+
+    def instance(self, name: str, delay_s: float) -> ModelInstance:
+        """Return an instance."""
+        return DynaSequenceInstance(name, delay_s)
+
+
+class DynaSequenceInstance(SequenceInstance):
+    """Knows sequences by their ids, wherever in a batch they are."""
+
+    def key(self, row: int, request: InferRequest) -> SequenceKey:
+        """Return the correlation id; of a string its number, if it is one."""
+        found = request.inputs["CORRID"].flat[0]
+        if not isinstance(found, bytes):
+            return int(found)
+        return int(found) if found.isdigit() else found.decode()
+
+    def at_end(self, key: SequenceKey) -> int:
+        """Return the correlation id."""
+        del self._sums[key]
+        return key if isinstance(key, int) else 0
+
+
+_TWICE = "Execute() called with batch containing multiple inferences requests for the same Correlation ID"
+
+
+def _flag(request: InferRequest, name: str) -> bool:
+    array = request.inputs.get(name)
+    return array is not None and bool(array.flat[0])
+
+
+def _check_tensors(config: ModelConfig) -> None:
+    taken, given = config.input, config.output
+    expect(len(taken) == 1, "model must have input 'INPUT' with vector shape, any length")
+    expect(len(taken[0].dims) == 1, "model must have one input 'INPUT' with vector shape, any length")
+    expect(taken[0].data_type == DataType.TYPE_INT32, "model input must have TYPE_INT32 data-type")
+    expect(taken[0].name == "INPUT", "model input must be named 'INPUT'")
+    expect(len(given) == 1, "model must have one output 'OUTPUT' with vector shape, any length")
+    same = list(given[0].dims) == list(taken[0].dims)
+    expect(same, "model must have output 'OUTPUT' with shape matching 'INPUT'")
+    expect(given[0].data_type == DataType.TYPE_INT32, "model output must have TYPE_INT32 data-type")
+    expect(given[0].name == "OUTPUT", "model output must be named 'OUTPUT'")

@@ -1,0 +1,68 @@
+"""The backend `iterative_sequence`: for INPUT = n, OUTPUT = n - 1, …, 0, one response for each time it runs."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from deployments.backends.backend import Batch, ModelInstance
+from deployments.backends.testing.expectations import expect, expect_tensors
+from deployments.core.clock import Clock
+from protocol.infer import RESCHEDULED, InferRequest, StreamedResponse
+from repository_loader.package import InstanceSpec, ModelPackage
+
+
+class IterativeSequenceBackend:
+    """Sends one response and reschedules the request until none is left to send."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+
+    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+        """Check the tensors and return an instance for each spec; `Backend.load`."""
+        config = package.config
+        expect(config.model_transaction_policy.decoupled, "iterative_sequence backend only supports decoupled models")
+        expect_tensors("input", config.input, (("INPUT", "INT32"),))
+        expect_tensors("output", config.output, (("OUTPUT", "INT32"),))
+        iterative = config.sequence_batching.iterative_sequence
+        assert self._clock is not None
+        return [IterativeSequenceInstance(spec.name, self._clock, iterative) for spec in specs]
+
+
+class IterativeSequenceInstance:
+    """Counts down, by correlation id."""
+
+    def __init__(self, name: str, clock: Clock, iterative: bool) -> None:
+        self.name = name
+        self.may_run_inline = False
+        self._clock = clock
+        self._iterative = iterative
+        self._left: dict[int | str, int] = {}
+
+    def execute(self, batch: Batch) -> None:
+        """Send the next response of each request; `ModelInstance.execute`."""
+        batch.infer_start_ns = time.monotonic_ns()
+        for request in batch.requests:
+            request.started_ns = batch.infer_start_ns
+            taken = request.inputs["INPUT"]
+            left = self._left.get(request.sequence_id, int(taken.flat[0])) - 1
+            again = left > 0 and self._iterative
+            if left > 0:
+                self._left[request.sequence_id] = left
+            else:
+                self._left.pop(request.sequence_id, None)
+            if again:
+                request.flags |= RESCHEDULED
+            response = StreamedResponse({"OUTPUT": np.full(taken.shape, left, np.int32)}, None, not again, 0)
+            self._clock.call_soon_threadsafe(partial(_send, request, response))
+        batch.infer_end_ns = time.monotonic_ns()
+        batch.answered = True
+
+    def close(self) -> None:
+        """Forget the sequences."""
+        self._left.clear()
+
+
+def _send(request: InferRequest, response: StreamedResponse) -> None:
+    request.reply(request, response)

@@ -1,0 +1,40 @@
+"""The instances of a model whose scheduler chooses among them: a pool for each."""
+
+import time
+from collections.abc import Sequence
+
+from deployments.backends.backend import ModelInstance
+from deployments.core.clock import Clock
+from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool
+
+
+class PoolGroup:
+    """Several pools of one instance each, looked after as one `InstancePool`."""
+
+    def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
+        self.pools = [InstancePool([instance], clock) for instance in instances]
+
+    @property
+    def instance_count(self) -> int:
+        """How many instances there are."""
+        return len(self.pools)
+
+    @property
+    def may_run_inline(self) -> bool:
+        """Whether batches may run on the loop's thread."""
+        return all(pool.may_run_inline for pool in self.pools)
+
+    @may_run_inline.setter
+    def may_run_inline(self, allowed: bool) -> None:
+        for pool in self.pools:
+            pool.may_run_inline = allowed
+
+    def check(self, limit_s: float) -> str:
+        """Return why an instance serves no more; see `InstancePool.check`."""
+        return "; ".join(filter(None, [pool.check(limit_s) for pool in self.pools]))
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Close all instances within one deadline; see `InstancePool.close`."""
+        ends_s = time.monotonic() + timeout_s
+        for pool in self.pools:
+            pool.close(max(0.0, ends_s - time.monotonic()))

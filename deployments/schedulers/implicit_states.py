@@ -1,0 +1,124 @@
+"""Implicit state: tensors that a model returns with one request of a sequence and gets back with the next."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelSequenceBatching
+
+from deployments.backends.backend import ModelLoadError
+from protocol.bytes_tensor import decode_bytes, object_array
+from protocol.datatypes import BY_ENUM, DataType
+from protocol.errors import ServingError
+from protocol.infer import Array, InferRequest, InferResponse
+from repository_loader.package import ModelPackage
+
+States = dict[str, Array]
+"""The states of one sequence, by the name of the input."""
+
+
+class ImplicitStates:
+    """The states of one model.
+
+    A sequence begins with the configured initial state, else with zeros, a variable dimension being 1. What the model
+    returns may have another shape each time. A request that fails, or a state that is not returned, changes nothing.
+    """
+
+    def __init__(self, package: ModelPackage) -> None:
+        """Read the initial states; blocking.
+
+        Raises:
+            ModelLoadError: a file is missing or too short.
+        """
+        config = package.config
+        client_outputs = {output.name for output in config.output}
+        states = config.sequence_batching.state
+        self._initial = {state.input_name: _initial(package, state) for state in states}
+        self._outputs = {state.output_name: state.input_name for state in states}
+        self._hidden = self._outputs.keys() - client_outputs
+        self._same_buffer = {state.input_name for state in states if state.use_same_buffer_for_input_output}
+
+    @staticmethod
+    def of(package: ModelPackage) -> "ImplicitStates | None":
+        """Return the states of a model, None when it has none."""
+        return ImplicitStates(package) if package.config.sequence_batching.state else None
+
+    def begin(self) -> States:
+        """Return the states of a sequence that starts."""
+        return {name: array.copy() for name, array in self._initial.items()}
+
+    def set(self, request: InferRequest, states: States) -> None:
+        """Give a request the states, and have the model return all of them."""
+        request.inputs.update(states)
+        wanted = request.outputs
+        if wanted is not None:
+            request.outputs = (*wanted, *(name for name in self._outputs if name not in wanted))
+
+    def keep(self, states: States, response: InferResponse, wanted: tuple[str, ...] | None) -> None:
+        """Take the states out of a response, and leave what the client `wanted`."""
+        outputs = response.outputs
+        for output, name in self._outputs.items():
+            array = outputs.get(output)
+            if array is None:
+                continue
+            before = states[name]
+            if name in self._same_buffer and before.shape == array.shape and before.flags.writeable:
+                np.copyto(before, array)
+            else:
+                states[name] = array.copy()
+            if output in self._hidden or (wanted is not None and output not in wanted):
+                del outputs[output]
+
+
+def default_states(config: ModelConfig) -> States:
+    """Return zeros for each input that takes a state."""
+    return {
+        state.input_name: _zeros(BY_ENUM[state.data_type], _shape(config, state.dims))
+        for state in config.sequence_batching.state
+    }
+
+
+def _initial(package: ModelPackage, state: ModelSequenceBatching.State) -> Array:
+    datatype = BY_ENUM[state.data_type]
+    if not state.initial_state:
+        return _zeros(datatype, _shape(package.config, state.dims))
+    initial = state.initial_state[0]
+    shape = _shape(package.config, initial.dims)
+    if not initial.data_file:
+        return _zeros(datatype, shape)
+    data = _read(package, initial.data_file)
+    count = int(np.prod(shape))
+    try:
+        if datatype.byte_size:
+            return np.frombuffer(data, datatype.numpy, count).reshape(shape).copy()
+        return decode_bytes(data, 0, len(data), shape, initial.name, package.name)
+    except (ValueError, ServingError) as error:
+        raise ModelLoadError(
+            f"initial state '{initial.name}' of model '{package.name}': '{initial.data_file}' does not hold "
+            f"{count} elements of {datatype.name}"
+        ) from error
+
+
+def _read(package: ModelPackage, name: str) -> bytes:
+    folder = os.path.realpath(os.path.join(package.model_path, "initial_state"))
+    path = os.path.realpath(os.path.join(folder, name))
+    if os.path.commonpath((folder, path)) != folder:
+        raise ModelLoadError(f"initial state file '{name}' of model '{package.name}' lies outside its folder")
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ModelLoadError(
+            f"unable to read initial state file '{name}' of model '{package.name}': {error.strerror}"
+        ) from error
+
+
+def _shape(config: ModelConfig, dims: Iterable[int]) -> tuple[int, ...]:
+    own = tuple(max(dim, 1) for dim in dims)
+    return (1, *own) if config.max_batch_size > 0 else own
+
+
+def _zeros(datatype: DataType, shape: tuple[int, ...]) -> Array:
+    if datatype.byte_size:
+        return np.zeros(shape, datatype.numpy)
+    return object_array([b""] * int(np.prod(shape)), shape)

@@ -1,0 +1,332 @@
+"""The sequence batcher: the requests of a sequence run in order on one instance, in one slot of it.
+
+Source: core's SequenceBatchScheduler.
+"""
+
+import logging
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
+from typing import Final
+
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.core.clock import Clock, Timer
+from deployments.core.instance_pool import InstancePool
+from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
+from deployments.schedulers.dynamic import held_request_count
+from deployments.schedulers.implicit_states import ImplicitStates
+from deployments.schedulers.scheduler import STOPPING, reply
+from deployments.schedulers.sequence_controls import SequenceControls
+from deployments.schedulers.sequence_direct import DirectBatcher
+from deployments.schedulers.sequence_oldest import OldestBatcher
+from deployments.schedulers.sequence_slots import NEVER_NS, SequenceId, SequenceSlots, Slot
+from protocol.bytes_tensor import object_array
+from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
+from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse
+from protocol.signature import Signature
+
+log = logging.getLogger(__name__)
+
+BACKLOG_HOLD_VARIABLE: Final = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
+EXPIRED: Final = "timeout of the corresponding sequence has been expired"
+
+
+class SequenceScheduler:
+    """Finds the slot of each request, and ends sequences that are cancelled, idle for too long or late.
+
+    `pools` hold one instance each. With `iterative_sequence` a request without an id is a sequence of its own, and one
+    that its backend reschedules runs again.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        pools: Sequence[InstancePool],
+        statistics: ModelStatistics,
+        clock: Clock,
+        states: ImplicitStates | None = None,
+    ) -> None:
+        sequence = config.sequence_batching
+        self._model_name = config.name
+        self._statistics = statistics
+        self._now_ns = clock.now_ns
+        self._call_soon = clock.call_soon
+        self._call_later = clock.call_later
+        self._controls = SequenceControls(config)
+        self._states = states
+        self._iterative = sequence.iterative_sequence
+        self._ids = count(1)
+        self._idle_ns = sequence.max_sequence_idle_microseconds * 1000
+        self._used: OrderedDict[SequenceId, int] = OrderedDict()
+        self._timer: Timer | None = None
+        self._timer_ns = NEVER_NS
+        self._open_count = 0
+        self._drained: Callable[[], None] | None = None
+        self._stopping = False
+        signature = Signature.for_backend(config)
+        oldest = sequence.HasField("oldest")
+        kind: type[OldestBatcher] | type[DirectBatcher] = OldestBatcher if oldest else DirectBatcher
+        candidates = sequence.oldest.max_candidate_sequences if oldest else 0
+        slot_count = candidates if candidates > 0 else max(1, config.max_batch_size)
+        self._batchers = [kind(self, config, signature, pool, statistics, clock) for pool in pools]
+        slots = [Slot(batcher, number) for number in range(slot_count) for batcher in self._batchers]
+        for slot in slots:
+            slot.batcher.slots.append(slot)
+        self._slots = SequenceSlots(slots)
+        self._hold_count = 0 if oldest else held_request_count()
+        self._hold_backlog_count = held_backlog_count() if self._hold_count else 0
+
+    def submit(self, request: InferRequest) -> None:
+        """Queue the request in its sequence's slot or backlog, or refuse it with Triton's text."""
+        request.queued_ns = now_ns = self._now_ns()
+        if not request.received_ns:
+            request.received_ns = now_ns
+        try:
+            self._check(request)
+        except ServingError as error:
+            self._call_soon(partial(reply, request, error))
+            return
+        sequence_id = request.sequence_id
+        if request.flags & SEQUENCE_START and self._slots.has(sequence_id):
+            log.debug("sequence %s of model '%s' starts anew before it has ended", sequence_id, self._model_name)
+        self._open_count += 1
+        self._statistics.counts.pending_count += 1
+        slot = self._slots.place(request)
+        if slot is None:
+            if request.timeout_us:
+                self._wake_at(now_ns + request.timeout_us * 1000)
+        else:
+            self._use(sequence_id, now_ns)
+            slot.batcher.wake(slot)
+        if self._hold_count:
+            for batcher in self._batchers:
+                batcher.wake(batcher.slots[0])
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give up the whole sequence of a request that waits; one that runs already ends when it is answered."""
+        request.cancelled = True
+        for slot in self._slots.slots:
+            if request is not slot.running and request in slot.queue:
+                self.cancel_slot(slot)
+                return
+        for backlog in self._slots.backlogs():
+            if request in backlog.requests:
+                self._fail(self._slots.drop_backlog(backlog), Cancelled(""), CANCELED)
+                return
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Take no new sequences, and call `drained` in a later turn, once nothing is queued or running."""
+        self._drained = drained
+        self._stopping = True
+        for batcher in self._batchers:
+            batcher.hurry()
+        self._call_soon(self._check_drained)
+
+    def abandon(self) -> None:
+        """Fail the queued requests as a stopping server does."""
+        for backlog in tuple(self._slots.backlogs()):
+            self._fail(self._slots.drop_backlog(backlog), Unavailable(STOPPING), OTHER)
+        for slot in self._slots.slots:
+            waiting, slot.queue = slot.queue, deque()
+            self._fail(waiting, Unavailable(STOPPING), OTHER)
+        for batcher in self._batchers:
+            batcher.abandon()
+
+    # What the batchers of the instances ask and tell.
+
+    def take(self, slot: Slot) -> InferRequest:
+        """Return the next request of a slot, ready to run."""
+        request = slot.running = slot.queue.popleft()
+        self._statistics.counts.pending_count -= 1
+        self.prepare(slot, request)
+        return request
+
+    def prepare(self, slot: Slot, request: InferRequest) -> None:
+        """Give a request its controls and its states."""
+        if slot.prepared is request:
+            return
+        slot.prepared = request
+        self._controls.set(request)
+        if self._states is None:
+            return
+        if slot.states is None or request.flags & SEQUENCE_START:
+            slot.states = self._states.begin()
+        slot.wanted = request.outputs
+        self._states.set(request, slot.states)
+
+    def not_ready(self, like: InferRequest) -> InferRequest:
+        """Return a request for a row of a batch in which none runs, shaped as another one."""
+        inputs = {name: _blank(array) for name, array in like.inputs.items()} | self._controls.not_ready()
+        return InferRequest(inputs, 1, _unheard, outputs=like.outputs)
+
+    def ran(self, slot: Slot, result: InferResponse | ServingError) -> None:
+        """Keep the states of an answer before its client gets it."""
+        if self._states is not None and slot.states is not None and isinstance(result, InferResponse):
+            self._states.keep(slot.states, result, slot.wanted)
+
+    def finished(self, slot: Slot) -> None:
+        """Go on with a slot whose request the instance is done with."""
+        request, slot.running, slot.prepared = slot.running, None, None
+        assert request is not None
+        if self._iterative and not request.flags & SEQUENCE_END:
+            if request.flags & RESCHEDULED:
+                request.flags = 0
+                request.queued_ns = self._now_ns()
+                if self._states is not None:
+                    request.outputs = slot.wanted
+                self._statistics.counts.pending_count += 1
+                slot.queue.appendleft(request)
+                self._use(request.sequence_id, request.queued_ns)
+                slot.batcher.wake(slot)
+                return
+            if not slot.queue:
+                self._end(request.sequence_id)
+        self._open_count -= 1
+        if slot.ended and slot.idle:
+            self._release(slot)
+        elif slot.queue:
+            slot.batcher.wake(slot)
+        if self._drained is not None:
+            self._check_drained()
+
+    def dropped(self, slot: Slot) -> None:
+        """End the sequence of a slot whose running request was answered without having run."""
+        request, slot.running, slot.prepared = slot.running, None, None
+        assert request is not None
+        self._open_count -= 1
+        if self._slots.slot_of(request.sequence_id) is slot:
+            self._end(request.sequence_id)
+        self.cancel_slot(slot)
+
+    def cancel_slot(self, slot: Slot) -> None:
+        """End the sequence of a slot, of which a request that waits was cancelled."""
+        waiting, slot.queue = slot.queue, deque()
+        for sequence_id in {request.sequence_id for request in waiting}:
+            if self._slots.slot_of(sequence_id) is slot:
+                self._end(sequence_id)
+        slot.ended = True
+        self._fail(waiting, Cancelled(""), CANCELED)
+        if slot.idle and not slot.free:
+            self._release(slot)
+
+    def held(self) -> bool:
+        """Whether `TRITONSERVER_DELAY_SCHEDULER` and its like for the backlog still hold the first batch back."""
+        if self._hold_count and not self._stopping:
+            queued = sum(len(slot.queue) for slot in self._slots.slots)
+            backlog = sum(len(backlog.requests) for backlog in self._slots.backlogs())
+            if queued < self._hold_count or backlog < self._hold_backlog_count:
+                return True
+            self._hold_count = 0
+        return False
+
+    def _check(self, request: InferRequest) -> None:
+        name = self._model_name
+        if request.rows > 1:
+            raise InvalidArgument(
+                f"inference request to model '{name}' must specify batch-size 1 due to requirements of sequence batcher"
+            )
+        if not request.sequence_id:
+            if not self._iterative:
+                raise InvalidArgument(
+                    f"inference request to model '{name}' must specify a non-zero or non-empty correlation ID"
+                )
+            request.sequence_id = next(number for number in self._ids if not self._slots.has(number))
+            request.flags = SEQUENCE_START
+        self._controls.check(request)
+        starts = bool(request.flags & SEQUENCE_START)
+        if starts and self._stopping:
+            raise Unavailable(STOPPING)
+        if not starts and not self._slots.has(request.sequence_id):
+            raise InvalidArgument(
+                f"inference request for sequence {request.sequence_id} to model '{name}' must specify the START flag "
+                "on the first request of the sequence"
+            )
+
+    def _release(self, slot: Slot) -> None:
+        sequence_id = self._slots.release(slot)
+        if sequence_id is not None:
+            if not slot.ended:
+                self._use(sequence_id, self._now_ns())
+            slot.batcher.wake(slot)
+
+    def _use(self, sequence_id: SequenceId, now_ns: int) -> None:
+        """Note that a sequence is in use, as long as it may go on."""
+        if self._slots.slot_of(sequence_id) is None:
+            self._used.pop(sequence_id, None)
+            return
+        self._used[sequence_id] = now_ns + self._idle_ns
+        self._used.move_to_end(sequence_id)
+        self._wake_at(now_ns + self._idle_ns)
+
+    def _end(self, sequence_id: SequenceId) -> Slot | None:
+        self._used.pop(sequence_id, None)
+        return self._slots.end(sequence_id)
+
+    def _end_idle(self, now_ns: int) -> None:
+        while self._used:
+            sequence_id, deadline_ns = next(iter(self._used.items()))
+            if deadline_ns > now_ns:
+                return
+            slot = self._end(sequence_id)
+            if slot is not None and slot.idle:
+                self._release(slot)
+
+    def _drop_late(self, now_ns: int) -> int:
+        """Refuse the waiting sequences whose time is over; returns when the next one is late."""
+        next_ns = NEVER_NS
+        for backlog in tuple(self._slots.backlogs()):
+            if backlog.deadline_ns <= now_ns:
+                self._fail(self._slots.drop_backlog(backlog), Unavailable(EXPIRED), REJECTED)
+            else:
+                next_ns = min(next_ns, backlog.deadline_ns)
+        return next_ns
+
+    def _wake_at(self, when_ns: int) -> None:
+        if when_ns >= self._timer_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = when_ns
+        self._timer = self._call_later(max(0, when_ns - self._now_ns()) / 1e9, self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._timer_ns = None, NEVER_NS
+        now_ns = self._now_ns()
+        late_ns = self._drop_late(now_ns)
+        self._end_idle(now_ns)
+        self._wake_at(late_ns)
+        if self._used:
+            self._wake_at(next(iter(self._used.values())))
+
+    def _fail(self, requests: Iterable[InferRequest], error: ServingError, reason: str) -> None:
+        now_ns = self._now_ns()
+        for request in requests:
+            self._open_count -= 1
+            self._statistics.counts.pending_count -= 1
+            self._statistics.record_failure(reason, now_ns - request.received_ns)
+            reply(request, error)
+        if self._drained is not None:
+            self._check_drained()
+
+    def _check_drained(self) -> None:
+        if not self._open_count and self._drained is not None:
+            drained, self._drained = self._drained, None
+            drained()
+
+
+def _blank(array: Array) -> Array:
+    return object_array([b""] * array.size, array.shape) if array.dtype.kind == "O" else np.zeros_like(array)
+
+
+def _unheard(request: InferRequest, result: InferResponse | ServingError) -> None:
+    pass
+
+
+def held_backlog_count() -> int:
+    """Return how many requests `TRITONSERVER_BACKLOG_DELAY_SCHEDULER` wants in the backlog, 0 when it is not set."""
+    value = os.environ.get(BACKLOG_HOLD_VARIABLE, "")
+    return int(value) if value.isdecimal() else 0

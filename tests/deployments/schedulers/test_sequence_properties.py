@@ -1,0 +1,158 @@
+"""The sequence batcher against a plain model of its rules: random requests, batches, cancellations and times."""
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.deployments.schedulers.sequences import END, START, Sequences, sequence_config
+
+IDLE_MS = 100
+
+
+class Sequence:
+    """A sequence that may go on or whose requests still wait or run."""
+
+    def __init__(self, sequence_id):
+        self.id = sequence_id
+        self.open = True
+        self.left = deque()
+        self.used_ms = 0
+        self.sum = 0
+
+
+class Rules:
+    """What the catalog says, without instances and batches: slots, a backlog, and who is in which."""
+
+    def __init__(self, slot_count):
+        self.slots = [None] * slot_count
+        self.backlog = []
+        self.now_ms = 0
+        self.expected = {}
+
+    def open(self, sequence_id):
+        return next((each for each in self._all() if each.id == sequence_id and each.open), None)
+
+    def submit(self, name, sequence_id, flags, value):
+        sequence = self.open(sequence_id)
+        if sequence is None and not flags & START:
+            self.expected[name] = "START"
+            return
+        if sequence is None:
+            sequence = Sequence(sequence_id)
+            if None in self.slots:
+                self.slots[self.slots.index(None)] = sequence
+            else:
+                self.backlog.append(sequence)
+        sequence.left.append((name, flags, value))
+        sequence.used_ms = self.now_ms
+        sequence.open = not flags & END
+
+    def answered(self, name):
+        """Take one request out of its sequence, which is the first that waits there."""
+        sequence = next(each for each in self._all() if any(name == left[0] for left in each.left))
+        first, flags, value = sequence.left.popleft()
+        assert first == name, "out of order"
+        assert sequence in self.slots, "ran without a slot"
+        sequence.sum = (0 if flags & START else sequence.sum) + value
+        self.expected[name] = sequence.sum + (sequence.id if flags & END else 0)
+        self._release()
+
+    def advance(self, ms):
+        self.now_ms += ms
+        for sequence in self.slots:
+            if sequence is not None and self.now_ms - sequence.used_ms >= IDLE_MS:
+                sequence.open = False
+        self._release()
+
+    def _release(self):
+        for index, sequence in enumerate(self.slots):
+            if sequence is not None and not sequence.open and not sequence.left:
+                self.slots[index] = self.backlog.pop(0) if self.backlog else None
+                if self.slots[index] is not None:
+                    self.slots[index].used_ms = self.now_ms
+
+    def _all(self):
+        return [each for each in self.slots if each is not None] + self.backlog
+
+
+OPERATION = st.one_of(
+    st.tuples(st.just("send"), st.integers(1, 4), st.sampled_from([0, 0, 0, START, START, END, START | END])),
+    st.tuples(st.just("finish"), st.integers(0, 1), st.just(0)),
+    st.tuples(st.just("advance"), st.sampled_from([10, 60, 110]), st.just(0)),
+)
+
+STRATEGIES = st.sampled_from(
+    [("direct { }", 1), ("direct { }", 2), ("oldest { max_candidate_sequences: 2 }", 2), ("oldest { }", 1)]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STRATEGIES, st.integers(1, 2), st.lists(OPERATION, max_size=40))
+def test_every_request_gets_what_the_rules_say(strategy, instances, operations):
+    text, max_batch_size = strategy
+    slots = 2 if "max_candidate" in text else max_batch_size
+    real = Sequences(sequence_config(text, max_batch_size, idle_us=IDLE_MS * 1000), instances)
+    rules = Rules(slots * instances)
+    compared = 0
+
+    def follow():
+        nonlocal compared
+        for name in list(real.answers)[compared:]:
+            if rules.expected.get(name) != "START":
+                rules.answered(name)
+            compared += 1
+
+    def advance(ms):
+        for _ in range(0, ms, 10):
+            rules.advance(10)
+            real.clock.advance(10)
+            follow()
+
+    for number, (what, one, flags) in enumerate(operations):
+        if what == "send":
+            rules.submit(str(number), one, flags, number)
+            real.send(str(number), one, flags, value=number)
+        elif what == "finish":
+            if one < instances and real.pools[one].running:
+                real.finish(one)
+        else:
+            advance(one)
+        follow()
+    for _ in range(len(operations) + 1):  # sequences that nobody ends leave their slots to those in the backlog
+        while any(pool.running for pool in real.pools):
+            next(pool for pool in real.pools if pool.running).finish()
+            follow()
+        advance(IDLE_MS)
+    answers = {name: "START" if "START flag" in str(answer) else answer for name, answer in real.answers.items()}
+    assert answers == rules.expected
+    counts = real.statistics.counts
+    assert counts.success_count == sum(answer != "START" for answer in answers.values())
+    assert counts.pending_count == 0
+    for pool in real.pools:
+        for batch in pool.batches:
+            ran = [sequence_id for sequence_id in batch if sequence_id is not None]
+            assert len(ran) == len(set(ran)) and len(batch) <= max_batch_size
+
+
+@settings(max_examples=100, deadline=None)
+@given(STRATEGIES, st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans()), max_size=30), st.data())
+def test_whatever_is_cancelled_every_request_is_answered_once(strategy, requests, data):
+    text, max_batch_size = strategy
+    real = Sequences(sequence_config(text, max_batch_size, idle_us=IDLE_MS * 1000), 1)
+    sent = []
+    for number, (sequence_id, ends, finishes) in enumerate(requests):
+        sent.append(real.send(str(number), sequence_id, (0 if number else START) | (END if ends else 0), value=1))
+        if data.draw(st.booleans()):
+            real.scheduler.cancel(data.draw(st.sampled_from(sent)))
+            real.clock.run()
+        if finishes and real.pools[0].running:
+            real.finish()
+    for _ in range(len(requests) + 1):
+        real.finish_all()
+        real.clock.advance(IDLE_MS)
+    assert real.answers.keys() == {request.id for request in sent}
+    assert real.statistics.counts.pending_count == 0
+    real.send("last", 99, START | END)
+    real.finish_all()
+    assert real.answers["last"] == 100
