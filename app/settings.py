@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.service.trace_settings import TraceSettings
@@ -24,10 +25,11 @@ if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not
 _PREFIX = "EAGLERAY_"
 _NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_TEST")
 """What the variables of the benchmarks and of the tests begin with."""
-_ONE_PER_LINE = frozenset({"http_restricted_api", "grpc_restricted_protocol"})
+_ONE_PER_LINE = frozenset({"api_key", "http_restricted_api", "grpc_restricted_protocol"})
 
 FILE_SETTINGS = frozenset(
     {
+        "api_key_file",
         "http_unix_socket",
         "http_server_cert",
         "http_server_key",
@@ -153,6 +155,23 @@ class Settings(BaseModel):
     )
     metrics_address: str = Field("", description="Address on which metrics are served; empty: the HTTP address.")
     metrics_port: Port = Field(8002, description="Port on which metrics are served; 0 takes a free one.")
+    api_key_file: str = Field(
+        "",
+        description="File of API keys, one line each: <name> <scope>[,<scope>...] <SHA-256>, with the scopes infer, "
+        "read and manage; a changed file counts within two seconds.",
+    )
+    api_key: tuple[str, ...] = Field((), description="Such a line; may be given several times.")
+    allow_admin_api: bool = Field(
+        True, description="Whether clients may load and unload models and change trace and log settings."
+    )
+    admin_address: str = Field("127.0.0.1", description="Address of the admin API, if it has a port of its own.")
+    admin_port: int = Field(
+        -1,
+        description="Port on which alone the admin API is served, over HTTP; 0 takes a free one, -1: it is served on "
+        "the HTTP and gRPC ports.",
+        ge=-1,
+        le=65535,
+    )
     allow_metrics: bool = Field(True, description="Whether metrics are served.")
     allow_cpu_metrics: bool = Field(True, description="Whether metrics of the CPU and memory are among them.")
     model_control_mode: Literal["none", "poll", "explicit"] = Field(
@@ -244,6 +263,12 @@ class Settings(BaseModel):
         RestrictedApis(value)
         return value
 
+    @field_validator("api_key")
+    @classmethod
+    def _api_keys(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        ApiKeys(value)
+        return value
+
     @field_validator("http_header_forward_pattern", "grpc_header_forward_pattern")
     @classmethod
     def _forward_pattern(cls, value: str) -> str:
@@ -287,6 +312,7 @@ class Settings(BaseModel):
             for flag, allowed, address, port in (
                 ("--http-port", self.allow_http, self.http_address, self.http_port),
                 ("--grpc-port", self.allow_grpc, self.grpc_address, self.grpc_port),
+                ("--admin-port", self.allow_admin_api, self.admin_address, max(self.admin_port, 0)),
                 ("--metrics-port", self.allow_metrics, self.metrics_address or self.http_address, self.metrics_port),
             )
             if allowed and port

@@ -7,6 +7,8 @@
     ├── Cancelled         400   1
     ├── Unavailable       503  14
     │   └── Restricted    403  14
+    ├── Unauthenticated   401  16
+    ├── Forbidden         403   7
     ├── Unsupported       501  12
     ├── Internal          500  13
     └── Unknown           400   2
@@ -81,6 +83,20 @@ class Restricted(Unavailable):
     """The operator allows this API only to requests with a certain header."""
 
     http_status = 403
+
+
+class Unauthenticated(ServingError):
+    """The client did not say who it is, or nobody knows it."""
+
+    http_status = 401
+    grpc_code = 16
+
+
+class Forbidden(ServingError):
+    """The client may do other things, but not this."""
+
+    http_status = 403
+    grpc_code = 7
 
 
 class Internal(ServingError):

@@ -55,6 +55,8 @@ class LocalServer:
             require_free(settings.grpc_address, settings.grpc_port, "gRPC")
         if settings.allow_metrics:
             require_free(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
+        if settings.allow_admin_api and settings.admin_port > 0:
+            require_free(settings.admin_address, settings.admin_port, "the admin API")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         with Progress() as progress:
@@ -177,18 +179,20 @@ class LocalServer:
     def _announce(self, directory: Directory, ports: dict[str, int]) -> None:
         settings = self._settings
         print(f"\n{summary(directory)}")
-        base = ""
+        base, scheme = "", "https" if settings.http_use_ssl else "http"
         if "http" in ports:
-            base = f"{'https' if settings.http_use_ssl else 'http'}://{settings.http_address}:{ports['http']}"
+            base = f"{scheme}://{settings.http_address}:{ports['http']}"
             print(f"  HTTP       {base}")
         if "grpc" in ports:
             print(f"  gRPC       {settings.grpc_address}:{ports['grpc']}")
+        if "admin" in ports:
+            print(f"  admin      {scheme}://{settings.admin_address}:{ports['admin']}")
         if "metrics" in ports:
             print(f"  metrics    http://{settings.metrics_address or settings.http_address}:{ports['metrics']}/metrics")
         if self._ray.dashboard_url:
             print(f"  dashboard  {self._ray.dashboard_url}")
         if base:
-            _suggest(base, directory)
+            _suggest(base, directory, bool(settings.api_key or settings.api_key_file))
         print("\nCtrl-C drains and stops.", flush=True)
 
     def _shut_down(self) -> None:
@@ -228,14 +232,15 @@ class LocalServer:
             self._ray.stop()
 
 
-def _suggest(base: str, directory: Directory) -> None:
+def _suggest(base: str, directory: Directory, keys: bool) -> None:
+    curl = 'curl -s -H "Authorization: Bearer $KEY"' if keys else "curl -s"
     print("\nTry:")
-    print(f"  curl -s {base}/v2")
-    print(f"  curl -s -X POST {base}/v2/repository/index")
+    print(f"  {curl} {base}/v2")
+    print(f"  {curl} -X POST {base}/v2/repository/index")
     example = example_request(directory)
     if example is not None:
         name, body = example
-        print(f"  curl -s {base}/v2/models/{name}/infer -d '{body}'")
+        print(f"  {curl} {base}/v2/models/{name}/infer -d '{body}'")
     print(f"  {base}/v2/docs in a browser")
 
 

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from app.cli.ray_token import choose_token
 from app.cli.triton_flags import ALIASES, REASONS, VALUES
+from app.edge.api_keys import ApiKeys, new_key
 from app.settings import FILE_SETTINGS, Settings, environment, unknown_variables
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
@@ -116,6 +117,10 @@ def read_settings(flags: dict[str, Any]) -> Settings:
         first = error.errors()[0]
         flag = "".join(f"--{str(name).replace('_', '-')}: " for name in first["loc"][:1])
         raise click.UsageError(flag + first["msg"].removeprefix("Value error, ")) from error
+    try:
+        ApiKeys(settings.api_key, settings.api_key_file)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--api-key-file: {error}") from None
     for (name, value), reason in VALUES.items():
         if getattr(settings, name) == value:
             click.echo(f"warning: --{name.replace('_', '-')}={value}: {reason}", err=True)
@@ -195,6 +200,24 @@ def plan(as_json: bool, **flags: Any) -> None:
     from app.cli.offline import print_plan
 
     sys.exit(print_plan(settings, facts, as_json))
+
+
+@main.command()
+@click.argument("name")
+@click.option("--for", "scopes", default="infer", help="What it is good for: infer, read, manage, by commas.")
+@click.option("--file", "path", type=click.Path(dir_okay=False), help="File of keys to add it to; made if needed.")
+def new_api_key(name: str, scopes: str, path: str | None) -> None:
+    """Print a new API key, and add the line that stands for it to the file of --api-key-file."""
+    try:
+        key, line = new_key(name, scopes)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if path is None:
+        click.echo(f"for --api-key, or a line of --api-key-file: {line}", err=True)
+    else:
+        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
+            file.write(f"{line}\n")
+    click.echo(key)
 
 
 @main.command()

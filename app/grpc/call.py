@@ -308,6 +308,15 @@ class Call(Stream):
             block = RESPONSE + block
         self._send_end(block)
 
+    def check_access(self) -> None:
+        """End the call if its key is not good any more."""
+        method = self.head.method
+        if method is not None:
+            try:
+                self.context.options.access.check(method.category, method.name, self.head.metadata.items())
+            except ServingError as error:
+                self.fail(error)
+
     def fail(self, error: ServingError) -> None:
         """End the call with an error."""
         self.finish(error.grpc_code, error.message)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.edge.server_tls import ServerTls
+from app.grpc.call import Call
 from app.grpc.context import CallContext
 from app.grpc.head import GrpcHead, ignored
 from app.grpc.method import Handler
@@ -79,6 +80,14 @@ class GrpcFront:
     def routes_changed(self) -> None:
         """Ask the service anew where requests go."""
         self._context.routes.clear()
+
+    def keys_changed(self) -> None:
+        """Let calls in by the API keys that there are now, and end those that would not come in."""
+        for connection in tuple(self.connections):
+            connection.blocks.forget()
+            for stream in tuple(connection.streams.values()):
+                if isinstance(stream, Call):
+                    stream.check_access()
 
     async def _sweep(self) -> None:
         while True:

@@ -44,6 +44,7 @@ def ignored(name: bytes, options: GrpcOptions) -> bool:
         or _BAD_NAME.search(name)
         or name in _CONSEQUENTIAL
         or name.startswith((b"grpc-", b"triton"))
+        or options.access.is_read(name)
         or options.forwarding.is_read(name)
     )
 
@@ -139,6 +140,7 @@ class GrpcHead:
         if not self.method.inference:
             self.max_message_bytes = min(options.max_management_message_bytes, options.max_message_bytes)
         try:
+            options.access.check(self.method.category, self.method.name, headers)
             options.restricted.check(self.method.category, headers)
         except ServingError as error:
             return self._refuse(error.grpc_code, error.message)

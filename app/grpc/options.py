@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from app.edge.access import Access
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.http2.limits import Http2Limits
@@ -32,6 +33,8 @@ class GrpcOptions:
     max_status_message_bytes: int = 900
     """Of a status message as it travels, percent-encoded; longer ones are cut."""
     infer_response_compression_level: Literal["none", "low", "medium", "high"] = "none"
+    access: Access = field(default_factory=Access)
+    """The API keys, and whether methods that manage are served."""
     restricted: RestrictedApis = field(default_factory=RestrictedApis)
     """The metadata that categories of methods ask for."""
     forwarding: HeaderForwarding = field(default_factory=lambda: HeaderForwarding(""))

@@ -1,5 +1,6 @@
 """The options of the gRPC port that the settings stand for, in the listener's units."""
 
+from app.edge.access import Access
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.grpc.options import GrpcOptions
@@ -9,7 +10,7 @@ from app.settings import Settings
 _MS_PER_S = 1000
 
 
-def port_options(settings: Settings) -> GrpcOptions:
+def port_options(settings: Settings, access: Access | None = None) -> GrpcOptions:
     """Return the options of the port."""
     http2 = Http2Limits(
         max_connections=settings.max_connections,
@@ -26,6 +27,7 @@ def port_options(settings: Settings) -> GrpcOptions:
         max_message_bytes=settings.grpc_max_message_size,
         max_decompression_ratio=settings.grpc_max_decompression_ratio,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
+        access=access or Access(),
         forwarding=HeaderForwarding(settings.grpc_header_forward_pattern),
         restricted=RestrictedApis.of_grpc(settings.grpc_restricted_protocol),
     )

@@ -13,8 +13,8 @@ import numpy as np
 from app.http.asgi import AsgiExchange
 from app.http.body_budget import TOO_MANY_BODIES
 from app.http.chunked import ChunkedBody, body_too_large
-from app.http.content_coding import headers_of
 from app.http.context import HttpContext
+from app.http.error_headers import headers_of
 from app.http.exchange import Exchange
 from app.http.generate_exchange import GenerateExchange
 from app.http.head import INFER, BadRequest, Head, Headers

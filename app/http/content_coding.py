@@ -2,11 +2,10 @@
 
 import re
 import zlib
-from collections.abc import Sequence
 from typing import Final
 
 from deployments.lane.frames import Buffer
-from protocol.errors import InvalidArgument, ServingError, Unsupported
+from protocol.errors import InvalidArgument, Unsupported
 
 IDENTITY: Final = b"identity"
 GZIP: Final = b"gzip"
@@ -17,17 +16,11 @@ _WINDOW_BITS: Final = {GZIP: 31, DEFLATE: 15}
 _LEVEL: Final = 1
 _STEP_BYTES: Final = 1 << 18
 _FREE_BYTES: Final = 1 << 20
-_SUPPORTED: Final = ((b"Accept-Encoding", b"gzip, deflate"),)
 _QUALITY: Final = re.compile(rb"q=([01](?:\.\d{0,3})?)")
 
 
 class UnsupportedCoding(Unsupported):
     """A body is compressed in a way that is not known here."""
-
-
-def headers_of(error: ServingError) -> Sequence[tuple[bytes, bytes]]:
-    """Return the headers that belong to an error: the codings that would do, where one did not."""
-    return _SUPPORTED if isinstance(error, UnsupportedCoding) else ()
 
 
 def decompress(body: Buffer, coding: bytes, max_bytes: int, max_ratio: int) -> bytes:

@@ -93,3 +93,7 @@ class HttpContext:
     def routes_changed(self) -> None:
         """Resolve every target anew."""
         self.generation += 1
+
+    def keys_changed(self) -> None:
+        """Ask every head anew for its key."""
+        self.heads.clear()

@@ -68,6 +68,10 @@ class HttpFront:
         """Resolve every target anew."""
         self._context.routes_changed()
 
+    def keys_changed(self) -> None:
+        """Let requests in by the API keys that there are now."""
+        self._context.keys_changed()
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)

@@ -66,6 +66,11 @@ class HeadCache:
             self._by_essence.clear()
         self._by_essence[self._essence(raw)] = head
 
+    def clear(self) -> None:
+        """Forget every head."""
+        self.by_bytes.clear()
+        self._by_essence.clear()
+
     def _put(self, raw: bytes, head: Head) -> None:
         if len(self.by_bytes) >= _MAX_HEADS:
             self.by_bytes.clear()

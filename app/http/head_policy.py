@@ -4,6 +4,7 @@ It is decided once for each head of an inference request that is seen. A request
 takes the direct way; the others are handled by an exchange.
 """
 
+from app.edge.access import Access
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import INFERENCE, RestrictedApis
 from app.http.content_coding import DEFLATE, GZIP, IDENTITY, UnsupportedCoding, choose
@@ -13,18 +14,29 @@ from protocol.errors import InvalidArgument, ServingError
 
 
 class HeadPolicy:
-    """The operator's settings that concern heads."""
+    """The operator's settings that concern heads.
 
-    def __init__(self, restricted: RestrictedApis | None = None, forwarding: HeaderForwarding | None = None) -> None:
+    `category` is that of everything on a port that has no routes of the API.
+    """
+
+    def __init__(
+        self,
+        restricted: RestrictedApis | None = None,
+        forwarding: HeaderForwarding | None = None,
+        access: Access | None = None,
+        category: str = "",
+    ) -> None:
         self._restricted = restricted or RestrictedApis()
         self._forwarding = forwarding or HeaderForwarding("")
+        self._access = access or Access()
+        self._category = category
 
     def __bool__(self) -> bool:
-        return bool(self._restricted or self._forwarding)
+        return bool(self._restricted or self._forwarding or self._access)
 
     def is_read(self, name: bytes) -> bool:
         """Whether a header of this name, in lower case, decides anything here."""
-        return self._restricted.is_read(name) or self._forwarding.is_read(name)
+        return self._restricted.is_read(name) or self._forwarding.is_read(name) or self._access.is_read(name)
 
     def apply(self, head: Head) -> None:
         """Set what a head means, and that it is refused if it is: nobody uploads a body in vain."""
@@ -32,7 +44,7 @@ class HeadPolicy:
             if head.action is None:
                 self._check_route(head)
                 return
-            self._restricted.check(INFERENCE, head.headers)
+            self._check(INFERENCE, head.action, head)
             head.forwarded = self._forwarding.choose(head.raw_headers)
             _check_coding(head)
             if head.action is INFER and head.json_length_error:
@@ -45,10 +57,20 @@ class HeadPolicy:
             head.direct = not (head.content_encoding or head.response_coding or head.forwarded)
 
     def _check_route(self, head: Head) -> None:
-        if self._restricted:
+        if self._category:
+            self._check(self._category, "", head)
+        elif self._restricted or self._access:
             match = ROUTE_TABLE.match(head.url.partition(b"?")[0].decode("latin-1"))
             if match is not None:
-                self._restricted.check(match.category, head.headers)
+                self._check(match.category, match.endpoints.get(_method(head), ""), head)
+
+    def _check(self, category: str, operation: str, head: Head) -> None:
+        self._access.check(category, operation, head.headers)
+        self._restricted.check(category, head.headers)
+
+
+def _method(head: Head) -> str:
+    return "GET" if head.method == b"HEAD" else head.method.decode("ascii")
 
 
 def _check_coding(head: Head) -> None:

@@ -10,7 +10,6 @@ from typing import Final, cast
 from app.http2 import frames
 from app.http2.frame_budget import FrameBudget
 from app.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME, FRAME_SIZE, HEADERS, PADDED, Http2Error
-from app.http2.header_blocks import HeaderBlocks
 from app.http2.open_connection import Application, Head, OpenConnection
 from app.http2.peer_settings import apply_settings
 from app.http2.sender import Sender
@@ -46,8 +45,7 @@ class Http2Connection(OpenConnection):
     def __init__(self, application: Application) -> None:
         super().__init__(application)
         limits = self.limits
-        self._blocks: HeaderBlocks[Head] = HeaderBlocks(application, limits)
-        self._heads = self._blocks.known
+        self._heads = self.blocks.known
         self._budget = FrameBudget(limits, self._opened_s)
         self._rest = b""
         self._greeted = False
@@ -364,7 +362,7 @@ class Http2Connection(OpenConnection):
         if head is None:
             if len(block) > self.limits.max_header_block_bytes:
                 raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
-            head = self._blocks.decode(block)
+            head = self.blocks.decode(block)
             self.extra_units += _DECODED_UNITS
         if stream_id > self._last_id + 2:
             skipped = range(self._last_id + 2, stream_id, 2)
@@ -407,7 +405,7 @@ class Http2Connection(OpenConnection):
         if stream is None:
             self._check_closed(stream_id)
             self._count_control()
-        self._blocks.skip(block)
+        self.blocks.skip(block)
         if stream is None:
             return  # sent before the client knew that the stream was over (RFC 9113 §5.1)
         if stream.peer_ended:

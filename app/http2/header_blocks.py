@@ -81,6 +81,12 @@ class HeaderBlocks(Generic[T]):
             _keep(self._by_rest, rest, (head, min(spare_bytes, spare_count)))
         return head
 
+    def forget(self) -> None:
+        """Make a new head of every list of fields that comes."""
+        self.known.clear()
+        self._by_rest.clear()
+        self._by_fields.clear()
+
     def skip(self, block: bytes) -> HeaderList:
         """Take a block for what it does to the table; raises as `decode`."""
         headers = self._decoder.decode(block)

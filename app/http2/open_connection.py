@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, cast
 
 from app.http2 import frames
 from app.http2.frames import Http2Error
+from app.http2.header_blocks import HeaderBlocks
 from app.http2.hpack_decoder import HeaderList
 from app.http2.limits import Http2Limits
 from app.http2.pings import Pings
@@ -56,6 +57,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.application = application
         self.limits = limits
         self.loop = application.loop
+        self.blocks: HeaderBlocks[Head] = HeaderBlocks(application, limits)
         self.streams: dict[int, Stream] = {}
         self.initial_credit_bytes = limits.initial_window_bytes
         self.reservations = Reservations(limits.max_buffered_bytes)

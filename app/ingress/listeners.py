@@ -2,9 +2,12 @@
 
 import asyncio
 from functools import partial
+from typing import Final
 
+from app.edge.access import Access
+from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
-from app.edge.restricted_api import RestrictedApis
+from app.edge.restricted_api import STATISTICS, RestrictedApis
 from app.edge.server_tls import HTTP_1, HTTP_2, ServerTls
 from app.grpc.front import GrpcFront
 from app.grpc.handlers import HANDLERS
@@ -20,6 +23,8 @@ from app.service.metrics import cpu_utilization, render
 from app.service.service import Service
 from app.settings import Settings
 
+_KEY_WATCH_S: Final = 1.0
+
 
 class Listeners:
     """The fronts of one ingress."""
@@ -32,10 +37,14 @@ class Listeners:
         self._node_ports = node_ports
         self._loop = loop
         self._fronts: list[HttpFront | GrpcFront] = []
+        self._keys = ApiKeys(settings.api_key, settings.api_key_file)
+        self._key_watch: asyncio.Task[None] | None = None
         self.ports: dict[str, int] = {}
 
     async def open(self) -> None:
         """Listen on all of them.
+
+        Wherever the admin API has a port of its own, no other port serves it.
 
         Raises:
             OSError: a port is taken, or a file cannot be read.
@@ -52,30 +61,46 @@ class Listeners:
             idle_timeout_s=settings.http_idle_timeout_s,
             max_total_body_bytes=settings.http_max_total_body_bytes,
         )
+        own_port = settings.admin_port >= 0 and settings.allow_admin_api
+        access = Access(self._keys, admin=settings.allow_admin_api and not own_port)
         if settings.allow_http:
-            http = self._http(limits)
+            http = self._http(limits, access)
             self._fronts.append(http)
             self.ports["http"] = await self._listen("http", settings.http_port, http, settings.http_address)
             if settings.http_unix_socket:
                 await http.listen_unix(settings.http_unix_socket)
         if settings.allow_grpc:
-            grpc = self._grpc()
+            grpc = self._grpc(access)
             self._fronts.append(grpc)
             self.ports["grpc"] = await self._listen("grpc", settings.grpc_port, grpc, settings.grpc_address)
+        if own_port:
+            admin = self._http(limits, Access(self._keys))
+            self._fronts.append(admin)
+            self.ports["admin"] = await self._listen("admin", settings.admin_port, admin, settings.admin_address)
         if settings.allow_metrics:
             cpu_utilization()  # the first call has nothing to compare with
-            metrics = HttpFront(HttpContext(MetricsApp(self._scrape), NoModels(), limits, self._loop))
+            policy = HeadPolicy(access=access, category=STATISTICS)
+            metrics = HttpFront(HttpContext(MetricsApp(self._scrape), NoModels(), limits, self._loop, policy))
             self._fronts.append(metrics)
             address = settings.metrics_address or settings.http_address
             self.ports["metrics"] = await self._listen("metrics", settings.metrics_port, metrics, address)
+        if self._keys:
+            self._key_watch = self._loop.create_task(self._watch_keys(), name="API keys")
 
     async def _listen(self, name: str, port: int, front: HttpFront | GrpcFront, address: str) -> int:
         return await self._node_ports.listen(name, port, partial(front.listen, address))
 
-    def _http(self, limits: HttpLimits) -> HttpFront:
+    async def _watch_keys(self) -> None:
+        while True:
+            await asyncio.sleep(_KEY_WATCH_S)
+            if self._keys.reload_if_changed():
+                for front in self._fronts:
+                    front.keys_changed()
+
+    def _http(self, limits: HttpLimits, access: Access) -> HttpFront:
         settings = self._settings
         restricted = RestrictedApis(settings.http_restricted_api)
-        policy = HeadPolicy(restricted, HeaderForwarding(settings.http_header_forward_pattern))
+        policy = HeadPolicy(restricted, HeaderForwarding(settings.http_header_forward_pattern), access)
         tls = None
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
@@ -83,13 +108,13 @@ class Listeners:
         context = HttpContext(Api(self._service), self._service.routing, limits, self._loop, policy)
         return HttpFront(context, tls)
 
-    def _grpc(self) -> GrpcFront:
+    def _grpc(self, access: Access) -> GrpcFront:
         settings = self._settings
         tls = None
         if settings.grpc_use_ssl:
             client_root = settings.grpc_root_cert if settings.grpc_use_ssl_mutual else ""
             tls = ServerTls(settings.grpc_server_cert, settings.grpc_server_key, HTTP_2, client_root)
-        return GrpcFront(self._service, port_options(settings), self._loop, HANDLERS, tls)
+        return GrpcFront(self._service, port_options(settings, access), self._loop, HANDLERS, tls)
 
     async def _scrape(self) -> bytes:
         return render(await self._service.statistics.of_node(), self._settings.allow_cpu_metrics)
@@ -106,4 +131,6 @@ class Listeners:
 
     async def close(self, timeout_s: float) -> None:
         """Take nothing new, answer what is under way."""
+        if self._key_watch is not None:
+            self._key_watch.cancel()
         await asyncio.gather(*(front.close(timeout_s) for front in self._fronts))
