@@ -163,6 +163,8 @@ def serve(
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not ray_address:
+        # Despite its name it says, everywhere, that nothing of Ray's need be reached from other machines.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         choose_token()
     from app.cli.local_ray import RayOptions, StartFailed
     from app.cli.local_server import LocalServer

@@ -14,6 +14,7 @@ STARTING = "app/service/test_starting.py::"
 COMMANDS = "e2e/test_command_line.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
+KEYS = "app/http/test_api_keys.py::"
 RETRY = "deployments/lane/test_retry.py::"
 CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
 INDEX = "e2e/test_repository_index.py::"
@@ -312,6 +313,29 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The URL of the dashboard": (
         "app/cli/test_dashboard_login.py::test_url_sets_the_dashboards_cookie_and_goes_there",
     ),
+    # Access
+    "requests on every port need a key": (
+        KEYS + "test_every_route_wants_the_key_of_its_scope",
+        "app/grpc/test_api_keys.py::test_every_method_wants_the_key_of_its_scope",
+        "e2e/test_access.py::test_clients_need_a_key_that_is_good_for_what_they_do",
+    ),
+    "Health needs none": (KEYS + "test_every_route_wants_the_key_of_its_scope",),
+    "A request without a known key": (
+        KEYS + "test_a_request_without_a_key_is_refused_before_its_body_is_sent",
+        "app/grpc/test_api_keys.py::test_every_method_wants_the_key_of_its_scope",
+    ),
+    "`eagleray new-api-key": ("e2e/test_access.py::test_clients_need_a_key_that_is_good_for_what_they_do",),
+    "Keys are those in the file": (
+        "e2e/test_access.py::test_a_key_is_revoked_while_the_server_runs",
+        "app/grpc/test_api_keys.py::test_a_revoked_key_opens_nothing_more_and_ends_its_streams",
+    ),
+    "A file that is gone or malformed": ("app/edge/test_api_keys.py::test_keys_come_and_go_with_their_file",),
+    "`--allow-admin-api=false` refuses": (
+        KEYS + "test_a_port_without_the_admin_api_refuses_what_manages_and_nothing_else",
+        "app/grpc/test_api_keys.py::test_a_port_without_the_admin_api_refuses_what_manages",
+        "e2e/test_access.py::test_the_admin_api_has_a_port_of_its_own",
+    ),
+    "listen on loopback only": ("e2e/test_access.py::test_the_documented_ports_are_those_that_listen",),
     # Several ingresses
     "`--ingresses-per-node` ingresses share the ports": (SEVERAL + "test_both_are_ready_when_the_server_says_so",),
     "Without the flag there is one for every four cores": (

@@ -1,0 +1,138 @@
+"""A server with API keys and a port for the admin API, as its clients and `ss` see it."""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from tests.hostile.watch import grpc_address
+from tests.repositories import write_small_models
+from tests.serving import EAGLERAY, ROOT, Client, Server, run, wait_until
+
+SCOPES = ("infer", "read", "manage")
+
+
+@pytest.fixture(scope="module")
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "keys"
+
+
+@pytest.fixture(scope="module")
+def keys(keys_file: Path) -> dict[str, str]:
+    """A key for each scope, as the command prints it."""
+    made = {}
+    for scope in SCOPES:
+        done = run(EAGLERAY, "new-api-key", scope, "--for", scope, "--file", str(keys_file))
+        assert done.returncode == 0, done.stderr
+        made[scope] = done.stdout.strip()
+    return made
+
+
+@pytest.fixture(scope="module")
+def guarded(keys: dict[str, str], keys_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = write_small_models(tmp_path_factory.mktemp("guarded"))
+    log = tmp_path_factory.mktemp("guarded-log") / "log"
+    flags = ("--placement", "packed", "--num-cpus", "4", "--api-key-file", str(keys_file), "--admin-port", "0")
+    server = Server(repository, log, *flags)
+    try:
+        yield server.wait_ready()
+        server.stop()
+    finally:
+        server.kill()
+
+
+def header(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def test_clients_need_a_key_that_is_good_for_what_they_do(guarded: Server, keys: dict[str, str]) -> None:
+    http = tritonclient.http.InferenceServerClient(guarded.address)
+    grpc = tritonclient.grpc.InferenceServerClient(grpc_address(guarded.log()))
+    metrics = Client(guarded.metrics_address)
+    for client in (http, grpc):
+        assert client.is_server_live()
+        assert client.is_model_ready("simple")
+        with pytest.raises(InferenceServerException, match="expects an API key"):
+            client.get_server_metadata()
+        with pytest.raises(InferenceServerException, match="is not good for 'read'"):
+            client.get_server_metadata(headers=header(keys["infer"]))
+        assert client.get_server_metadata(headers=header(keys["read"]))
+        with pytest.raises(InferenceServerException, match="is not good for 'infer'"):
+            client.infer("simple", [], headers=header(keys["read"]))
+        with pytest.raises(InferenceServerException, match="expected 2 inputs but got 0"):
+            client.infer("simple", [], headers=header(keys["infer"]))
+    assert metrics.get("/metrics").status == 401
+    assert metrics.request("GET", "/metrics", headers=header(keys["read"])).status == 200
+    assert 'curl -s -H "Authorization: Bearer $KEY"' in guarded.log()
+
+
+def test_the_admin_api_has_a_port_of_its_own(guarded: Server, keys: dict[str, str]) -> None:
+    load, manage = "/v2/repository/models/simple/load", header(keys["manage"])
+    admin = guarded.wait_for(r"admin\s+http://(\S+)")[1]
+    with guarded.client() as client:
+        refused = client.request("POST", load, {}, manage)
+        assert (refused.status, refused.error) == (403, "this port does not serve the admin API")
+    with Client(admin) as client:
+        assert client.request("POST", load, {}).status == 401
+        # Not in the mode of this server, which says so to whoever may manage.
+        assert client.request("POST", load, {}, manage).status not in (401, 403)
+        assert client.request("POST", "/v2/logging", {"log_verbose_level": 0}, manage).status == 200
+
+
+def test_a_key_is_revoked_while_the_server_runs(guarded: Server, keys: dict[str, str], keys_file: Path) -> None:
+    with guarded.client() as client:
+
+        def status() -> int:
+            return client.request("GET", "/v2", headers=header(keys["read"])).status
+
+        assert status() == 200
+        lines = keys_file.read_text()
+        keys_file.write_text("\n".join(line for line in lines.splitlines() if " read " not in line))
+        wait_until(lambda: status() == 401, "401 for the revoked key", 10.0)
+        keys_file.write_text(lines)
+        wait_until(lambda: status() == 200, "200 for the key that is back", 10.0)
+
+
+KINDS = {
+    r":Ingress$": "ingress",
+    r":RepositoryController$": "controller",
+    r"^ray::ServeReplica": "replica",
+    r"^ray::ServeController": "Serve's controller",
+    r"^ray::(DashboardAgent|RuntimeEnvAgent)": "agents of the node",
+    r"dashboard/dashboard\.py": "dashboard",
+    r"autoscaler/_private/monitor\.py": "monitor",
+    r"/gcs_server ": "gcs_server",
+    r"/raylet ": "raylet",
+    r"bin/eagleray serve ": "`eagleray serve`",
+}
+"""Processes as the table calls them, by their titles."""
+
+
+def documented() -> set[tuple[str, str]]:
+    """Return process and address of each row of the table of listening ports."""
+    page = (ROOT / "SECURITY.md").read_text().partition("## Listening ports")[2]
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    return {(process, "all" if row[1] == "all" else "loopback") for row in rows for process in row[0].split(", ")}
+
+
+def listening(server: Server) -> set[tuple[str, str]]:
+    found = set()
+    for process in (psutil.Process(server.pid), *server.descendants()):
+        title = " ".join(process.cmdline()).strip()
+        for connection in process.net_connections("inet"):
+            if connection.status != psutil.CONN_LISTEN:
+                continue
+            kind = next((kind for pattern, kind in KINDS.items() if re.search(pattern, title)), title)
+            address = ipaddress.ip_address(connection.laddr.ip.removeprefix("::ffff:"))
+            found.add((kind, "loopback" if address.is_loopback else "all" if address.is_unspecified else str(address)))
+    return found
+
+
+def test_the_documented_ports_are_those_that_listen(guarded: Server) -> None:
+    assert listening(guarded) == documented()
