@@ -135,4 +135,7 @@ def listening(server: Server) -> set[tuple[str, str]]:
 
 
 def test_the_documented_ports_are_those_that_listen(guarded: Server) -> None:
-    assert listening(guarded) == documented()
+    found, expected = listening(guarded), documented()
+    assert found <= expected
+    # Its one port is the same for every Ray of the machine, of which another one may have it.
+    assert expected - found <= {("monitor", "loopback")}
