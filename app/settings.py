@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not
     from repository_loader.repository import LoaderOptions
 
 _PREFIX = "EAGLERAY_"
-_NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_TEST")
-"""What the variables of the benchmarks and of the tests begin with."""
+_NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_CLIENT", "EAGLERAY_TEST")
+"""What the variables of the benchmarks, of the commands that ask a server, and of the tests begin with."""
 _ONE_PER_LINE = frozenset({"api_key", "http_restricted_api", "grpc_restricted_protocol"})
 
 FILE_SETTINGS = frozenset(

@@ -1,4 +1,4 @@
-"""The command line: `eagleray serve | validate | plan | version`.
+"""The command line: `eagleray serve | validate | plan | status | infer | load | unload | reload | logs | doctor | …`.
 
 Exit codes: 0, 1 (something failed at run time), 2 (usage or configuration).
 """
@@ -13,6 +13,10 @@ import click
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from app.cli.client.commands import infer, load, reload, status, unload
+from app.cli.doctor import doctor
+from app.cli.model_logs import logs
+from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
 from app.cli.triton_flags import ALIASES, REASONS, VALUES
 from app.edge.api_keys import ApiKeys, new_key
@@ -147,7 +151,7 @@ def main() -> None:
     """Serve Triton model repositories from a Ray cluster."""
 
 
-@main.command()
+@main.command(cls=GroupedCommand)
 @settings_options
 @triton_options
 @cluster_options
@@ -228,6 +232,10 @@ def version() -> None:
     from importlib.metadata import version as installed
 
     click.echo(installed("eagleray"))
+
+
+for _command in (status, infer, load, unload, reload, logs, doctor):
+    main.add_command(_command)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ STARTING = "app/service/test_starting.py::"
 COMMANDS = "e2e/test_command_line.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
+ACCESS = "e2e/test_access.py::"
 KEYS = "app/http/test_api_keys.py::"
 RETRY = "deployments/lane/test_retry.py::"
 CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
@@ -317,25 +318,44 @@ TESTS: dict[str, tuple[str, ...]] = {
     "requests on every port need a key": (
         KEYS + "test_every_route_wants_the_key_of_its_scope",
         "app/grpc/test_api_keys.py::test_every_method_wants_the_key_of_its_scope",
-        "e2e/test_access.py::test_clients_need_a_key_that_is_good_for_what_they_do",
+        ACCESS + "test_clients_need_a_key_that_is_good_for_what_they_do",
     ),
     "Health needs none": (KEYS + "test_every_route_wants_the_key_of_its_scope",),
     "A request without a known key": (
         KEYS + "test_a_request_without_a_key_is_refused_before_its_body_is_sent",
         "app/grpc/test_api_keys.py::test_every_method_wants_the_key_of_its_scope",
     ),
-    "`eagleray new-api-key": ("e2e/test_access.py::test_clients_need_a_key_that_is_good_for_what_they_do",),
+    "`eagleray new-api-key": (ACCESS + "test_clients_need_a_key_that_is_good_for_what_they_do",),
     "Keys are those in the file": (
-        "e2e/test_access.py::test_a_key_is_revoked_while_the_server_runs",
+        ACCESS + "test_a_key_is_revoked_while_the_server_runs",
         "app/grpc/test_api_keys.py::test_a_revoked_key_opens_nothing_more_and_ends_its_streams",
     ),
     "A file that is gone or malformed": ("app/edge/test_api_keys.py::test_keys_come_and_go_with_their_file",),
     "`--allow-admin-api=false` refuses": (
         KEYS + "test_a_port_without_the_admin_api_refuses_what_manages_and_nothing_else",
         "app/grpc/test_api_keys.py::test_a_port_without_the_admin_api_refuses_what_manages",
-        "e2e/test_access.py::test_the_admin_api_has_a_port_of_its_own",
+        ACCESS + "test_the_admin_api_has_a_port_of_its_own",
     ),
-    "listen on loopback only": ("e2e/test_access.py::test_the_documented_ports_are_those_that_listen",),
+    "listen on loopback only": (ACCESS + "test_the_documented_ports_are_those_that_listen",),
+    # Commands
+    "ask the server at `--url`": (ACCESS + "test_status_shows_every_model",),
+    "What goes wrong is one sentence": (ACCESS + "test_commands_say_what_went_wrong_in_one_line",),
+    "`eagleray infer` takes values": (
+        ACCESS + "test_infer_takes_values_and_files_and_prints_what_comes_back",
+        "app/cli/test_tensors.py::test_what_may_be_written",
+        "app/cli/test_tensors.py::test_files",
+        "app/cli/test_tensors.py::test_images_get_the_layout_and_size_of_the_input",
+    ),
+    "`eagleray logs MODEL`": (
+        "app/cli/test_model_logs.py::test_the_lines_of_a_models_replicas",
+        "app/cli/test_model_logs.py::test_of_a_packed_model_the_lines_that_name_it",
+    ),
+    "`eagleray doctor` names": (
+        "app/cli/test_doctor.py::test_a_card_without_a_driver_is_named",
+        "app/cli/test_doctor.py::test_small_shared_memory_is_named",
+        "app/cli/test_doctor.py::test_the_command_says_what_it_has_found_and_fails_for_errors",
+    ),
+    "has its flags under headings": ("app/cli/test_option_groups.py::test_flags_stand_under_headings",),
     # Several ingresses
     "`--ingresses-per-node` ingresses share the ports": (SEVERAL + "test_both_are_ready_when_the_server_says_so",),
     "Without the flag there is one for every four cores": (

@@ -1,10 +1,13 @@
 """A server with API keys and a port for the admin API, as its clients and `ss` see it."""
 
 import ipaddress
+import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc
@@ -13,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.hostile.watch import grpc_address
 from tests.repositories import write_small_models
-from tests.serving import EAGLERAY, ROOT, Client, Server, run, wait_until
+from tests.serving import EAGLERAY, ROOT, Client, Server, environment, run, wait_until
 
 SCOPES = ("infer", "read", "manage")
 
@@ -139,3 +142,59 @@ def test_the_documented_ports_are_those_that_listen(guarded: Server) -> None:
     assert found <= expected
     # Its one port is the same for every Ray of the machine, of which another one may have it.
     assert expected - found <= {("monitor", "loopback")}
+
+
+def ask(server: Server, key: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that asks a server."""
+    return run(EAGLERAY, *command, "--url", f"http://{server.address}", env=environment(EAGLERAY_CLIENT_KEY=key))
+
+
+@pytest.fixture(scope="module")
+def all_scopes(guarded: Server, keys_file: Path) -> str:
+    done = run(EAGLERAY, "new-api-key", "person", "--for", "infer,read,manage", "--file", str(keys_file))
+    key = done.stdout.strip()
+    with guarded.client() as client:
+        wait_until(lambda: client.request("GET", "/v2", headers=header(key)).status == 200, "the new key", 10.0)
+    return key
+
+
+def test_status_shows_every_model(guarded: Server, all_scopes: str) -> None:
+    done = ask(guarded, all_scopes, "status")
+    assert done.returncode == 0, done.stderr
+    assert f"at http://{guarded.address}: ready" in done.stdout
+    assert re.search(r"simple\s+│ 1\s+│ READY", done.stdout)
+    document = json.loads(ask(guarded, all_scopes, "status", "--json").stdout)
+    assert document["ready"] is True
+    (row,) = [row for row in document["models"] if row["name"] == "simple"]
+    assert row["statistics"]["inference_stats"]["success"]["count"] >= 0
+
+
+def test_infer_takes_values_and_files_and_prints_what_comes_back(
+    guarded: Server, all_scopes: str, tmp_path: Path
+) -> None:
+    ones = ",".join(["1"] * 16)
+    np.save(tmp_path / "b.npy", np.arange(16))
+    inputs = ("--input", f"INPUT0={ones}", "--input", f"INPUT1=@{tmp_path}/b.npy")
+    done = ask(guarded, all_scopes, "infer", "simple", *inputs, "--output", "OUTPUT0")
+    assert done.returncode == 0, done.stderr
+    assert "OUTPUT0  INT32 [1, 16]" in done.stdout and "OUTPUT1" not in done.stdout
+    answer = json.loads(ask(guarded, all_scopes, "infer", "simple", *inputs, "--json").stdout)
+    assert answer["outputs"][0]["data"] == [list(range(1, 17))]
+    texts = json.loads(ask(guarded, all_scopes, "infer", "strings", "--input", "grüß dich", "--json").stdout)
+    assert texts["outputs"][0]["data"] == [["grüß dich"]]
+
+
+def test_commands_say_what_went_wrong_in_one_line(guarded: Server, all_scopes: str, keys: dict[str, str]) -> None:
+    for command, text in (
+        (("infer", "nobody", "--input", "1"), "Request for unknown model: 'nobody' is not found (404)"),
+        (("infer", "simple", "--input", "1"), "which one of INPUT0, INPUT1? write NAME=VALUE"),
+        (("infer", "simple", "--input", "INPUT0=1"), "16"),
+        (("load", "simple"), "this port does not serve the admin API (403)"),
+        (("reload", "nobody"), "model 'nobody' is not loaded"),
+    ):
+        done = ask(guarded, all_scopes, *command)
+        assert done.returncode, command
+        assert text in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert "is not good for 'read' (403)" in ask(guarded, keys["infer"], "status").stderr
+    done = run(EAGLERAY, "status", "--url", "http://127.0.0.1:1")
+    assert (done.returncode, "no server can be reached at http://127.0.0.1:1" in done.stderr) == (1, True)

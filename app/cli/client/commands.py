@@ -1,0 +1,155 @@
+"""`eagleray status | infer | load | unload | reload`: what a person asks of a server that runs."""
+
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from app.cli.client.remote_server import RemoteServer, quoted, server_options
+from app.cli.client.status import Status
+
+_WATCH_S = 2.0
+
+
+@click.command()
+@server_options
+@click.option("--watch", is_flag=True, help="Show it again every two seconds.")
+def status(url: str, api_key: str, ca_file: str, as_json: bool, watch: bool) -> None:
+    """Show a server's models: their states, how many requests they had, and how long these took.
+
+    Exit code 1 says that the server is not ready.
+    """
+    server = RemoteServer(url, api_key, ca_file)
+    before: Status | None = None
+    while True:
+        now = Status.of(server)
+        if as_json:
+            click.echo(json.dumps(now.document()))
+        else:
+            now.print(before, clear=watch)
+        if not watch:
+            sys.exit(0 if now.ready else 1)
+        before = now
+        time.sleep(_WATCH_S)
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]VALUE",
+    help="Values (1,2,3), JSON, a text, or @FILE: .npy, .json, .txt, an image. Several for several inputs.",
+)
+@click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only these outputs.")
+@click.option("--version", "version", default="", help="Version of the model; left out: the server chooses.")
+@server_options
+def infer(
+    model: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    version: str,
+    url: str,
+    api_key: str,
+    ca_file: str,
+    as_json: bool,
+) -> None:
+    """Ask a model, and print what it answers."""
+    from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes
+
+    server = RemoteServer(url, api_key, ca_file)
+    path = f"/v2/models/{quoted(model)}" + (f"/versions/{quoted(version)}" if version else "")
+    wanted = {each["name"]: each for each in server.get(path)["inputs"]}
+    described, content = [], b""
+    for name, value in _by_name(inputs, list(wanted)).items():
+        if name not in wanted:
+            raise click.UsageError(f"model '{model}' has no input '{name}'; it has {', '.join(wanted)}")
+        datatype = wanted[name]["datatype"]
+        array = read_tensor(name, value, datatype, wanted[name]["shape"])
+        part = to_bytes(array, datatype)
+        parameters = {"binary_data_size": len(part)}
+        described.append({"name": name, "datatype": datatype, "shape": array.shape, "parameters": parameters})
+        content += part
+    header: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True}}
+    if outputs:
+        header["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    started_s = time.perf_counter()
+    answer, content = server.infer(f"{path}/infer", header, content)
+    took_ms = (time.perf_counter() - started_s) * 1e3
+    at = 0
+    for output in answer["outputs"]:
+        size = output.pop("parameters")["binary_data_size"]
+        output["data"] = from_bytes(content[at : at + size], output["datatype"], output["shape"])
+        at += size
+    if as_json:
+        for output in answer["outputs"]:
+            output["data"] = output["data"].tolist()
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"{answer['model_name']} version {answer['model_version']}, {took_ms:.1f} ms")
+    for output in answer["outputs"]:
+        click.echo(f"{output['name']}  {output['datatype']} {output['shape']}\n{show(output['data'])}")
+
+
+def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
+    """Return the inputs by name; one without a name is that of a model with one input."""
+    found: dict[str, str] = {}
+    for each in inputs:
+        name, equals, value = each.partition("=")
+        if not equals or (name not in names and len(names) == 1):
+            if len(names) != 1:
+                raise click.UsageError(f"--input {each}: which one of {', '.join(names)}? write NAME=VALUE")
+            name, value = names[0], each
+        found[name] = value
+    return found
+
+
+@click.command()
+@click.argument("model")
+@click.option("--config", "config", type=click.File(), help="File with a configuration (JSON) in place of the model's.")
+@server_options
+def load(model: str, config: Any, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+    """Load a model, or load it again with what has changed."""
+    parameters = {} if config is None else {"parameters": {"config": config.read()}}
+    _control(RemoteServer(url, api_key, ca_file), model, "load", parameters, as_json)
+
+
+@click.command()
+@click.argument("model")
+@server_options
+def reload(model: str, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+    """Load a model again that is loaded; an unknown one is an error."""
+    server = RemoteServer(url, api_key, ca_file)
+    states = {row["state"] for row in _rows_of(server, model) if "state" in row}
+    if "READY" not in states:
+        raise click.ClickException(f"model '{model}' is not loaded")
+    _control(server, model, "load", {}, as_json)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--dependents", is_flag=True, help="Also unload the models that an ensemble is made of.")
+@server_options
+def unload(model: str, dependents: bool, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+    """Unload a model."""
+    parameters = {"parameters": {"unload_dependents": dependents}}
+    _control(RemoteServer(url, api_key, ca_file), model, "unload", parameters, as_json)
+
+
+def _control(server: RemoteServer, model: str, verb: str, parameters: dict[str, Any], as_json: bool) -> None:
+    """Load or unload, and say what became of the model's versions."""
+    server.post(f"/v2/repository/models/{quoted(model)}/{verb}", parameters)
+    rows = _rows_of(server, model)
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows or [{"name": model}]:
+        reason = f": {row['reason']}" if row.get("reason") else ""
+        click.echo(f"{row['name']} {row.get('version', '')} {row.get('state', 'not loaded')}{reason}")
+
+
+def _rows_of(server: RemoteServer, model: str) -> list[dict[str, Any]]:
+    return [row for row in server.post("/v2/repository/index", {}) if row["name"] == model]

@@ -1,0 +1,82 @@
+"""What a server says of itself and its models at one moment."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from app.cli.client.remote_server import RemoteServer
+
+_STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`counts` are the statistics of each (model, version), `index` the rows of the repository index."""
+
+    server: dict[str, Any]
+    ready: bool
+    index: list[dict[str, Any]]
+    counts: dict[tuple[str, str], dict[str, Any]]
+    url: str
+    at_s: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(cls, server: RemoteServer) -> "Status":
+        """Ask a server."""
+        metadata, ready = server.get("/v2"), server.ready()
+        index = server.post("/v2/repository/index", {})
+        rows = server.get("/v2/models/stats")["model_stats"]
+        return cls(metadata, ready, index, {(row["name"], row["version"]): row for row in rows}, server.url)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        models = [row | {"statistics": self.counts.get(_key(row))} for row in self.index]
+        return {"server": self.server, "url": self.url, "ready": self.ready, "models": models}
+
+    def print(self, before: "Status | None", *, clear: bool) -> None:
+        """Print a table; requests a second are those since `before`."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        console = Console(highlight=False)
+        rate = [] if before is None else ["req/s"]
+        table = Table("model", "version", "state", "requests", "failed", "mean ms", "queue ms", *rate, "reason")
+        for row in self.index:
+            state = row.get("state", "-")
+            table.add_row(
+                row["name"],
+                row.get("version", "-"),
+                Text(state, _STYLES.get(state, "")),
+                *self._columns(_key(row), before),
+                Text(row.get("reason", "")),
+            )
+        if clear and console.is_terminal:
+            click.clear()
+        ready = "ready" if self.ready else "not ready"
+        console.print(Text(f"{self.server['name']} {self.server['version']} at {self.url}: {ready}"))
+        console.print(table)
+
+    def _columns(self, key: tuple[str, str], before: "Status | None") -> list[str]:
+        row = self.counts.get(key)
+        if row is None:
+            return ["-"] * (4 if before is None else 5)
+        done, failed, queue = (row["inference_stats"][name] for name in ("success", "fail", "queue"))
+        count = done["count"]
+        columns = [str(count), str(failed["count"]), _mean_ms(done["ns"], count), _mean_ms(queue["ns"], count)]
+        if before is not None:
+            known = before.counts.get(key)
+            past = 0 if known is None else known["inference_stats"]["success"]["count"]
+            columns.append(f"{(count - past) / (self.at_s - before.at_s):.1f}")
+        return columns
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["name"], row.get("version", "")
+
+
+def _mean_ms(total_ns: int, count: int) -> str:
+    return f"{total_ns / count / _NS_PER_MS:.2f}" if count else "-"

@@ -1,0 +1,36 @@
+"""Which lines are a model's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.serving import EAGLERAY, run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "replica_digits_v1_abc.log").write_text("one\ntwo\n")
+    (tmp_path / "replica_digits_v2_def.log").write_text("three\n")
+    (tmp_path / "replica_eagleray-packed_models_xyz.log").write_text("loaded 'small' version 1\nloaded 'other'\n")
+    return tmp_path
+
+
+def test_the_lines_of_a_models_replicas(folder: Path) -> None:
+    done = run(EAGLERAY, "logs", "digits", "--folder", str(folder))
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["one", "three", "two"])
+    assert len(run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--lines", "1").stdout.splitlines()) == 1
+    lines = run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--json").stdout.splitlines()
+    assert {"file": "replica_digits_v2_def.log", "line": "three"} in map(json.loads, lines)
+
+
+def test_of_a_packed_model_the_lines_that_name_it(folder: Path) -> None:
+    done = run(EAGLERAY, "logs", "small", "--folder", str(folder))
+    assert done.stdout == "loaded 'small' version 1\n"
+    assert "has no process of its own" in done.stderr
+
+
+def test_no_log_is_an_error(tmp_path: Path) -> None:
+    done = run(EAGLERAY, "logs", "digits", "--folder", str(tmp_path))
+    assert done.returncode == 1
+    assert f"no replica on this machine has logged for 'digits' in {tmp_path}" in done.stderr

@@ -1,0 +1,92 @@
+"""What a person may write for an input, and how a tensor is shown."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes
+
+GOOD: dict[str, tuple[str, str, list[int], Any]] = {
+    "values": ("1,2,3", "FP32", [3], [1, 2, 3]),
+    "one value": ("7", "INT64", [1], [7]),
+    "batch added to values": ("1,2,3", "FP32", [-1, 3], [[1, 2, 3]]),
+    "batch of values": ("1,2,3,4,5,6", "FP32", [-1, 3], [[1, 2, 3], [4, 5, 6]]),
+    "json": ("[[1, 2], [3, 4]]", "INT32", [-1, 2], [[1, 2], [3, 4]]),
+    "json of any size": ("[1, 2]", "INT32", [-1, -1], [[1, 2]]),
+    "booleans": ("[true, false]", "BOOL", [2], [True, False]),
+    "text": ("hello, world", "BYTES", [-1, 1], [[b"hello, world"]]),
+    "texts": ('["a", "bc"]', "BYTES", [2], [b"a", b"bc"]),
+    "number as text": ("12", "BYTES", [1], [b"12"]),
+    "negative": ("-1,1e3", "FP64", [2], [-1, 1000]),
+}
+
+
+@pytest.mark.parametrize(("given", "datatype", "shape", "expected"), GOOD.values(), ids=GOOD)
+def test_what_may_be_written(given: str, datatype: str, shape: list[int], expected: Any) -> None:
+    array = read_tensor("X", given, datatype, shape)
+    assert array.tolist() == expected
+    travelled = from_bytes(to_bytes(array, datatype), datatype, list(array.shape))
+    assert travelled.shape == array.shape
+
+
+BAD = {
+    "not numbers": ("a,b", "FP32", [2], "input 'X' (FP32 [2]): "),
+    "too many": ("1,2,3", "FP32", [2], "3 values in shape [3] do not fit"),
+    "too large": ("300", "UINT8", [1], "values must be from 0 to 255"),
+    "negative": ("-1", "UINT64", [1], "values must be from 0 to"),
+    "fraction": ("1.5", "INT32", [1], "expected integers"),
+    "texts for numbers": ('["a"]', "INT32", [1], "expected numbers"),
+    "no file": ("@/nowhere.npy", "FP32", [1], "No such file"),
+}
+
+
+@pytest.mark.parametrize(("given", "datatype", "shape", "text"), BAD.values(), ids=BAD)
+def test_what_does_not_fit_is_one_sentence(given: str, datatype: str, shape: list[int], text: str) -> None:
+    with pytest.raises(click.ClickException) as raised:
+        read_tensor("X", given, datatype, shape)
+    assert text in raised.value.message
+
+
+def test_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(6, dtype=np.int64).reshape(2, 3))
+    (tmp_path / "a.json").write_text(json.dumps([[1.5, 2.5]]))
+    (tmp_path / "a.txt").write_text("guten Tag\n")
+    (tmp_path / "a.csv").write_text("1,2\n")
+    assert read_tensor("X", f"@{tmp_path}/a.npy", "FP32", [-1, 3]).dtype == np.float32
+    assert read_tensor("X", f"@{tmp_path}/a.json", "FP32", [-1, 2]).tolist() == [[1.5, 2.5]]
+    assert read_tensor("X", f"@{tmp_path}/a.txt", "BYTES", [1]).tolist() == [b"guten Tag\n"]
+    assert read_tensor("X", f"@{tmp_path}/a.csv", "INT32", [2]).tolist() == [1, 2]
+    np.save(tmp_path / "evil.npy", np.array([object()], dtype=object), allow_pickle=True)
+    with pytest.raises(click.ClickException, match="allow_pickle=False"):
+        read_tensor("X", f"@{tmp_path}/evil.npy", "FP32", [1])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "expected_shape", "white"),
+    [
+        ("FP32", [-1, 3, 8, 8], (1, 3, 8, 8), 1.0),
+        ("UINT8", [-1, 8, 8, 3], (1, 8, 8, 3), 255),
+        ("FP32", [1, 8, 8], (1, 8, 8), 1.0),
+        ("FP32", [3, -1, -1], (3, 4, 6), 1.0),
+    ],
+)
+def test_images_get_the_layout_and_size_of_the_input(
+    datatype: str, shape: list[int], expected_shape: tuple[int, ...], white: float, tmp_path: Path
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (6, 4), "white").save(tmp_path / "white.png")
+    array = read_tensor("X", f"@{tmp_path}/white.png", datatype, shape)
+    assert array.shape == expected_shape
+    assert np.all(array == white)
+    assert read_tensor("X", f"@{tmp_path}/white.png", "BYTES", [1])[0] == (tmp_path / "white.png").read_bytes()
+
+
+def test_what_comes_back_is_readable() -> None:
+    assert show(from_bytes(b"\x02\0\0\0\xc3\xa9", "BYTES", [1])) == "['é']"
+    half = to_bytes(read_tensor("X", "1.5,-2", "BF16", [2]), "BF16")
+    assert from_bytes(half, "BF16", [2]).tolist() == [1.5, -2.0]
+    assert len(show(np.zeros((1000, 1000)))) < 2000
