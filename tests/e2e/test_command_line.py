@@ -2,11 +2,11 @@
 
 import json
 import re
+import resource
 import shutil
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,13 +186,15 @@ def test_wrong_usage_is_named_and_ends_with_2(arguments: list[str], text: str) -
 
 @pytest.mark.parametrize("command", ["", "serve", "validate", "plan"])
 def test_help_is_quick(command: str) -> None:
-    def seconds() -> float:
-        started = time.monotonic()
+    def cpu_s() -> float:
+        """What the command takes of a CPU; how long it waits for one is the machine's."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = run(EAGLERAY, *command.split(), "--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert done.returncode == 0 and "Usage:" in done.stdout
-        return time.monotonic() - started
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(3)) < 1.0
+    assert min(cpu_s() for _ in range(3)) < 1.0
 
 
 @pytest.mark.parametrize("command", ["serve --help", "validate --help", f"validate {EXAMPLES / 'digits'}", "version"])

@@ -83,14 +83,16 @@ class Server:
     async def stall_s(self, work: Callable[[], None]) -> float:
         """Return the longest time between two turns of the loop while a thread works.
 
-        Time in which the system let others run instead, whatever they were doing, does not count.
+        Time in which the system let others run instead, whatever they were doing, does not count, nor more than the
+        CPU time that this process took meanwhile.
         """
         worst_s = 0.0
         working = asyncio.get_running_loop().run_in_executor(None, work)
         while not working.done():
-            before_s, waited_s = time.perf_counter(), _queued_s()
+            before_s, waited_s, cpu_s = time.perf_counter(), _queued_s(), time.process_time()
             await asyncio.sleep(0.001)
-            worst_s = max(worst_s, time.perf_counter() - before_s - (_queued_s() - waited_s))
+            passed_s = time.perf_counter() - before_s - (_queued_s() - waited_s)
+            worst_s = max(worst_s, min(passed_s, time.process_time() - cpu_s))
         await working
         return worst_s
 
