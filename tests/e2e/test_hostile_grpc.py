@@ -6,7 +6,8 @@ import pytest
 from tests.hostile.grpc_cases import CASES, LIMIT_BYTES, WireCase
 from tests.hostile.grpc_wire import talk
 from tests.hostile.watch import INFER, MAX_ERROR_BYTES, PRIVATE, Watch, assert_did_not_wait
-from tests.protocol.grpc_cases import GRPC_CASES, GrpcCase
+from tests.protocol.grpc_case import GrpcCase
+from tests.protocol.grpc_cases import GRPC_CASES
 
 # The empty message, which names no model, never comes as far as the codec that the table is for.
 SENT = [case for case in GRPC_CASES if 0 < len(case.body) < LIMIT_BYTES]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from app.http2 import frames
 from tests.hostile.grpc_wire import GREETING, block, data, headers, prefixed
 from tests.hostile.sockets import Piece
-from tests.protocol.grpc_cases import message
+from tests.protocol.grpc_case import message
 
 LIMIT_BYTES = 4 << 20
 GOOD = message().SerializeToString()

@@ -1,75 +1,24 @@
 """gRPC inference requests, good and bad, with the code and text that they must get; the models are those of `cases`."""
 
 import struct
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from tests.protocol.cases.case import strings
-
-OK, INVALID, NOT_FOUND = 0, 3, 5
-_SPEC = {
-    "floats": ("X", "FP32", [2]),
-    "halves": ("H", "FP16", [1, 4]),
-    "flags": ("B", "BOOL", [1, 4]),
-    "strings": ("TEXT", "BYTES", [1, 1]),
-}
-_PREFIX = "[request id: <id_unknown>] "
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcCase:
-    """`content` makes the message, or is its bytes. `text` is found in the error's message.
-
-    `section` is where the behaviour is described.
-    """
-
-    id: str
-    section: str
-    model: str
-    content: bytes | Callable[[], ModelInferRequest | bytes]
-    code: int = OK
-    text: str = ""
-
-    @property
-    def body(self) -> bytes:
-        made = self.content() if callable(self.content) else self.content
-        return made if isinstance(made, bytes) else made.SerializeToString()
-
-
-def parameter(value: Any, kind: str = "") -> dict[str, Any]:
-    kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
-    return {kind or kinds[type(value)]: value}
-
-
-def message(model: str = "floats", inputs: Iterable[dict[str, Any]] | None = None, **more: Any) -> ModelInferRequest:
-    """A request with these inputs, or with the model's own and raw zeros."""
-    if inputs is None:
-        inputs = [tensor(model)]
-        more.setdefault("raw_input_contents", [_raw(model)])
-    return ModelInferRequest(model_name=model, inputs=list(inputs), **more)
-
-
-def tensor(model: str = "floats", **more: Any) -> dict[str, Any]:
-    name, datatype, shape = _SPEC[model]
-    return {"name": name, "datatype": datatype, "shape": shape, **more}
-
-
-def _raw(model: str) -> bytes:
-    return {"floats": bytes(8), "halves": bytes(8), "flags": bytes(4), "strings": strings(b"a")}[model]
-
-
-def pair(**more: Any) -> list[dict[str, Any]]:
-    return [{"name": name, "datatype": "INT32", "shape": [1, 16], **more} for name in ("INPUT0", "INPUT1")]
-
-
-def simple(**more: Any) -> ModelInferRequest:
-    raw = np.arange(16, dtype=np.int32).tobytes()
-    return message("simple", pair(), **{"raw_input_contents": [raw, raw], **more})
-
+from tests.protocol.grpc_case import (
+    INVALID,
+    NOT_FOUND,
+    OK,
+    PREFIX,
+    GrpcCase,
+    message,
+    pair,
+    parameter,
+    simple,
+    tensor,
+)
 
 _CASES: list[GrpcCase] = []
 
@@ -184,7 +133,7 @@ _add(
     "typed-empty",
     "5.1",
     message(inputs=[tensor(contents={})]),
-    _PREFIX + "input byte size mismatch for input 'X' for model 'floats'. Expected 8, got 0",
+    PREFIX + "input byte size mismatch for input 'X' for model 'floats'. Expected 8, got 0",
 )
 _add(
     "typed-and-raw",
@@ -261,8 +210,8 @@ def _shape(*dims: int, size: int = 8) -> Callable[[], ModelInferRequest]:
 
 
 _SPECIFIED = "All input dimensions should be specified for input 'X' for model 'floats', got [{}]"
-_EXPECTED = _PREFIX + "unexpected shape for input 'X' for model 'floats'. Expected [-1], got [{}]. "
-_SIZE = _PREFIX + "input byte size mismatch for input 'X' for model 'floats'. Expected {}, got {}"
+_EXPECTED = PREFIX + "unexpected shape for input 'X' for model 'floats'. Expected [-1], got [{}]. "
+_SIZE = PREFIX + "input byte size mismatch for input 'X' for model 'floats'. Expected {}, got {}"
 for id, made, text in (
     ("negative", _shape(-1), _SPECIFIED.format("-1")),
     ("very-negative", _shape(-(2**63)), _SPECIFIED.format(-(2**63))),
@@ -300,12 +249,12 @@ for id, shape, text in (
 ):
     inputs = [pair()[0] | {"shape": shape}, pair()[1] | {"shape": shape}]
     content = message("simple", inputs, raw_input_contents=[bytes(64)] * 2)
-    _add(f"shape-batched-{id}", "3.1", content, _PREFIX + text, model="simple")
+    _add(f"shape-batched-{id}", "3.1", content, PREFIX + text, model="simple")
 _add(
     "shape-batches-differ",
     "3.1",
     message("simple", [pair()[0], pair()[1] | {"shape": [2, 16]}], raw_input_contents=[bytes(64), bytes(128)]),
-    _PREFIX + "input 'INPUT1' batch size does not match other inputs for 'simple'",
+    PREFIX + "input 'INPUT1' batch size does not match other inputs for 'simple'",
     model="simple",
 )
 _add(
@@ -315,8 +264,8 @@ _add(
     model="simple",
 )
 for datatype, text in (
-    ("FP64", _PREFIX + "inference input 'X' data-type is 'FP64', but model 'floats' expects 'FP32'"),
-    ("INT32", _PREFIX + "inference input 'X' data-type is 'INT32', but model 'floats' expects 'FP32'"),
+    ("FP64", PREFIX + "inference input 'X' data-type is 'FP64', but model 'floats' expects 'FP32'"),
+    ("INT32", PREFIX + "inference input 'X' data-type is 'INT32', but model 'floats' expects 'FP32'"),
     ("", "invalid datatype for input X"),
     ("fp32", "invalid datatype for input X"),
     ("TYPE_FP32", "invalid datatype for input X"),
@@ -329,7 +278,7 @@ for id, names, text in (
     ("three", ["INPUT0", "INPUT1", "INPUT2"], "expected 2 inputs but got 3 inputs for model 'simple'"),
     ("unknown", ["INPUT0", "OTHER"], "unexpected inference input 'OTHER' for model 'simple'"),
     ("no-name", ["INPUT0", ""], "unexpected inference input '' for model 'simple'"),
-    ("twice", ["INPUT0", "INPUT0"], _PREFIX + "input 'INPUT0' already exists in request"),
+    ("twice", ["INPUT0", "INPUT0"], PREFIX + "input 'INPUT0' already exists in request"),
     ("257", [f"I{i}" for i in range(257)], "request has 257 inputs, more than 256"),
     ("1000", [f"I{i}" for i in range(1_000)], "request has 1000 inputs, more than 256"),
     ("other-order", ["INPUT1", "INPUT0"], ""),
@@ -373,7 +322,7 @@ for id, shape, raw, text in (
     ("extra-byte", [1, 1], strings(b"a") + b"x", "incomplete string length indicator" + _END),
 ):
     content = message("strings", [tensor("strings", shape=shape)], raw_input_contents=[raw])
-    _add(f"bytes-{id}", "3.1", content, text and _PREFIX + text, model="strings")
+    _add(f"bytes-{id}", "3.1", content, text and PREFIX + text, model="strings")
 for id, elements, text in (
     ("two", [b"a", b""], ""),
     ("three", [b"a", b"b", b"c"], "unexpected number of string elements 3" + _END + ", expecting 2"),
@@ -397,7 +346,7 @@ for id, content, text in (
     ("unknown", _outputs("OTHER"), "unexpected inference output 'OTHER' for model 'simple'"),
     ("no-name", _outputs(""), "unexpected inference output '' for model 'simple'"),
     ("input", _outputs("INPUT0"), "unexpected inference output 'INPUT0' for model 'simple'"),
-    ("twice", _outputs("OUTPUT0", "OUTPUT0"), _PREFIX + "output 'OUTPUT0' already exists in request"),
+    ("twice", _outputs("OUTPUT0", "OUTPUT0"), PREFIX + "output 'OUTPUT0' already exists in request"),
     ("2000", _outputs(*[f"O{i}" for i in range(2_000)]), "request has 2000 outputs, more than 256"),
     ("classes-1", _outputs("OUTPUT0", classification=parameter(1)), ""),
     ("classes-2^31-1", _outputs("OUTPUT0", classification=parameter(2**31 - 1)), ""),

@@ -5,7 +5,8 @@ import pytest
 from protocol.errors import ServingError
 from protocol.grpc_infer import GrpcInferCodec
 from tests.protocol.cases.models import SIGNATURES, answer
-from tests.protocol.grpc_cases import GRPC_CASES, GrpcCase, message, simple
+from tests.protocol.grpc_case import GrpcCase, message, simple
+from tests.protocol.grpc_cases import GRPC_CASES
 
 CODECS = {name: GrpcInferCodec(signature, "1") for name, signature in SIGNATURES.items()}
 GOOD = {name: (simple() if name == "simple" else message(name)).SerializeToString() for name in SIGNATURES}

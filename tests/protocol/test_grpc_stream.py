@@ -11,7 +11,7 @@ from protocol.grpc_infer import GrpcInferCodec
 from protocol.grpc_stream import GrpcStreamCodec, stream_error
 from protocol.infer import InferRequest, InferResponse
 from tests.protocol.cases.models import SIGNATURES
-from tests.protocol.grpc_cases import message
+from tests.protocol.grpc_case import message
 
 PLAIN = SIGNATURES["floats"]
 DECOUPLED = replace(PLAIN, decoupled=True)

@@ -1,0 +1,117 @@
+"""Loading, closing and logging of Python models."""
+
+import logging
+import sys
+
+import pytest
+from python_models import ECHO, floats, instances, request_of, run, write_model
+
+from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.backend import PythonBackend
+from protocol.errors import Internal
+
+
+def test_missing_file_is_named_inside_the_repository(tmp_path):
+    package = write_model(tmp_path, ECHO)
+    (tmp_path / "echo" / "1" / "model.py").unlink()
+    with pytest.raises(ModelLoadError) as raised:
+        PythonBackend().load(package, instances(package))
+    assert raised.value.reason == "Python model file not found in 'echo/1/model.py'"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("x = 1", "Python model 'echo' does not define the class 'TritonPythonModel'"),
+        ("class TritonPythonModel: pass", "Python model 'echo' does not implement `execute` method."),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def (", "SyntaxError: invalid syntax (model.py, line 4)"),
+        ("raise SystemExit('bye')", "SystemExit: bye"),
+        (
+            "class TritonPythonModel:\n"
+            "    def execute(self, requests): ...\n"
+            "    def initialize(self, args): raise pb_utils.TritonModelException('weights are missing')",
+            "TritonModelException: weights are missing",
+        ),
+    ],
+    ids=["class", "execute", "import", "syntax", "exit", "initialize"],
+)
+def test_what_the_models_code_raises_is_the_reason(load, code, reason):
+    before = set(sys.modules)
+    with pytest.raises(ModelLoadError) as raised:
+        load(code)
+    assert raised.value.reason == reason
+    assert not [name for name in set(sys.modules) - before if name.startswith("eagleray_model_")]
+
+
+def test_each_instance_imports_the_model_anew(tmp_path):
+    package = write_model(tmp_path, "COUNT = []\n" + ECHO.replace("\n    ", "\n"))
+    first, second = PythonBackend().load(package, instances(package, 2))
+    assert (first.name, second.name) == ("echo_0", "echo_1")
+    assert type(first._model) is not type(second._model)
+    first.close()
+    second.close()
+
+
+def test_finalize_is_called_and_may_fail(load, caplog):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests): ...
+            def finalize(self):
+                raise ValueError("too late")
+    """)
+    instance.close()
+    assert "too late" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "ready"),
+    [
+        ("def is_ready(self): return True", True),
+        ("def is_ready(self): return False", False),
+        ("async def is_ready(self): return True", True),
+        ("def is_ready(self): return 1", False),
+        ("def is_ready(self): raise ValueError('no')", False),
+        ("", True),
+    ],
+    ids=["yes", "no", "coroutine", "no bool", "raises", "absent"],
+)
+def test_asks_the_model_whether_it_is_ready(load, method, ready):
+    instance = load(f"""
+        class TritonPythonModel:
+            def execute(self, requests): ...
+            {method}
+    """)
+    assert instance.is_ready() is ready
+
+
+def test_model_that_may_call_others_never_runs_inline(load):
+    instance = load("""
+        import helper
+        class TritonPythonModel:
+            def execute(self, requests):
+                return helper.call()
+    """, files={"1/helper.py": """
+        import triton_python_backend_utils as pb_utils
+        def call():
+            return pb_utils.InferenceRequest(model_name="other", requested_output_names=["Y"], inputs=[]).exec()
+    """})  # fmt: skip
+    assert not instance.may_run_inline
+    with pytest.raises(Internal, match="TritonModelException: BLS is not available"):
+        run(instance, request_of(X=floats(1)))
+
+
+def test_model_logs_through_python_logging(load, caplog):
+    caplog.set_level(logging.INFO)
+    load("""
+        class TritonPythonModel:
+            def initialize(self, args):
+                logger = pb_utils.Logger
+                logger.log_info("100 % ready")
+                logger.log("warned", logger.WARNING)
+                logger.log_verbose("unseen")
+            def execute(self, requests): ...
+    """)
+    assert [(r.levelname, r.getMessage(), r.filename) for r in caplog.records] == [
+        ("INFO", "100 % ready", "model.py"), ("WARNING", "warned", "model.py"),
+    ]  # fmt: skip
