@@ -55,7 +55,11 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
         Parameter("enable_mem_pattern", "boolean", "whether memory is laid out ahead"),
         Parameter("memory.enable_memory_arena_shrinkage", "text", "arenas to shrink after a run, as `cpu:0;gpu:0`"),
         Parameter("session.use_device_allocator_for_initializers", "boolean", "whether weights stay out of the arena"),
-        Parameter("session.intra_op.allow_spinning", "boolean", "whether threads spin while they wait (default: no)"),
+        Parameter(
+            "session.intra_op.allow_spinning",
+            "boolean",
+            "whether threads spin for 1 ms while they wait (default: for 20 µs)",
+        ),
         Parameter("cudnn_conv_algo_search", "text", "0: exhaustive, 1: heuristic, 2: default"),
         Parameter("gpu_mem_limit", "text", "bytes of GPU memory"),
         Parameter("arena_extend_strategy", "text", "0: next power of two, 1: same as requested"),

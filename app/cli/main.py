@@ -163,6 +163,9 @@ def serve(
     # Read by Ray when it is imported, here and in every process that it starts.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
+    # Ten times a second is what Serve does to control and to update gauges that Ray reads every 10 s.
+    os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.2")
+    os.environ.setdefault("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "5000")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     os.environ.setdefault("RAY_worker_niceness", "0")

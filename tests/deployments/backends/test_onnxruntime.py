@@ -272,6 +272,19 @@ def test_session_is_set_up_as_configured(doubling):
     assert run(instance, {"X": F([[1, 2]])})[0].outputs["Y"].tolist() == [[2, 4]]
 
 
+@pytest.mark.parametrize("spins", ["", "0", "1"])
+def test_threads_spin_shortly_unless_told_otherwise(doubling, spins):
+    key = "session.intra_op.allow_spinning"
+    more = f'parameters {{ key: "{key}" value {{ string_value: "{spins}" }} }}' if spins else ""
+    options = load(doubling, DOUBLING + more)[0]._model._session.get_session_options()
+    assert options.get_session_config_entry(key) == (spins or "1")
+    if spins:
+        with pytest.raises(RuntimeError, match="does not have configuration"):
+            options.get_session_config_entry("session.intra_op.spin_duration_us")
+    else:
+        assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "20"
+
+
 def test_kind_model_is_refused(doubling):
     package = package_of(doubling, DOUBLING + "instance_group { kind: KIND_MODEL count: 1 }")
     with pytest.raises(ModelLoadError, match="KIND_MODEL is not supported by onnxruntime"):
