@@ -224,6 +224,9 @@ class Settings(BaseModel):
         "16 GiB where it cannot.",
         ge=0,
     )
+    gpu_headroom: float = Field(
+        0.2, description="Share of a GPU's memory that stays free beside the models planned on it.", ge=0, lt=1
+    )
     health_check_period_s: float = Field(2.0, description="How often Serve asks a replica whether it is well.", gt=0)
     max_batch_duration_s: float = Field(
         600.0,
@@ -351,7 +354,9 @@ class Settings(BaseModel):
         """Return how models are placed."""
         from repository_loader.plan import PlanSettings
 
-        return PlanSettings(placement=self.placement, num_cpus_per_replica=self.replica_num_cpus)
+        return PlanSettings(
+            placement=self.placement, num_cpus_per_replica=self.replica_num_cpus, gpu_headroom=self.gpu_headroom
+        )
 
     def chosen_models(self) -> tuple[str, ...] | None:
         """Return the models to load at the start, None for all."""

@@ -23,6 +23,8 @@ def place_automatically(
         return "isolated", f"has {overrides.replicas} replicas of its own"
     if overrides.num_cpus is not None:
         return "isolated", f"asks for {overrides.num_cpus:g} CPUs"
+    if overrides.needs:
+        return "isolated", f"asks for nodes with {overrides.needs}"
     if is_ensemble(config):
         return "packed", "an ensemble has no weights and no code"
     if not traits_of(config.backend).bounded:

@@ -8,7 +8,7 @@ class NodeFacts:
     """One node, as it is when nothing runs on it.
 
     `accelerator_type` is Ray's name for its cards, "" if it has none. `gpu_memory_bytes` is the memory of its smallest
-    card, 0 if nobody could tell.
+    card, 0 if nobody could tell. `labels` are Ray's, name and value.
     """
 
     num_cpus: float
@@ -16,6 +16,7 @@ class NodeFacts:
     memory_bytes: int = 0
     accelerator_type: str = ""
     gpu_memory_bytes: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from repository_loader.node_needs import ANY_NODE, NodeNeeds
 from repository_loader.overrides import Placement, PlacementChoice, read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.serialisation import (
@@ -16,7 +17,7 @@ class PlanSettings:
     """Choices of the operator; the model's own `eagleray.*` parameters come before them.
 
     A model takes `memory_factor` times its file plus `memory_base_bytes`. `assumed_gpu_memory_bytes` stands in where
-    the cluster does not tell.
+    the cluster does not tell. `gpu_headroom` is the share of a card's memory that stays free.
     """
 
     placement: PlacementChoice = "auto"
@@ -24,6 +25,7 @@ class PlanSettings:
     memory_factor: float = 2.5
     memory_base_bytes: int = 256 << 20
     assumed_gpu_memory_bytes: int = 16 << 30
+    gpu_headroom: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class DeploymentPlan:
 
     `gpu` is the card, by its number in the cluster, that the replicas share; None on the CPU, and where each replica
     has several whole GPUs. A deployment that is a `spill` gets what the GPUs of the same model have no idle instance
-    for.
+    for. `needs` say on which nodes replicas may be.
     """
 
     app_name: str
@@ -75,6 +77,7 @@ class DeploymentPlan:
     memory_bytes: int
     gpu: int | None = None
     spill: bool = False
+    needs: NodeNeeds = ANY_NODE
 
     @property
     def device(self) -> str:
@@ -103,6 +106,8 @@ class DeploymentPlan:
             "memory_bytes": self.memory_bytes,
             "gpu": self.gpu,
             "spill": self.spill,
+            "accelerator_type": self.needs.accelerator_type,
+            "node_labels": dict(self.needs.labels),
         }
 
 

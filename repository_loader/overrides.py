@@ -6,6 +6,8 @@ from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.node_needs import ANY_NODE, NodeNeeds
+
 Placement = Literal["isolated", "packed", "embedded"]
 PlacementChoice = Literal["auto", "isolated", "packed", "embedded"]
 PREFIX = "eagleray."
@@ -19,6 +21,8 @@ OVERRIDES = {
     "memory_bytes": "memory that the model takes: of a GPU, from which the fraction follows, or of a node, where Ray "
     "reserves it for each replica",
     "replicas": f"how many replicas (1 to {MAX_REPLICAS})",
+    "accelerator_type": "Ray's name of the accelerators (`A100`, `L4`) that nodes must have",
+    "node_labels": "labels that nodes must have, as `<name>=<value>`, separated by commas",
     "inline": "`true`: its batches may always run on the event loop; `false`: never",
 }
 """The keys behind `eagleray.` and what each says."""
@@ -46,12 +50,11 @@ class Overrides:
     memory_bytes: int | None = None
     replicas: int | None = None
     inline: bool | None = None
+    needs: NodeNeeds = ANY_NODE
 
 
 def read_overrides(config: ModelConfig) -> Overrides:
-    """Read the keys `eagleray.placement`, `.num_cpus`, `.num_gpus`, `.memory_bytes`, `.replicas` and `.inline`.
-
-    Other keys with the prefix are other parts' to read.
+    """Read the keys of `OVERRIDES`.
 
     Raises:
         OverrideError: a value is not what its key needs.
@@ -72,12 +75,25 @@ def read_overrides(config: ModelConfig) -> Overrides:
         None if memory is None else int(memory),
         None if replicas is None else int(replicas),
         _boolean(config, "inline"),
+        NodeNeeds(_text(config, "accelerator_type") or "", _labels(config)),
     )
 
 
 def _text(config: ModelConfig, name: str) -> str | None:
     key = PREFIX + name
     return config.parameters[key].string_value.strip() if key in config.parameters else None
+
+
+def _labels(config: ModelConfig) -> tuple[tuple[str, str], ...]:
+    found = {}
+    for entry in (_text(config, "node_labels") or "").split(","):
+        name, equals, value = (part.strip() for part in entry.partition("="))
+        if name and equals and value:
+            found[name] = value
+        elif entry.strip():
+            key = f"{PREFIX}node_labels"
+            raise OverrideError(key, f"parameter '{key}' of {config.name} must be <name>=<value>, separated by commas")
+    return tuple(sorted(found.items()))
 
 
 def _boolean(config: ModelConfig, name: str) -> bool | None:

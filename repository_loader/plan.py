@@ -14,6 +14,7 @@ from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, P
 from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process
 from repository_loader.ensemble_graph import step_models
 from repository_loader.model_files import files_bytes, is_ensemble
+from repository_loader.node_needs import NodeNeeds
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
 from repository_loader.package import ModelPackage
 from repository_loader.snapshot import RepositoryModel, Snapshot
@@ -65,6 +66,8 @@ class _Planner:
         self._packed: list[ModelPlan] = []
         self._embedded: list[ModelPlan] = list(kept.embedded)
         self._taken = [0.0] * facts.num_gpus
+        self._taken_cpus = 0.0
+        self._kinds: dict[int, NodeNeeds] = {}
         self._kept = {model.name for model in kept.embedded}
         for deployment in kept.deployments:
             self._kept.update(model.name for model in deployment.models)
@@ -79,12 +82,14 @@ class _Planner:
             if not model.packages or model.name in self._kept:
                 continue
             before = (list(self._deployments), list(self._packed), list(self._embedded), list(self._taken))
+            before_cpus, before_kinds = self._taken_cpus, dict(self._kinds)
             try:
                 self._check_steps(model, unplaced)
                 for package in model.packages:
                     self._place(package)
             except (_Unplaceable, OverrideError) as reason:
                 self._deployments, self._packed, self._embedded, self._taken = before
+                self._taken_cpus, self._kinds = before_cpus, before_kinds
                 unplaced[model.name] = str(reason)
         if self._packed:
             self._deployments.append(self._packed_deployment())
@@ -105,7 +110,7 @@ class _Planner:
     def _place(self, package: ModelPackage) -> None:
         config = package.config
         overrides = read_overrides(config)
-        parts = self._parts(config)
+        parts = self._parts(config, overrides.needs)
         steps = step_models(config) if is_ensemble(config) else ()
         file_bytes = files_bytes(package.file_path) if package.file_path else 0
         placement, why = self._placement(config, overrides, parts, steps, file_bytes)
@@ -135,9 +140,11 @@ class _Planner:
             return "isolated", "runs on a GPU"
         return wanted, f"--placement {wanted}" if overrides.placement is None else "its configuration says so"
 
-    def _parts(self, config: ModelConfig) -> list[DevicePart]:
+    def _parts(self, config: ModelConfig, needs: NodeNeeds) -> list[DevicePart]:
         """Return the model's parts, all of which the cluster has the devices for."""
         parts = device_parts(config, self._facts.num_gpus)
+        if needs:
+            parts = self._on_such_nodes(config.name, parts, needs)
         gpus = [part.gpu for part in parts if part.gpu is not None]
         if gpus and not self._facts.num_gpus:
             raise _Unplaceable(f"model '{config.name}' needs a GPU and the cluster has none")
@@ -152,6 +159,17 @@ class _Planner:
         if not parts:
             raise _Unplaceable(f"model '{config.name}' has no instance group that is not passive")
         return parts
+
+    def _on_such_nodes(self, name: str, parts: list[DevicePart], needs: NodeNeeds) -> list[DevicePart]:
+        """Return the parts where only some nodes will do: no more cards than those have."""
+        nodes = needs.met_by(self._facts.nodes)
+        if not nodes:
+            raise _Unplaceable(f"model '{name}' needs a node with {needs} and the cluster has none")
+        count = sum(node.num_gpus for node in nodes)
+        on_gpus = [part for part in parts if part.gpu is not None]
+        if on_gpus and not count:
+            raise _Unplaceable(f"model '{name}' needs a GPU on a node with {needs} and the cluster has none")
+        return [*on_gpus[:count], *(part for part in parts if part.gpu is None)]
 
     def _isolate(self, model: ModelPlan, parts: Sequence[DevicePart], overrides: Overrides) -> None:
         """Give each part a deployment; `eagleray.replicas` are divided among the GPUs."""
@@ -179,8 +197,8 @@ class _Planner:
         self._check_cpus(model.name, replicas, num_cpus)
         num_gpus, gpu, suffix = 0.0, part.gpu, ""
         if gpu is not None:
-            num_gpus = self._share(1 if shared else len(part.instances), memory_bytes, overrides)
-            gpu = self._find_gpu(model.name, gpu, replicas, num_gpus)
+            num_gpus = self._share(model.name, 1 if shared else len(part.instances), memory_bytes, overrides)
+            gpu = self._find_gpu(model.name, gpu, replicas, num_gpus, overrides.needs)
         if divided:
             suffix = "-cpu" if part.gpu is None else "-any" if part.gpu == ANY_GPU else f"-gpu{part.gpu}"
         self._add(
@@ -195,12 +213,15 @@ class _Planner:
                 memory_bytes,
                 gpu,
                 spill=divided and part.gpu is None,
+                needs=overrides.needs,
             )
         )
 
     def _add(self, deployment: DeploymentPlan) -> None:
         self._deployments.append(deployment)
+        self._taken_cpus += deployment.num_cpus * deployment.replica_count
         if deployment.gpu is not None:
+            self._kinds[deployment.gpu] = deployment.needs
             if deployment.gpu < len(self._taken):
                 self._taken[deployment.gpu] += deployment.num_gpus * deployment.replica_count
             return
@@ -238,19 +259,23 @@ class _Planner:
             return 0
         return int(model.file_bytes * self._settings.memory_factor) + self._settings.memory_base_bytes
 
-    def _share(self, instances: int, memory_bytes: int, overrides: Overrides) -> float:
-        """Return the share of a GPU for one replica.
+    def _share(self, name: str, instances: int, memory_bytes: int, overrides: Overrides) -> float:
+        """Return the share of a GPU for one replica: of the memory that is left beside the headroom.
 
         Replicas that must share a GPU, because each holds one instance, never ask for more than it has together.
         """
         if overrides.num_gpus is not None:
             return overrides.num_gpus
         gpu_memory = self._facts.gpu_memory_bytes or self._settings.assumed_gpu_memory_bytes
-        share = memory_bytes / gpu_memory
+        if overrides.memory_bytes is not None and overrides.memory_bytes > gpu_memory:
+            raise _Unplaceable(
+                f"model '{name}' needs {memory_bytes} bytes of a GPU's memory and the smallest GPU has {gpu_memory}"
+            )
+        share = memory_bytes / (gpu_memory * (1 - self._settings.gpu_headroom))
         share = 1.0 if share >= 1 else max(GPU_STEP, math.ceil(round(share / GPU_STEP, 6)) * GPU_STEP)
         return round(min(share, math.floor(10_000 / instances) / 10_000), 4)
 
-    def _find_gpu(self, name: str, gpu: int, replicas: int, num_gpus: float) -> int | None:
+    def _find_gpu(self, name: str, gpu: int, replicas: int, num_gpus: float, needs: NodeNeeds) -> int | None:
         """Return the GPU that carries the replicas, None where each of them has whole GPUs, which Ray then chooses."""
         count = self._facts.num_gpus
         if num_gpus > 1:
@@ -265,7 +290,13 @@ class _Planner:
                 raise _Unplaceable(f"model '{name}' needs {needed} GPUs, of which {len(self._free_gpus())} are free")
             return None
         if gpu == ANY_GPU:
-            gpu = min(range(count), key=lambda number: (self._taken[number], number))
+            fit = [number for number in range(count) if self._kinds.get(number, needs) == needs]
+            if not fit:
+                raise _Unplaceable(f"model '{name}' needs a GPU{_with(needs)}, of which 0 are free")
+            gpu = min(fit, key=lambda number: (self._taken[number], number))
+        if self._kinds.get(gpu, needs) != needs:
+            taken = _with(self._kinds[gpu]) or " on any node"
+            raise _Unplaceable(f"model '{name}' needs GPU {gpu}{_with(needs)}, which was taken{taken}")
         needed_share, left = num_gpus * replicas, 1 - self._taken[gpu]
         if needed_share > 1 + _WHOLE:
             raise _Unplaceable(f"model '{name}' needs {needed_share:g} of GPU {gpu}")
@@ -283,7 +314,7 @@ class _Planner:
             )
 
     def _check_cpus(self, name: str, replicas: int, num_cpus: float) -> None:
-        """Refuse what the cluster could not hold even if nothing else ran on it."""
+        """Refuse what the cluster cannot hold beside what is planned already."""
         largest, total = self._facts.largest_node_num_cpus, self._facts.num_cpus
         if num_cpus > largest:
             raise _Unplaceable(
@@ -291,6 +322,15 @@ class _Planner:
             )
         if num_cpus * replicas > total:
             raise _Unplaceable(f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {total:g}")
+        free = total - self._taken_cpus
+        if num_cpus * replicas > free + _WHOLE:
+            raise _Unplaceable(
+                f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {max(round(free, 2), 0):g} free"
+            )
+
+
+def _with(needs: NodeNeeds) -> str:
+    return f" on a node with {needs}" if needs else ""
 
 
 def _by_version(deployment: DeploymentPlan) -> tuple[str, int, str]:

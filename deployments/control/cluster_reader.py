@@ -27,9 +27,11 @@ class ClusterReader:
         alive.sort(key=lambda node: ("node:__internal_head__" not in node["Resources"], node["NodeID"]))
         if not self._given:
             self._ask([node["NodeID"] for node in alive if node["Resources"].get("GPU")])
-        return ClusterFacts(tuple(self._facts(node["NodeID"], node["Resources"]) for node in alive))
+        return ClusterFacts(
+            tuple(self._facts(node["NodeID"], node["Resources"], node.get("Labels") or {}) for node in alive)
+        )
 
-    def _facts(self, node_id: str, resources: dict[str, float]) -> NodeFacts:
+    def _facts(self, node_id: str, resources: dict[str, float], labels: dict[str, str]) -> NodeFacts:
         types = (name.removeprefix(_ACCELERATOR_TYPE) for name in resources if name.startswith(_ACCELERATOR_TYPE))
         num_gpus = int(resources.get("GPU", 0))
         return NodeFacts(
@@ -38,6 +40,7 @@ class ClusterReader:
             memory_bytes=int(resources.get("memory", 0)),
             accelerator_type=next(types, ""),
             gpu_memory_bytes=(self._given or self._memory_bytes.get(node_id, 0)) if num_gpus else 0,
+            labels=tuple(sorted(labels.items())),
         )
 
     def _ask(self, node_ids: list[str]) -> None:

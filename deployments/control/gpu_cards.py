@@ -13,21 +13,24 @@ from ray.util import get_placement_group, placement_group, placement_group_table
 from ray.util.placement_group import PlacementGroup
 
 from deployments.serve_internals import placement_group_of, share_of_gpu
+from repository_loader.node_needs import NodeNeeds
 
 _PREFIX: Final = "eagleray-gpu-"
 _POLL_S: Final = 0.25
 
 
-def card_resources(gpu: int, share: float) -> dict[str, float]:
-    """Return what an actor asks Ray for to get a share of a card, which is reserved if it was not."""
-    return share_of_gpu(_card(f"{_PREFIX}{gpu}"), share)
+def card_resources(gpu: int, share: float, needs: NodeNeeds) -> dict[str, float]:
+    """Return what an actor asks Ray for to get a share of a card, which is reserved, on such a node, if it was not."""
+    return share_of_gpu(_card(f"{_PREFIX}{gpu}", needs), share)
 
 
-def _card(name: str) -> PlacementGroup:
+def _card(name: str, needs: NodeNeeds) -> PlacementGroup:
     try:
         return get_placement_group(name)
     except ValueError:
-        return placement_group([{"GPU": 1}], name=name, lifetime="detached")
+        labels = [dict(needs.labels)] if needs.labels else None
+        bundle = {"GPU": 1, **needs.resources()}
+        return placement_group([bundle], name=name, lifetime="detached", bundle_label_selector=labels)
 
 
 def release_cards(timeout_s: float = 20.0) -> bool:

@@ -79,9 +79,15 @@ def _digest(arguments: str) -> str:
 def _actor_options(plan: DeploymentPlan) -> dict[str, Any]:
     """Return what each replica asks Ray for."""
     if plan.gpu is None:
-        memory = {"memory": plan.reserved_memory_bytes} if plan.reserved_memory_bytes else {}
-        return {"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus, **memory}
-    return {"num_cpus": plan.num_cpus, "num_gpus": 0, "resources": card_resources(plan.gpu, plan.num_gpus)}
+        options: dict[str, Any] = {"num_cpus": plan.num_cpus, "num_gpus": plan.num_gpus}
+        if plan.reserved_memory_bytes:
+            options["memory"] = plan.reserved_memory_bytes
+        if plan.needs.accelerator_type:
+            options["accelerator_type"] = plan.needs.accelerator_type
+        if plan.needs.labels:
+            options["label_selector"] = dict(plan.needs.labels)
+        return options
+    return {"num_cpus": plan.num_cpus, "num_gpus": 0, "resources": card_resources(plan.gpu, plan.num_gpus, plan.needs)}
 
 
 def user_config(

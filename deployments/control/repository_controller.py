@@ -12,6 +12,7 @@ from deployments.control.cluster_reader import ClusterReader
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState, place_waiting, read_desired_state
 from deployments.control.gpu_cards import release_cards
+from deployments.control.growth_request import GrowthRequest
 from deployments.control.model_table import ModelTable
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
@@ -52,6 +53,7 @@ class RepositoryController:
         self._publisher = Publisher()
         self._reconciler = Reconciler(options, self._app)
         self._status = StatusReader()
+        self._growth = GrowthRequest()
         self._desired: DesiredState | None = None
         self._refused: dict[str, str] = {}
         self._client_state: dict[str, Any] = {}
@@ -116,6 +118,7 @@ class RepositoryController:
     async def _step(self) -> None:
         """Bring everything one step on; each part may be done any number of times."""
         desired = await self._read()
+        await asyncio.to_thread(self._growth.ask, desired.snapshot, desired.plan, desired.facts)
         if not self._reconciled:
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
             self._reconciled = True

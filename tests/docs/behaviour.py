@@ -137,7 +137,21 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_desired_state.py::"
         "test_models_that_wait_are_placed_when_the_cluster_has_what_they_need",
     ),
-    "A model that waits for GPUs or CPUs": (PLAN + "test_what_is_placed_stays_when_the_cluster_grows",),
+    "A model that waits for GPUs or CPUs": (
+        PLAN + "test_what_is_placed_stays_when_the_cluster_grows",
+        PLAN + "test_tells_what_the_cluster_can_never_hold",
+    ),
+    "Ray's autoscaler, where there is one": (
+        PLAN + "test_what_a_grown_cluster_would_hold_is_asked_for",
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+    ),
+    "A fifth of each GPU's memory stays free": (PLAN + "test_part_of_a_card_stays_free",),
+    "`eagleray.num_gpus` says another share": (PLAN + "test_parameters_of_the_model_come_first",),
+    "`eagleray.accelerator_type` and `eagleray.node_labels` say": (
+        PLAN + "test_needs_of_nodes_reach_the_deployments",
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+    ),
+    "A card that a model of one kind": (PLAN + "test_a_card_belongs_to_one_kind_of_node",),
     # Configuration
     "Every field of a model's configuration": (
         "repository_loader/test_field_rules.py::test_every_field_of_the_message_has_a_row",

@@ -24,8 +24,8 @@ def command(folder: Path, port: int, dashboard_port: int) -> list[str]:
     return [str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=true", *given]
 
 
-def node_command(address: str, num_gpus: int = 0) -> list[str]:
-    """Return the command that starts a second node on this machine, with logical GPUs."""
+def node_command(address: str, num_gpus: int = 0, labels: str = "") -> list[str]:
+    """Return the command that starts a second node on this machine, with logical GPUs and labels (`a=b,c=d`)."""
     flags = {
         "address": address,
         "node-ip-address": "127.0.0.1",
@@ -35,4 +35,5 @@ def node_command(address: str, num_gpus: int = 0) -> list[str]:
         "metrics-export-port": free_port(),
     }
     given = [f"--{name}={value}" for name, value in flags.items()]
+    given += [f"--labels={labels}"] if labels else []
     return [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", *given]

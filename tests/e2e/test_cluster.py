@@ -220,6 +220,16 @@ for name in sys.argv[2:]:
 """
 
 
+ASKED = """
+import sys
+import ray
+from ray.experimental.internal_kv import _internal_kv_get
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(_internal_kv_get(b"autoscaler_resource_request").decode())
+"""
+
+
 def script(cluster: Cluster, code: str, *names: str) -> None:
     """Run Python as a user of the cluster would."""
     done = run(sys.executable, "-c", code, cluster.address, *names, env=cluster.env, timeout_s=90)
@@ -365,7 +375,8 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
     shutil.copytree(ROOT / "examples/model_repository/digits", repository / "digits")
     (repository / "waits/1").mkdir(parents=True)
     (repository / "waits/1/model.py").write_text(GPU_MODEL)
-    (repository / "waits/config.pbtxt").write_text(GPU_CONFIG + "instance_group { kind: KIND_GPU }")
+    on_labelled = 'parameters { key: "eagleray.node_labels" value { string_value: "zone=b" } }'
+    (repository / "waits/config.pbtxt").write_text(f"{GPU_CONFIG} instance_group {{ kind: KIND_GPU }} {on_labelled}")
     flags = ("--ray-address", cluster.address, "--placement", "auto", "--strict-readiness", "false")
     server = Server(repository, tmp_path / "log", *flags, env=cluster.env)
     node = None
@@ -374,7 +385,9 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
         before = rows_by_model(server)
         assert (before["waits"]["state"], before["digits"]["state"]) == ("UNAVAILABLE", "READY")
         assert "no GPUs are available" in before["waits"]["reason"]
-        command = ray_head.node_command(cluster.address, num_gpus=1)
+        asked = run(sys.executable, "-c", ASKED, cluster.address, env=cluster.env, timeout_s=90)
+        assert {"GPU": 1} in json.loads(asked.stdout.splitlines()[-1]), asked
+        command = ray_head.node_command(cluster.address, num_gpus=1, labels="zone=b")
         node = Process(command, tmp_path / "node", cluster.env, cwd=tmp_path)
         wait_until(lambda: rows_by_model(server)["waits"]["state"] == "READY", "the model placed", timeout_s=90)
         answer = server.infer("waits", tensor("X", "INT32", [1], [0]))

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.demand import demand
+from repository_loader.node_needs import NodeNeeds
 from repository_loader.normalisation import normalise
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.plan import (
@@ -150,11 +152,11 @@ def test_a_gpu_is_not_promised_twice() -> None:
     chooses = model("d", 'backend: "pytorch" instance_group { kind: KIND_MODEL }', gpu_count=2)
     plan = make_plan(snapshot(first, second, other, chooses), ISOLATED, GPUS)
     assert {d.app_name: (d.gpu, d.num_gpus) for d in plan.deployments} == {
-        "a": (0, 0.75),
-        "c": (1, 0.75),
+        "a": (0, 0.94),
+        "c": (1, 0.94),
         "d": (0, 0.02),
     }
-    assert plan.unplaced == {"b": "model 'b' needs 0.75 of GPU 0, of which 0.25 is free"}
+    assert plan.unplaced == {"b": "model 'b' needs 0.94 of GPU 0, of which 0.06 is free"}
 
 
 def test_what_is_placed_stays_when_the_cluster_grows() -> None:
@@ -178,14 +180,15 @@ def test_replicas_are_divided_among_the_gpus() -> None:
     assert [(d.gpu, d.replica_count) for d in one.deployments] == [(0, 1)]
 
 
+# A fifth of a card's 16 GiB stays free, so that 12.8 GiB are the whole of it.
 SHARES = {
     "least": (0, 1, 0.01),
-    "rounded up": (16 * GIB * 0.211, 1, 0.22),
-    "exact": (16 * GIB * 0.25, 1, 0.25),
-    "whole": (16 * GIB * 0.995, 1, 1.0),
-    "more than there is": (64 * GIB, 1, 1.0),
-    "divided among two": (16 * GIB * 0.6, 2, 0.5),
-    "divided among three": (16 * GIB, 3, 0.3333),
+    "rounded up": (12.8 * GIB * 0.211, 1, 0.22),
+    "exact": (12.8 * GIB * 0.25, 1, 0.25),
+    "whole": (12.8 * GIB * 0.995, 1, 1.0),
+    "of the headroom": (15 * GIB, 1, 1.0),
+    "divided among two": (12.8 * GIB * 0.6, 2, 0.5),
+    "divided among three": (12.8 * GIB, 3, 0.3333),
 }
 
 
@@ -194,6 +197,72 @@ def test_takes_a_share_of_the_gpu(memory_bytes: float, count: int, share: float)
     text = f"{PYTHON} instance_group {{ count: {count} gpus: 0 }} {parameter('memory_bytes', str(int(memory_bytes)))}"
     deployment = only(make_plan(snapshot(model("m", text, gpu_count=1)), ISOLATED, GPUS))
     assert (deployment.num_gpus, deployment.replica_count) == (share, count)
+
+
+@pytest.mark.parametrize(("headroom", "share"), [(0.0, 0.5), (0.2, 0.63), (0.3, 0.72)])
+def test_part_of_a_card_stays_free(headroom: float, share: float) -> None:
+    text = ONNX + parameter("memory_bytes", str(8 * GIB))
+    settings = PlanSettings(placement="isolated", gpu_headroom=headroom)
+    assert only(make_plan(snapshot(model("m", text, gpu_count=1)), settings, GPUS)).num_gpus == share
+
+
+MIXED = ClusterFacts(
+    (
+        NodeFacts(8),
+        NodeFacts(8, 1, accelerator_type="L4", gpu_memory_bytes=24 * GIB, labels=(("zone", "a"),)),
+        NodeFacts(8, 2, accelerator_type="A100", gpu_memory_bytes=80 * GIB, labels=(("zone", "b"),)),
+    )
+)
+
+
+def test_needs_of_nodes_reach_the_deployments() -> None:
+    text = ONNX + parameter("accelerator_type", "A100") + parameter("node_labels", "zone = b,")
+    plan = make_plan(
+        snapshot(
+            model("m", text, gpu_count=3),
+            model("c", ONNX + "instance_group { kind: KIND_CPU }" + parameter("node_labels", "zone=a")),
+        ),
+        ISOLATED,
+        MIXED,
+    )
+    assert plan.unplaced == {}
+    needs = NodeNeeds("A100", (("zone", "b"),))
+    assert [(d.app_name, d.gpu, d.needs) for d in plan.deployments] == [
+        ("c", None, NodeNeeds("", (("zone", "a"),))),
+        ("m", 0, needs),  # the type has two cards, so that the model has two parts
+        ("m", 1, needs),
+    ]
+
+
+def test_a_card_belongs_to_one_kind_of_node() -> None:
+    chooses = 'backend: "pytorch" instance_group { kind: KIND_MODEL } '
+    first = model("a", chooses + parameter("accelerator_type", "A100"), gpu_count=3)
+    second = model("b", chooses + parameter("accelerator_type", "L4"), gpu_count=3)
+    third = model("c", ONNX + "instance_group { gpus: 0 }", gpu_count=3)
+    plan = make_plan(snapshot(first, second, third), ISOLATED, MIXED)
+    assert [(d.app_name, d.gpu) for d in plan.deployments] == [("a", 0), ("b", 1)]
+    assert plan.unplaced == {"c": "model 'c' needs GPU 0, which was taken on a node with accelerator type A100"}
+
+
+def test_what_a_grown_cluster_would_hold_is_asked_for() -> None:
+    def wanted(*models: RepositoryModel, facts: ClusterFacts = CPUS) -> list[dict[str, float]]:
+        found = snapshot(*models)
+        return demand(found, make_plan(found, ISOLATED, facts), facts)
+
+    on_gpu = "instance_group { kind: KIND_GPU gpus: 1 }"
+    assert wanted(model("runs", PYTHON)) == []
+    assert wanted(model("m", ONNX + on_gpu), model("runs", PYTHON)) == [{"GPU": 1}, {"GPU": 1}, {"CPU": 0.05}]
+    several = parameter("num_gpus", "2") + parameter("replicas", "2") + parameter("accelerator_type", "A100")
+    bundle = {"GPU": 2, "accelerator_type:A100": 0.001}
+    assert wanted(model("m", ONNX + on_gpu + several)) == [bundle, bundle]
+    full = ONNX + on_gpu + parameter("num_gpus", "1")
+    waits = 'backend: "pytorch" instance_group { kind: KIND_MODEL } ' + parameter("num_gpus", "1")
+    one = ClusterFacts((NodeFacts(8, 1),))
+    assert (
+        wanted(model("a", full.replace("gpus: 1", "gpus: 0"), gpu_count=1), model("b", waits), facts=one)[:2]
+        == [{"GPU": 1}] * 2
+    )
+    assert wanted(model("m", PYTHON + parameter("num_cpus", "9"))) == [{"CPU": 9}]
 
 
 def test_estimates_memory_from_the_file(tmp_path: Path) -> None:
@@ -296,6 +365,26 @@ UNPLACED = {
         model("m", ONNX + parameter("num_cpus", "6") + parameter("replicas", "2")),
         CPUS,
         "model 'm' needs 12 CPUs and the cluster has 8",
+    ),
+    "CPUs that others have": (
+        model("m", ONNX + parameter("num_cpus", "7.97")),
+        CPUS,
+        "model 'm' needs 7.97 CPUs and the cluster has 7.95 free",
+    ),
+    "memory of a GPU": (
+        model("m", ONNX + parameter("memory_bytes", "20000000000"), gpu_count=1),
+        GPUS,
+        "model 'm' needs 20000000000 bytes of a GPU's memory and the smallest GPU has 17179869184",
+    ),
+    "nodes of a kind": (
+        model("m", ONNX + parameter("accelerator_type", "H100") + parameter("node_labels", "zone=a")),
+        MIXED,
+        "model 'm' needs a node with accelerator type H100 and label zone=a and the cluster has none",
+    ),
+    "GPUs of a kind": (
+        model("m", ONNX + parameter("node_labels", "disk=fast"), gpu_count=1),
+        ClusterFacts((NodeFacts(4, 1), NodeFacts(4, labels=(("disk", "fast"),)))),
+        "model 'm' needs a GPU on a node with label disk=fast and the cluster has none",
     ),
     "nothing to run": (
         model("m", ONNX + "instance_group { passive: true }"),
