@@ -278,8 +278,23 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     takes_dict = [
         str(argument.type).startswith("Dict(") or str(argument.type).startswith("Dict[") for argument in expected
     ]
-    return _Module(
-        module, torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True])
+    arguments = torch_naming.arguments(names, [argument.name for argument in expected], takes_dict == [True])
+    if not arguments.as_dict:
+        _check_signature(package.name, arguments, expected)
+    return _Module(module, arguments)
+
+
+def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Sequence[Any]) -> None:
+    """Refuse a configuration whose inputs are not the arguments of `forward`: every request would fail."""
+    named = set(arguments.keywords.values())
+    given = set(arguments.positions.values()) | {i for i, argument in enumerate(expected) if argument.name in named}
+    needed = {place for place, argument in enumerate(expected) if not argument.has_default_value()}
+    if needed <= given <= set(range(len(expected))):
+        return
+    takes = ", ".join(argument.name for argument in expected) or "no arguments"
+    raise ModelLoadError(
+        f"failed to load model '{model}': forward takes {takes}; the configuration has {len(arguments.positions)} "
+        f"inputs: {', '.join(arguments.positions)}"
     )
 
 

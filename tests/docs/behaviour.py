@@ -138,6 +138,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_models_that_wait_are_placed_when_the_cluster_has_what_they_need",
     ),
     "A model that waits for GPUs or CPUs": (
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
         PLAN + "test_what_is_placed_stays_when_the_cluster_grows",
         PLAN + "test_tells_what_the_cluster_can_never_hold",
     ),
@@ -265,13 +266,19 @@ TESTS: dict[str, tuple[str, ...]] = {
         FAULTS + "test_request_that_is_alone_in_a_replica_that_is_killed_is_answered_by_the_other",
         RETRY + "test_a_request_that_was_alone_in_a_killed_replica_is_answered_by_another",
     ),
-    "The repository index says UNAVAILABLE": (FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",),
+    "The repository index says UNAVAILABLE": (
+        FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",
+        FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",
+    ),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
     "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
     "A request that is cancelled ends wherever its steps run": (
         "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
     ),
-    "The controller may die": (FAULTS + "test_clients_do_not_notice_the_death_of_the_controller",),
+    "The controller may die": (
+        FAULTS + "test_clients_do_not_notice_the_death_of_the_controller",
+        SEVERAL + "test_settings_outlive_the_controller",
+    ),
     "After a node's death Serve calls": (CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",),
     "that is quick on average and slow for one input in twenty": (
         "deployments/core/test_inline_gate.py::test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only",

@@ -156,6 +156,22 @@ def test_optional_argument_may_be_left_out(load):
     assert run(instance, {"x": floats(3), "factor": floats(2)}) == [{"y": [[6]]}]
 
 
+@pytest.mark.parametrize(
+    ("module", "inputs", "said"),
+    [
+        (Add(), ("left",), "forward takes left, right; the configuration has 1 inputs: left"),
+        (Double(), ("x", "y"), "forward takes x; the configuration has 2 inputs: x, y"),
+        (Double(), ("X__1",), "forward takes x; the configuration has 1 inputs: X__1"),
+        (Scale(), ("FACTOR__1",), "forward takes x, factor; the configuration has 1 inputs: FACTOR__1"),
+    ],
+    ids=["too-few", "too-many", "index", "wrong-one"],
+)
+def test_inputs_that_forward_does_not_take_fail_the_load(load, module, inputs, said):
+    with pytest.raises(ModelLoadError) as raised:
+        load(module, fp32(*inputs), fp32("Y"))
+    assert raised.value.reason == f"failed to load model 'net': {said}"
+
+
 def test_dictionaries_go_in_and_come_out_by_name(load):
     [instance] = load(FromDict(), fp32("a", "b"), fp32("second", "first"))
     assert run(instance, {"a": floats(1), "b": floats(2)}) == [{"second": [[2]], "first": [[10]]}]
