@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 INPUT_REGION = "benchmark_input"
 OUTPUT_REGION = "benchmark_output"
+UNREGISTER_S = 5.0
 
 
 @contextmanager
@@ -25,10 +28,22 @@ def registered(url: str, tensor: NDArray[np.generic], output_size: int) -> Itera
             body = {"key": f"/{file.name}", "offset": 0, "byte_size": file.stat().st_size}
             _post(f"{url}/v2/systemsharedmemory/region/{region}/register", body)
         yield files[OUTPUT_REGION]
-        _post(f"{url}/v2/systemsharedmemory/unregister", {})
+        _unregister_all(url)
     finally:
         for file in files.values():
             file.unlink(missing_ok=True)
+
+
+def _unregister_all(url: str) -> None:
+    """Unregister the regions, once the last requests of the load generator have let go of them."""
+    ends_s = time.monotonic() + UNREGISTER_S
+    while True:
+        try:
+            return _post(f"{url}/v2/systemsharedmemory/unregister", {})
+        except urllib.error.HTTPError:
+            if time.monotonic() > ends_s:
+                raise
+            time.sleep(0.05)
 
 
 def _post(url: str, body: dict[str, str | int]) -> None:
