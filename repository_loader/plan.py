@@ -138,6 +138,8 @@ class _Planner:
         on_gpu = any(part.gpu is not None for part in parts)
         if on_gpu and (wanted == "packed" or overrides.placement is None):
             return "isolated", "runs on a GPU"
+        if wanted == "embedded" and config.HasField("sequence_batching"):
+            return "packed", "each ingress would hold sequences of its own"
         return wanted, f"--placement {wanted}" if overrides.placement is None else "its configuration says so"
 
     def _parts(self, config: ModelConfig, needs: NodeNeeds) -> list[DevicePart]:

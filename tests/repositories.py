@@ -83,14 +83,23 @@ def write_small_models(root: Path) -> Path:
     counting = _tensors(0, ("COUNT", "INT32", "1"), ("NUMBER", "INT32", "1"))
     _python(root, "countdown", _COUNTDOWN, counting + streaming)
     _python(root, "countdown_in_thread", _COUNTDOWN_IN_THREAD, counting + streaming)
-    _write_sequence_models(root)
+    write_sequence_models(root)
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
     _python(root, "two_replicas", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")) + two)
     return root
 
 
-def _write_sequence_models(root: Path) -> None:
-    """Write a model of each strategy from the backends of Triton's tests, and one in Python with implicit state."""
+def _parameters(**values: str) -> str:
+    return "".join(
+        f'parameters {{ key: "eagleray.{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items()
+    )
+
+
+def write_sequence_models(root: Path, *, shared: bool = False) -> None:
+    """Write a model of each strategy from the backends of Triton's tests, and one in Python with implicit state.
+
+    `shared` adds one of two replicas.
+    """
     taken, given = ("INPUT", "INT32", "-1"), ("OUTPUT", "INT32", "-1")
     kinds = ("START", "END", "READY")
     controls = {kind: f"kind: CONTROL_SEQUENCE_{kind} int32_false_true: [ 0, 1 ]" for kind in kinds}
@@ -98,12 +107,15 @@ def _write_sequence_models(root: Path) -> None:
     for name, backend, strategy, wanted in (
         ("sequence_sums", "dyna_sequence", "oldest { max_candidate_sequences: 64 }", controls),
         ("row_sums", "sequence", "direct { }", ("START", "READY")),
+        *((("shared_sums", "dyna_sequence", "oldest { max_candidate_sequences: 4096 }", controls),) if shared else ()),
     ):
         entries = " ".join(f'control_input {{ name: "{kind}" control {{ {controls[kind]} }} }}' for kind in wanted)
         batching = f"sequence_batching {{ {strategy} {entries} max_sequence_idle_microseconds: 60000000 }}"
         config = f'backend: "{backend}"{_tensors(8, taken, given)}{batching}\n'
+        if name == "shared_sums":
+            config += _parameters(placement="isolated", replicas="2")
         _write(root / name / "config.pbtxt", config)
-        (root / name / "1").mkdir()
+        (root / name / "1").mkdir(exist_ok=True)
     state = 'state { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_INT32 dims: [ 1 ] }'
     remembering = _tensors(0, ("X", "INT32", "1"), ("Y", "INT32", "1")) + (
         f"sequence_batching {{ oldest {{ max_candidate_sequences: 8 }} {state} max_sequence_idle_microseconds: 60000000 }}\n"

@@ -78,6 +78,7 @@ class TableRow(NamedTuple):
     """A model version of a replica and its number in requests; `fault` says why it serves no more, "" while it does.
 
     `capacity` requests keep all its instances there busy. A `spill` gets what other replicas have no idle instance for.
+    `sequence_idle_us` is 0 but for models that batch sequences: how long one lasts without a request.
     """
 
     number: int
@@ -86,6 +87,7 @@ class TableRow(NamedTuple):
     fault: str = ""
     capacity: int = 1
     spill: bool = False
+    sequence_idle_us: int = 0
 
 
 class LaneOwner(Protocol):
@@ -112,9 +114,12 @@ class LaneClient(FrameProtocol):
     has accepted the lane, `refusal` why it has not.
     """
 
-    def __init__(self, secret: str, owner: LaneOwner, loop: asyncio.AbstractEventLoop, *, near: bool) -> None:
+    def __init__(
+        self, secret: str, owner: LaneOwner, loop: asyncio.AbstractEventLoop, *, near: bool, replica_id: str = ""
+    ) -> None:
         super().__init__(loop)
         self.near = near
+        self.replica_id = replica_id
         self.leaving = False
         self.welcome = False
         self.refusal = ""

@@ -101,7 +101,7 @@ class Link:
         address = self._address
         if address.node_id != self._node_id:
             return await self._connect_tcp()
-        lane = LaneClient(address.secret, self._owner, self._loop, near=True)
+        lane = self._client(near=True)
         try:
             await self._loop.create_unix_connection(partial(_same, lane), address.unix_path)
         except OSError as error:
@@ -113,9 +113,13 @@ class Link:
             lane.share()
         return lane
 
+    def _client(self, *, near: bool) -> LaneClient:
+        address = self._address
+        return LaneClient(address.secret, self._owner, self._loop, near=near, replica_id=address.replica_id)
+
     async def _connect_tcp(self) -> LaneClient:
         address = self._address
-        lane = LaneClient(address.secret, self._owner, self._loop, near=False)
+        lane = self._client(near=False)
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             await self._loop.create_connection(partial(_same, lane), address.tcp_host, address.tcp_port)
         return lane

@@ -4,6 +4,7 @@ from typing import Final
 
 from deployments.lane.client import LaneCall
 from deployments.lane.routes import Routes
+from deployments.lane.sequence_lanes import SequenceCall
 from deployments.lane.suspects import Suspects
 from protocol.errors import Internal, ServingError, Unavailable
 
@@ -17,6 +18,7 @@ class Retry:
     the only one in a replica that ended itself (`DeathMark`: a segmentation fault, `os._exit`), or that was in two
     that died of whatever, fails. Others go again a few at a time (`Suspects`), so that no innocent request is in two
     deaths. One that was alone when somebody else killed the replica goes again once: it is hardly the cause.
+    A request within a sequence fails: what the replica knew of the sequence is gone.
     """
 
     def __init__(self, routes: Routes) -> None:
@@ -54,6 +56,10 @@ class Retry:
 def _refusal(call: LaneCall, guilty: bool) -> ServingError | None:
     """Return why a call is not sent again, None if it is."""
     name = call.target.model_name
+    if isinstance(call, SequenceCall):
+        return Unavailable(
+            f"the replica of model '{name}' that held sequence {call.mark.sequence_id} is gone; start the sequence anew"
+        )
     if call.delivered or call.attempts >= _MAX_ATTEMPTS:
         return Unavailable(f"the replica of model '{name}' that held the request died")
     if call.deaths > 1:

@@ -35,6 +35,7 @@ class Routes:
             if row.version not in versions:
                 versions[row.version] = LaneTarget(row.name, row.version, self._limits)
             versions[row.version].choice.add(lane, row.number, capacity=row.capacity, spill=row.spill)
+            versions[row.version].follow_sequences(row.sequence_idle_us)
         self._faults[lane] = {(row.name, row.version): row.fault for row in rows if row.fault}
         self._changed()
 

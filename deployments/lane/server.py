@@ -37,6 +37,7 @@ class LaneModel(Protocol):
 
     codecs: tuple[WireCodec, ...]
     capacity: int
+    sequence_idle_us: int
 
     @property
     def submit_request(self) -> Callable[[InferRequest], None]:
@@ -104,11 +105,13 @@ class LaneServer:
 
     def table(self) -> bytes:
         """Return the table of models as the TABLE frame carries it."""
-        rows = [
-            (index, name, version, self._faults[(name, version)], 1 if model is None else model.capacity, self.spill)
-            for index, ((name, version), model) in enumerate(zip(self._names, self.models, strict=True))
-            if model is not None or self._faults[(name, version)]
-        ]
+        rows: list[tuple[Any, ...]] = []
+        for index, ((name, version), model) in enumerate(zip(self._names, self.models, strict=True)):
+            fault = self._faults[(name, version)]
+            if model is not None:
+                rows.append((index, name, version, fault, model.capacity, self.spill, model.sequence_idle_us))
+            elif fault:
+                rows.append((index, name, version, fault))
         return orjson.dumps(rows)
 
     @property

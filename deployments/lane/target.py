@@ -9,6 +9,7 @@ from deployments.lane.choice import LaneChoice
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall
 from deployments.lane.frames import Buffer
 from deployments.lane.remote_regions import inline, names_region
+from deployments.lane.sequence_lanes import SequenceCall, SequenceLanes, read_mark
 from deployments.lane.sink import Sink
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError, Unavailable
@@ -38,13 +39,17 @@ class Limits:
 
 
 class LaneTarget:
-    """Sends requests for one model version over the lanes that lead to it."""
+    """Sends requests for one model version over the lanes that lead to it.
+
+    Of a model that batches sequences all requests of one go to the same replica; others pay nothing for that.
+    """
 
     def __init__(self, model_name: str, version: int, limits: Limits) -> None:
         self.model_name = model_name
         self.version = version
         self.choice = LaneChoice()
         self._limits = limits
+        self._sequences: SequenceLanes | None = None
 
     @property
     def ready(self) -> bool:
@@ -73,17 +78,55 @@ class LaneTarget:
             self.refuse(call, error)
         return call
 
+    def follow_sequences(self, idle_us: int) -> None:
+        """Keep the requests of a sequence together from now on; 0: the model has no sequences."""
+        if not idle_us:
+            self.__dict__.pop("submit", None)
+            self._sequences = None
+        elif self._sequences is None or self._sequences.idle_s != idle_us / 1e6:
+            self._sequences = SequenceLanes(idle_us / 1e6)
+            self.submit = self._submit_sequence  # type: ignore[method-assign]
+
+    def _submit_sequence(
+        self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP
+    ) -> LaneCall | None:
+        mark = read_mark(parts, json_length, wire)
+        if mark is None:
+            return LaneTarget.submit(self, parts, json_length, sink, wire)
+        assert self._sequences is not None
+        lane = self._sequences.choose(mark, self.choice.lanes)
+        regions = self._limits.regions
+        far = lane is not None and not lane.near
+        if far and regions is not None and regions.registered and names_region(parts, json_length, wire):
+            try:
+                parts, json_length, sink = inline(parts, json_length, wire, regions, sink)
+            except ServingError as refused:
+                sink.on_error(refused)
+                return None
+        call = SequenceCall(self, parts, json_length, sink, sum(map(len, parts)), wire)
+        call.mark = mark
+        if lane is None:
+            self.refuse(call, self._nowhere())
+        elif len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+            self.refuse(call, Unavailable(QUEUE_FULL))
+        else:
+            lane.call(self.choice.lanes[lane], call)
+        return call
+
     def send(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""
         lane = self.choice.next(near=call.near)
         if lane is None:
-            return Unavailable(
-                f"Request for unknown model: '{self.model_name}' version {self.version} is not at ready state"
-            )
+            return self._nowhere()
         if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
             return Unavailable(QUEUE_FULL)
         lane.call(self.choice.lanes[lane], call)
         return None
+
+    def _nowhere(self) -> ServingError:
+        return Unavailable(
+            f"Request for unknown model: '{self.model_name}' version {self.version} is not at ready state"
+        )
 
     def refuse(self, call: LaneCall, error: ServingError) -> None:
         """Answer and count a call that no replica answers."""

@@ -28,6 +28,7 @@ class ServedModel:
         config = model.package.config
         rows = max(1, config.max_batch_size) if config.HasField("dynamic_batching") else 1
         self.capacity = rows * (1 if model.pool is None else model.pool.instance_count)
+        self.sequence_idle_us = int(config.sequence_batching.max_sequence_idle_microseconds)
 
 
 class LocalTarget:

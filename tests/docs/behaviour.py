@@ -28,6 +28,7 @@ TESTING = "deployments/backends/test_testing.py::"
 STORAGE = "repository_loader/storage/"
 MIRROR = f"{STORAGE}test_mirror.py::"
 SEQUENCES = "deployments/schedulers/test_sequence.py::"
+SEQUENCE_LANES = "deployments/lane/test_sequence_lanes.py::"
 SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -239,6 +240,20 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCE_MODELS + "test_a_state_may_grow",
         SEQUENCE_MODELS + "test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for",
     ),
+    "With several replicas a sequence stays": (
+        SEQUENCE_LANES + "test_ten_thousand_interleaved_sequences_through_two_ingresses_and_two_replicas",
+        SEVERAL + "test_sequences_stay_with_their_replica_whichever_ingress_they_come_through",
+    ),
+    "New replicas take new sequences": (SEQUENCE_LANES + "test_a_new_replica_takes_new_sequences_only",),
+    "When the replica of a sequence dies or leaves": (
+        SEQUENCE_LANES + "test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_anew",
+    ),
+    "The sequence may start anew": (
+        SEVERAL + "test_sequences_of_a_replica_that_dies_fail_once_and_start_anew",
+        SEQUENCE_LANES + "test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_anew",
+    ),
+    "Sequences of other replicas go on": (SEVERAL + "test_sequences_of_a_replica_that_dies_fail_once_and_start_anew",),
+    "A model with `sequence_batching` is never embedded": (PLAN + "test_a_sequence_model_is_never_embedded",),
     "With `iterative_sequence` a request": (
         SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
     ),

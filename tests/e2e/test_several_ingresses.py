@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.repositories import write_small_models
-from tests.serving import Client, Server, wait_until
+from tests.repositories import write_sequence_models, write_small_models
+from tests.serving import Answer, Client, Server, tensor, wait_until
 
 FLAGS = ("--ingresses-per-node", "2", "--allow-client-shm=true", "--num-cpus", "4", "--no-dashboard")
 INGRESS = "ray::ServeReplica:eagleray:Ingress"
@@ -24,6 +24,7 @@ ROW = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": [1] * 16} f
 @pytest.fixture(scope="module", params=["packed", "embedded"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = write_small_models(tmp_path_factory.mktemp("several"))
+    write_sequence_models(repository, shared=True)
     log = tmp_path_factory.mktemp("several-log") / "log"
     started = Server(repository, log, "--placement", request.param, *FLAGS)
     try:
@@ -95,6 +96,57 @@ def test_shared_memory_registered_at_one_is_known_to_both(server: Server) -> Non
     finally:
         memory.close()
         memory.unlink()
+
+
+def add(client: Client, sequence_id: int, value: int, *, start: bool = False, end: bool = False) -> Answer:
+    """Send a request of a sequence to a model of two replicas."""
+    parameters = {"sequence_id": sequence_id, "sequence_start": start, "sequence_end": end}
+    return client.infer("shared_sums", tensor("INPUT", "INT32", [1, 1], [value]), parameters=parameters)
+
+
+def total(answer: Answer) -> int:
+    assert answer.status == 200, answer.body
+    return int(answer.json["outputs"][0]["data"][0])
+
+
+def test_sequences_stay_with_their_replica_whichever_ingress_they_come_through(server: Server) -> None:
+    ids = range(1, 301)
+    with one_client_of_each(server, server.address) as clients:
+        for step in range(4):
+            answers = {
+                number: add(clients[(number + step) % 2], number, number * step, start=step == 0, end=step == 3)
+                for number in ids
+            }
+        assert {number: total(answer) for number, answer in answers.items()} == {number: 7 * number for number in ids}
+        replicas = [each for each in server.descendants() if "shared_sums" in " ".join(each.cmdline())]
+        assert len(replicas) == 2
+
+
+def test_sequences_of_a_replica_that_dies_fail_once_and_start_anew(server: Server) -> None:
+    ids = range(1001, 1041)
+    with one_client_of_each(server, server.address) as clients:
+
+        def replicas() -> list[psutil.Process]:
+            return [each for each in server.descendants() if "shared_sums" in " ".join(each.cmdline())]
+
+        for number in ids:
+            add(clients[number % 2], number, 1, start=True)
+        replicas()[0].kill()
+        wait_until(lambda: len(replicas()) < 2, "the death of the replica")
+        going_on = {number: add(clients[number % 2], number, 1) for number in ids}
+        lost = [number for number, answer in going_on.items() if answer.status != 200]
+        assert 0 < len(lost) < len(ids)
+        for number in lost:
+            assert "start" in going_on[number].error.lower()
+            assert total(add(clients[number % 2], number, 5, start=True)) == 5
+        for number in set(ids) - set(lost):
+            assert total(going_on[number]) == 2
+        wait_until(lambda: len(replicas()) == 2, "the new replica", 60)
+        for client in clients:
+            wait_until(lambda client=client: client.get("/v2/health/ready").status == 200, "both ready again", 60)
+        for number in ids:
+            end = total(add(clients[number % 2], number, 1, end=True))
+            assert end == number + (6 if number in lost else 3)
 
 
 def test_both_tell_the_same_metrics_and_statistics(server: Server) -> None:

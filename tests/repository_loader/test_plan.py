@@ -505,6 +505,15 @@ def test_every_plan_holds_together(
     assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
 
 
+def test_a_sequence_model_is_never_embedded() -> None:
+    by_flag, by_itself = model("a", ONNX + "sequence_batching { }"), parameter("placement", "embedded")
+    own = model("b", ONNX + "sequence_batching { }" + by_itself)
+    for placement in ("auto", "embedded"):
+        plan = make_plan(snapshot(by_flag, own), PlanSettings(placement=placement), CPUS)
+        assert plan.embedded == () and [each.placement for each in only(plan).models] == ["packed", "packed"]
+    assert {each.why for each in only(plan).models} == {"each ingress would hold sequences of its own"}
+
+
 def test_an_ensemble_of_an_embedded_model_is_embedded_too() -> None:
     plan = make_plan(
         snapshot(

@@ -39,6 +39,7 @@ class EchoModel:
     def __init__(self) -> None:
         self.codecs = (EchoCodec(),)
         self.capacity = 2
+        self.sequence_idle_us = 0
         self.held: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.hold = False

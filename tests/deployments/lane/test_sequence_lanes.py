@@ -1,0 +1,265 @@
+"""A sequence stays with its replica, whichever ingress its requests come through, and fails with it."""
+
+import asyncio
+import random
+import tempfile
+from dataclasses import dataclass
+
+import orjson
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from deployments.core import loader
+from deployments.core.clock import LoopClock
+from deployments.core.core import Core
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
+from deployments.lane.fleet import Fleet
+from deployments.lane.sequence_lanes import MAX_SEQUENCES, SequenceLanes, read_mark
+from deployments.lane.wire import GRPC, HTTP
+from deployments.replica.served_model import ServedModel
+from protocol.http_infer import HttpInferCodec
+from protocol.limits import DEFAULT_LIMITS
+from protocol.sequence_mark import SequenceMark
+from repository_loader.normalisation import normalise
+from repository_loader.package import InstanceSpec, ModelPackage
+from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
+
+SEQUENCES = 10_000
+STEPS = 3
+
+
+@dataclass(eq=False)
+class Lane:
+    replica_id: str
+    near: bool = True
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+LANES = [Lane(f"replica-{number}") for number in range(4)]
+
+
+def mark(sequence_id, starts=False, ends=False):
+    return SequenceMark(sequence_id, starts, ends)
+
+
+def test_every_ingress_chooses_the_same_replica():
+    one, other = SequenceLanes(60), SequenceLanes(60)
+    counts = dict.fromkeys(LANES, 0)
+    for number in [*range(1, 2000), *map(str, range(1, 2000))]:
+        lane = one.choose(mark(number, starts=True), LANES)
+        assert other.choose(mark(number), list(reversed(LANES))) is lane
+        counts[lane] += 1
+    assert min(counts.values()) > 800
+
+
+def test_only_the_sequences_of_a_replica_that_leaves_move():
+    lanes = SequenceLanes(60)
+    before = {number: lanes.choose(mark(number), LANES) for number in range(1, 500)}
+    elsewhere = SequenceLanes(60)
+    for number, lane in before.items():
+        after = {chooser.choose(mark(number), LANES[1:]) for chooser in (lanes, elsewhere)}
+        assert len(after) == 1 and (lane is LANES[0] or after == {lane})
+
+
+def test_a_new_replica_takes_new_sequences_only():
+    clock = Clock()
+    lanes = SequenceLanes(60, clock)
+    before = {number: lanes.choose(mark(number, starts=True), LANES[:3]) for number in range(1, 500)}
+    assert all(lanes.choose(mark(number), LANES) is lane for number, lane in before.items())
+    assert any(lanes.choose(mark(number, starts=True), LANES) is LANES[3] for number in before)
+
+
+@pytest.mark.parametrize("over", ["ended", "idle"])
+def test_a_sequence_that_is_over_is_forgotten(over):
+    clock = Clock()
+    lanes = SequenceLanes(60, clock)
+    numbers = [number for number in range(1, 500) if SequenceLanes(1).choose(mark(number), LANES) is LANES[3]]
+    for number in numbers:
+        lanes.choose(mark(number, starts=True, ends=over == "ended"), LANES[:3])
+    clock.now += 61 if over == "idle" else 0
+    assert all(lanes.choose(mark(number), LANES) is LANES[3] for number in numbers)
+
+
+def test_memory_is_bounded():
+    lanes = SequenceLanes(60)
+    for number in range(1, MAX_SEQUENCES + 100):
+        lanes.choose(mark(number), LANES[:1])
+    assert len(lanes._known) == MAX_SEQUENCES
+
+
+def test_without_a_replica_there_is_no_lane():
+    assert SequenceLanes(60).choose(mark(1), []) is None
+
+
+def grpc_body(**parameters):
+    message = ModelInferRequest(model_name="m")
+    for key, value in parameters.items():
+        kind = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
+        setattr(message.parameters[key], kind, value)
+    message.inputs.add(name="X", datatype="FP32", shape=[1])
+    message.raw_input_contents.append(b"\x2a\x00\x00\x00" * 1000)
+    return message.SerializeToString()
+
+
+MARKS = {
+    "number": ({"sequence_id": 7, "sequence_start": True}, mark(7, starts=True)),
+    "text": ({"sequence_id": "a", "sequence_end": True}, mark("a", ends=True)),
+    "neither": ({"sequence_id": 7, "sequence_start": False, "other": 3}, mark(7)),
+    "no id": ({"priority": 1}, None),
+    "nothing": ({}, None),
+    "wrong": ({"sequence_id": True}, None),
+}
+
+
+@pytest.mark.parametrize(("parameters", "expected"), MARKS.values(), ids=MARKS)
+def test_the_sequence_is_read_from_both_wire_forms(parameters, expected):
+    header = orjson.dumps({"inputs": [], "parameters": parameters})
+    assert read_mark((header,), None, HTTP) == expected
+    assert read_mark((header[:9], header[9:]), None, HTTP) == expected
+    assert read_mark((header + b"binary",), len(header), HTTP) == expected
+    assert read_mark((memoryview(header + b"binary"), b"more"), len(header), HTTP) == expected
+    assert read_mark((grpc_body(**parameters),), None, GRPC) == expected
+
+
+def test_what_is_no_request_names_no_sequence():
+    assert read_mark((b"{",), None, HTTP) is None
+    assert read_mark((b"[]",), None, HTTP) is None
+    assert read_mark((b"\xff\xff",), None, GRPC) is None
+
+
+SUMS = """
+    backend: "dyna_sequence" max_batch_size: 8
+    input { name: "INPUT" data_type: TYPE_INT32 dims: 1 } output { name: "OUTPUT" data_type: TYPE_INT32 dims: 1 }
+    sequence_batching { oldest { max_candidate_sequences: 20000 } max_sequence_idle_microseconds: 60000000
+        control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
+        control_input { name: "END" control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } }
+        control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY int32_false_true: [ 0, 1 ] } }
+        control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }
+"""
+
+
+async def sums():
+    """Return a model of sums, loaded as a replica loads it."""
+    config = text_format.Parse(SUMS, ModelConfig())
+    config.name = "echo"
+    list(normalise(config, ()))
+    clock = LoopClock(asyncio.get_running_loop())
+    package = ModelPackage("echo", 1, config, "", "", "")
+    model = await loader.load(package, [InstanceSpec("echo_0", "CPU", 0)], clock, Core(clock))
+    return ServedModel(model, (HttpInferCodec(model.signature, "1", DEFAULT_LIMITS),))
+
+
+def body(sequence_id, value, *, start=False, end=False):
+    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [value]}
+    parameters = {"sequence_id": sequence_id, "sequence_start": start, "sequence_end": end}
+    return orjson.dumps({"inputs": [tensor], "parameters": parameters})
+
+
+def test_ten_thousand_interleaved_sequences_through_two_ingresses_and_two_replicas():
+    async def run():
+        loop = asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory() as folder:
+            replicas = [Replica(folder, f"r{number}", loop) for number in range(2)]
+            addresses = {replica.address.replica_id: replica.address for replica in replicas}
+            for replica in replicas:
+                replica.server.set_model("echo", 1, await sums())
+                await replica.server.listen([replica.sock])
+            fleets = [Fleet(NODE, loop, lambda: None, Refusals(Totals())) for _ in range(2)]
+            for fleet in fleets:
+                fleet.set_replicas("echo#v1", addresses)
+            await Lanes.until(lambda: all(_lanes(fleet) == 2 for fleet in fleets))
+            chance = random.Random(1)
+            totals = {}
+            for step in range(STEPS):
+                numbers = list(range(1, SEQUENCES + 1))
+                chance.shuffle(numbers)
+                for first in range(0, SEQUENCES, 500):
+                    sent = []
+                    for number in numbers[first : first + 500]:
+                        request = body(number, number % 100 + step, start=step == 0, end=step == STEPS - 1)
+                        sink = Sink()
+                        chance.choice(fleets).target("echo").submit((request,), None, sink)
+                        sent.append((number, sink))
+                    for number, sink in sent:
+                        await asyncio.wait_for(sink.done.wait(), 30)
+                        assert sink.error is None, sink.error
+                        totals[number] = orjson.loads(sink.responses[0])["outputs"][0]["data"][0]
+            shares = [replica.server.models[0].model.statistics.counts.success_count for replica in replicas]
+            for fleet in fleets:
+                await fleet.close()
+            for replica in replicas:
+                await replica.server.drain(0.0)
+        added = sum(range(STEPS))
+        assert totals == {number: STEPS * (number % 100) + added + number for number in range(1, SEQUENCES + 1)}
+        assert sum(shares) == SEQUENCES * STEPS and min(shares) > SEQUENCES
+
+    asyncio.run(run())
+
+
+def _lanes(fleet):
+    target = fleet.target("echo")
+    return len(target.choice.lanes) if target else 0
+
+
+def test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_anew():
+    async def run():
+        async with Lanes(2) as lanes:
+            for replica in lanes.replicas:
+                model = await sums()
+                model.model.pool.pools[0].run = lambda batch: None  # the batch never ends
+                replica.server.set_model("echo", 1, model)
+            target = lanes.fleet.target("echo")
+            await Lanes.until(lambda: target._sequences is not None and _lanes(lanes.fleet) == 2)
+            sinks = {number: Sink() for number in range(1, 41)}
+            for number, sink in sinks.items():
+                target.submit((body(number, 1, start=True),), None, sink)
+            dead, alive = lanes.replicas
+            await Lanes.until(lambda: dead.server.inflight_count + alive.server.inflight_count == 40)
+            held = dead.server.inflight_count
+            assert 0 < held < 40
+            dead.die()
+            failed = {number: sink for number, sink in sinks.items() if sink.error is not None}
+            await Lanes.until(lambda: sum(sink.error is not None for sink in sinks.values()) == held)
+            failed = {number: sink for number, sink in sinks.items() if sink.error is not None}
+            for number, sink in failed.items():
+                assert sink.error.http_status == 503
+                assert sink.error.message == (
+                    f"the replica of model 'echo' that held sequence {number} is gone; start the sequence anew"
+                )
+            assert alive.server.inflight_count == 40 - held  # nothing of them was sent there
+            alive.server.set_model("echo", 1, await sums())
+            number = next(iter(failed))
+            going_on, again = Sink(), Sink()
+            target.submit((body(number, 1),), None, going_on)
+            await asyncio.wait_for(going_on.done.wait(), 5)
+            assert "must specify the START flag" in going_on.error.message
+            target.submit((body(number, 5, start=True, end=True),), None, again)
+            await asyncio.wait_for(again.done.wait(), 5)
+            assert orjson.loads(again.responses[0])["outputs"][0]["data"] == [5 + number]
+
+    asyncio.run(run())
+
+
+def test_a_request_without_a_sequence_goes_anywhere_and_is_answered():
+    async def run():
+        async with Lanes(2) as lanes:
+            for replica in lanes.replicas:
+                replica.server.set_model("echo", 1, await sums())
+            target = lanes.fleet.target("echo")
+            await Lanes.until(lambda: target._sequences is not None)
+            sink = Sink()
+            target.submit((body(0, 1, start=True),), None, sink)
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert "must specify a non-zero or non-empty correlation ID" in sink.error.message
+
+    asyncio.run(run())
