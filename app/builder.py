@@ -80,4 +80,5 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         max_batch_duration_s=settings.max_batch_duration_s,
         gpu_memory_bytes=settings.gpu_memory_bytes,
         log_verbosity=settings.log_verbose,
+        response_cache_bytes=settings.response_cache_bytes(),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from app.cache_config import cache_bytes
 from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
@@ -190,6 +191,11 @@ class Settings(BaseModel):
     backend_config: tuple[str, ...] = Field(
         (), description="Setting of a backend, as [<backend>,]<key>=<value>; may be given several times."
     )
+    cache_config: tuple[str, ...] = Field(
+        (),
+        description="Response cache for models that enable theirs, as local,size=<bytes>; each process that runs "
+        "models has one of that size.",
+    )
     kind_gpu_fallback_to_cpu: bool = Field(
         False, description="Whether KIND_GPU instances run on the CPU where the cluster has no GPU."
     )
@@ -278,6 +284,12 @@ class Settings(BaseModel):
         HeaderForwarding(value)
         return value
 
+    @field_validator("cache_config")
+    @classmethod
+    def _cache_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        cache_bytes(value)
+        return value
+
     @field_validator("trace_config")
     @classmethod
     def _trace_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -324,6 +336,10 @@ class Settings(BaseModel):
             if port == other_port and (address == other_address or _EVERYWHERE & {address, other_address}):
                 raise ValueError(f"{second} and {first} are both {port} on {address}")
         return self
+
+    def response_cache_bytes(self) -> int:
+        """Return the size of the response cache, 0 without one."""
+        return cache_bytes(self.cache_config)
 
     def backend_settings(self) -> dict[str, dict[str, str]]:
         """Return --backend-config as backend → key → value; the key "" holds what applies to all backends."""

@@ -268,9 +268,7 @@ _ROWS = (
     ),
     FieldRule("model_transaction_policy", "a Python model may answer a request many times; any other answers once"),
     FieldRule("model_repository_agents", "`checksum` is verified before the model is loaded; a warning names others"),
-    FieldRule(
-        "response_cache.enable", "", warned=_ALL, because="there is no response cache, every request is executed"
-    ),
+    FieldRule("response_cache.enable", "responses are kept, where the server has a cache (`--cache-config`)"),
     FieldRule("model_metrics", "", warned=_ALL, because="there are no histograms to configure"),
 )
 

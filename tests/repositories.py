@@ -21,6 +21,7 @@ EXAMPLE_VERSIONS = {
 }
 SMALL = (
     "async_model",
+    "cached",
     "countdown",
     "countdown_in_thread",
     "failing",
@@ -84,6 +85,8 @@ def write_small_models(root: Path) -> Path:
     _python(root, "countdown", _COUNTDOWN, counting + streaming)
     _python(root, "countdown_in_thread", _COUNTDOWN_IN_THREAD, counting + streaming)
     write_sequence_models(root)
+    caching = _tensors(0, ("X", "INT32", "-1"), ("RUNS", "INT32", "1")) + "response_cache { enable: true }"
+    _python(root, "cached", _COUNTED, caching)
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
     _python(root, "two_replicas", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")) + two)
     return root
@@ -209,6 +212,23 @@ def _sum_and_difference() -> onnx.ModelProto:
     nodes = [helper.make_node(kind, inputs, [name]) for kind, name in zip(("Add", "Sub"), outputs, strict=True)]
     return _model(nodes, inputs, outputs, TensorProto.INT32, ["b", 16])
 
+
+_COUNTED = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    runs = 0
+
+    def execute(self, requests):
+        responses = []
+        for _ in requests:
+            self.runs += 1
+            tensor = pb_utils.Tensor("RUNS", np.array([self.runs], np.int32))
+            responses.append(pb_utils.InferenceResponse(output_tensors=[tensor]))
+        return responses
+"""
 
 _REMEMBERING = """
 import triton_python_backend_utils as pb_utils

@@ -11,7 +11,6 @@ _TRACES = "use --trace-config"
 _SAGEMAKER = "the endpoints of SageMaker are not offered yet"
 _VERTEX_AI = "the endpoints of Vertex AI are not offered yet"
 _RATE_LIMITER = "there is no rate limiter yet; every instance runs whenever it has work"
-_RESPONSE_CACHE = "there is no response cache yet; every request runs its model"
 
 REASONS: dict[str, str] = {
     "allow-gpu-metrics": "there are no metrics of GPUs yet",
@@ -19,8 +18,7 @@ REASONS: dict[str, str] = {
     "allow-vertex-ai": _VERTEX_AI,
     "backend-directory": "backends are part of Eagleray, and no shared library is loaded",
     "buffer-manager-thread-count": "tensors are not copied by threads of the server",
-    "cache-config": _RESPONSE_CACHE,
-    "cache-directory": _RESPONSE_CACHE,
+    "cache-directory": "the response cache is part of Eagleray, and no shared library is loaded",
     "cuda-memory-pool-byte-size": _POOLS,
     "cuda-virtual-address-size": _POOLS,
     "enable-peer-access": "every replica has its GPU to itself, or a share of it",
@@ -42,7 +40,7 @@ REASONS: dict[str, str] = {
     "rate-limit-resource": _RATE_LIMITER,
     "repoagent-directory": "repository agents are part of Eagleray, and no shared library is loaded",
     "repository-poll-secs": "the repository is read once, at the start; polling is not there yet",
-    "response-cache-byte-size": _RESPONSE_CACHE,
+    "response-cache-byte-size": "use --cache-config local,size=<bytes>",
     "sagemaker-port": _SAGEMAKER,
     "sagemaker-safe-port-range": _SAGEMAKER,
     "sagemaker-thread-count": _SAGEMAKER,

@@ -20,6 +20,7 @@ from app.service.service import Service
 from app.service.trace_settings import TraceSettings
 from app.settings import Settings
 from deployments.core.refusals import Refusals
+from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
 from deployments.replica.model_host import ModelHost
 from deployments.replica.model_output import show_model_output
@@ -54,7 +55,14 @@ class Ingress:
         max_inflight = self._settings.max_inflight_per_replica
         self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight, regions)
         self._host = ModelHost(
-            self._loop, self._fleet, limits, self._counters, regions, shared=True, changed=self._model_changed
+            self._loop,
+            self._fleet,
+            limits,
+            self._counters,
+            regions,
+            shared=True,
+            changed=self._model_changed,
+            cache=ResponseCache(size) if (size := self._settings.response_cache_bytes()) else None,
         )
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)

@@ -19,6 +19,10 @@ _COUNTERS: Final = (
     ("nv_inference_compute_input_duration_us", "Cumulative compute input duration in microseconds"),
     ("nv_inference_compute_infer_duration_us", "Cumulative compute inference duration in microseconds"),
     ("nv_inference_compute_output_duration_us", "Cumulative inference compute output duration in microseconds"),
+    ("nv_cache_num_hits_per_model", "Number of cache hits per model"),
+    ("nv_cache_num_misses_per_model", "Number of cache misses per model"),
+    ("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds"),
+    ("nv_cache_miss_duration_per_model", "Total cache miss duration per model, in microseconds"),
 )
 _REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
@@ -44,6 +48,12 @@ def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
         for part in ("input", "infer", "output"):
             row = (labels, stats[f"compute_{part}"]["ns"] // 1000)
             families[f"nv_inference_compute_{part}_duration_us"].append(row)
+        hits, misses = stats["cache_hit"], stats["cache_miss"]
+        if hits["count"] or misses["count"]:
+            families["nv_cache_num_hits_per_model"].append((labels, hits["count"]))
+            families["nv_cache_num_misses_per_model"].append((labels, misses["count"]))
+            families["nv_cache_hit_duration_per_model"].append((labels, hits["ns"] // 1000))
+            families["nv_cache_miss_duration_per_model"].append((labels, misses["ns"] // 1000))
         pending.append((labels, metrics["pending_count"]))
         if metrics["load_duration_ns"]:
             load.append((labels, metrics["load_duration_ns"] / 1e9))

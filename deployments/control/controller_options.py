@@ -12,6 +12,7 @@ class ControllerOptions:
     """Options of the controller and of the replicas that it deploys.
 
     `load_models` None loads every model of the repositories. `gpu_memory_bytes` 0 has each GPU tell its memory.
+    `response_cache_bytes` 0 is no response cache.
     """
 
     repositories: tuple[str, ...]
@@ -25,3 +26,4 @@ class ControllerOptions:
     max_batch_duration_s: float = 600.0
     gpu_memory_bytes: int = 0
     log_verbosity: int = 0
+    response_cache_bytes: int = 0

@@ -63,6 +63,7 @@ def group_application(
             options.drain_timeout_s,
             options.max_batch_duration_s,
             options.log_verbosity,
+            options.response_cache_bytes,
         )
         deployment = serve.deployment(ModelReplica).options(**deployment_options)
         # Replicas restart for other resources or arguments only; what they load follows from user_config, in place.

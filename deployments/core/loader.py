@@ -14,9 +14,11 @@ from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
 from deployments.core.model_version import ModelVersion
 from deployments.core.pool_group import PoolGroup
+from deployments.core.response_cache import ResponseCache
 from deployments.core.router import Router
 from deployments.core.statistics import ModelStatistics
 from deployments.core.warmup import warm_up
+from deployments.schedulers.cached import CachedScheduler
 from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
 from deployments.schedulers.ensemble import EnsembleScheduler
@@ -50,6 +52,7 @@ async def load(
     clock: Clock,
     router: Router,
     step_signatures: Mapping[str, Signature] | None = None,
+    cache: ResponseCache | None = None,
 ) -> ModelVersion:
     """Prepare a package on a worker thread and assemble it on the loop's.
 
@@ -57,7 +60,7 @@ async def load(
         ModelLoadError: with the reason that the repository index shows.
     """
     prepared = await asyncio.to_thread(prepare, package, specs, clock)
-    return assemble(prepared, clock, router, step_signatures)
+    return assemble(prepared, clock, router, step_signatures, cache)
 
 
 def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None = None) -> PreparedModel:
@@ -90,25 +93,33 @@ def assemble(
     clock: Clock,
     router: Router,
     step_signatures: Mapping[str, Signature] | None = None,
+    cache: ResponseCache | None = None,
 ) -> ModelVersion:
     """Give a prepared model its scheduler; quick, on the loop's thread.
 
-    `step_signatures` holds the signatures of an ensemble's models by name.
+    `step_signatures` holds the signatures of an ensemble's models by name; `cache` keeps the responses of a model that
+    wants that.
 
     Raises:
         ModelLoadError: an ensemble does not fit its models.
     """
     package, signature, statistics = prepared.package, prepared.signature, prepared.statistics
+
+    def cached(scheduler: Scheduler) -> Scheduler:
+        if cache is None or not package.config.response_cache.enable:
+            return scheduler
+        return CachedScheduler(scheduler, cache, statistics, clock)
+
     if _is_ensemble(package):
         ensemble = EnsembleScheduler(package.config, step_signatures or {}, router, statistics, clock)
-        return ModelVersion(package, signature, statistics, ensemble, None, clock)
+        return ModelVersion(package, signature, statistics, cached(ensemble), None, clock)
     if package.config.HasField("sequence_batching"):
         pools = PoolGroup(prepared.instances, clock)
         sequences = SequenceScheduler(package.config, pools.pools, statistics, clock, prepared.states)
         return ModelVersion(package, signature, statistics, sequences, pools, clock)
     pool = InstancePool(prepared.instances, clock)
     scheduler = _scheduler(package, signature, pool, statistics, clock)
-    return ModelVersion(package, signature, statistics, scheduler, pool, clock)
+    return ModelVersion(package, signature, statistics, cached(scheduler), pool, clock)
 
 
 def _scheduler(

@@ -11,6 +11,7 @@ from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, ModelVersion
+from deployments.core.response_cache import ResponseCache
 from deployments.core.statistics import Rows
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
@@ -40,8 +41,8 @@ class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
     `counters` is where statistics are kept, `regions` the clients' shared memory; `shared` says that the loop has other
-    work than these models'. `changed` is told of each version that is served from now on, and (None) no longer, before
-    what served it until then finishes its requests.
+    work than these models'; `cache` is for the responses of models that want theirs kept. `changed` is told of each
+    version that is served from now on, and (None) no longer, before what served it until then finishes its requests.
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class ModelHost:
         *,
         shared: bool,
         changed: Callable[[str, int, ServedModel | None], None],
+        cache: ResponseCache | None = None,
     ) -> None:
         self._loop = loop
         self._changed = changed
         self._shared = shared
+        self._cache = cache
         self._alone = False
         self._limits = limits
         self._counters = counters
@@ -106,7 +109,7 @@ class ModelHost:
         held: list[int] = []
         try:
             hosted, held = await asyncio.to_thread(hosted.provided)
-            model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures)
+            model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures, self._cache)
             self._allow_inline(model)
             model.statistics.count_in(self._counters)
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())

@@ -14,6 +14,7 @@ from ray.util import get_node_ip_address
 
 from deployments.backends.backend import ModelLoadError
 from deployments.core.refusals import Refusals
+from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
@@ -53,6 +54,7 @@ class ModelReplica:
         drain_timeout_s: float,
         max_batch_duration_s: float,
         log_verbosity: int,
+        response_cache_bytes: int,
         *bound: DeploymentHandle,
     ) -> None:
         set_up_logging(log_verbosity)
@@ -70,7 +72,14 @@ class ModelReplica:
         self._fleet = Fleet(node_id, self._loop, lambda: None, Refusals(self._counters))
         regions = Regions(RegionTable(node))
         self._host = ModelHost(
-            self._loop, self._fleet, limits, self._counters, regions, shared=False, changed=self._model_changed
+            self._loop,
+            self._fleet,
+            limits,
+            self._counters,
+            regions,
+            shared=False,
+            changed=self._model_changed,
+            cache=ResponseCache(response_cache_bytes) if response_cache_bytes else None,
         )
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)

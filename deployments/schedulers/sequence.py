@@ -114,7 +114,7 @@ class SequenceScheduler:
                 self.cancel_slot(slot)
                 return
         for backlog in self._slots.backlogs():
-            if request in backlog.requests:
+            if request in backlog.queue:
                 self._fail(self._slots.drop_backlog(backlog), Cancelled(""), CANCELED)
                 return
 
@@ -184,7 +184,7 @@ class SequenceScheduler:
                 slot.batcher.wake(slot)
                 return
             if not slot.queue:
-                self._end(request.sequence_id)
+                self._end(slot)
         self._open_count -= 1
         if slot.ended and slot.idle:
             self._release(slot)
@@ -195,29 +195,23 @@ class SequenceScheduler:
 
     def dropped(self, slot: Slot) -> None:
         """End the sequence of a slot whose running request was answered without having run."""
-        request, slot.running, slot.prepared = slot.running, None, None
-        assert request is not None
+        slot.running = slot.prepared = None
         self._open_count -= 1
-        if self._slots.slot_of(request.sequence_id) is slot:
-            self._end(request.sequence_id)
         self.cancel_slot(slot)
 
     def cancel_slot(self, slot: Slot) -> None:
         """End the sequence of a slot, of which a request that waits was cancelled."""
         waiting, slot.queue = slot.queue, deque()
-        for sequence_id in {request.sequence_id for request in waiting}:
-            if self._slots.slot_of(sequence_id) is slot:
-                self._end(sequence_id)
-        slot.ended = True
+        self._end(slot)
         self._fail(waiting, Cancelled(""), CANCELED)
-        if slot.idle and not slot.free:
+        if slot.idle and slot.sequence_id is not None:
             self._release(slot)
 
     def held(self) -> bool:
         """Whether `TRITONSERVER_DELAY_SCHEDULER` and its like for the backlog still hold the first batch back."""
         if self._hold_count and not self._stopping:
             queued = sum(len(slot.queue) for slot in self._slots.slots)
-            backlog = sum(len(backlog.requests) for backlog in self._slots.backlogs())
+            backlog = sum(len(backlog.queue) for backlog in self._slots.backlogs())
             if queued < self._hold_count or backlog < self._hold_backlog_count:
                 return True
             self._hold_count = 0
@@ -247,10 +241,9 @@ class SequenceScheduler:
             )
 
     def _release(self, slot: Slot) -> None:
-        sequence_id = self._slots.release(slot)
-        if sequence_id is not None:
-            if not slot.ended:
-                self._use(sequence_id, self._now_ns())
+        if self._slots.release(slot):
+            assert slot.sequence_id is not None
+            self._use(slot.sequence_id, self._now_ns())
             slot.batcher.wake(slot)
 
     def _use(self, sequence_id: SequenceId, now_ns: int) -> None:
@@ -262,18 +255,24 @@ class SequenceScheduler:
         self._used.move_to_end(sequence_id)
         self._wake_at(now_ns + self._idle_ns)
 
-    def _end(self, sequence_id: SequenceId) -> Slot | None:
-        self._used.pop(sequence_id, None)
-        return self._slots.end(sequence_id)
+    def _end(self, slot: Slot) -> None:
+        slot.ended = True
+        if slot.sequence_id is not None:
+            self._used.pop(slot.sequence_id, None)
 
     def _end_idle(self, now_ns: int) -> None:
         while self._used:
             sequence_id, deadline_ns = next(iter(self._used.items()))
             if deadline_ns > now_ns:
                 return
-            slot = self._end(sequence_id)
-            if slot is not None and slot.idle:
+            slot = self._slots.slot_of(sequence_id)
+            if slot is None:
+                del self._used[sequence_id]
+            elif slot.idle:
+                self._end(slot)
                 self._release(slot)
+            else:
+                self._use(sequence_id, now_ns)
 
     def _drop_late(self, now_ns: int) -> int:
         """Refuse the waiting sequences whose time is over; returns when the next one is late."""

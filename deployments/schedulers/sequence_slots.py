@@ -73,21 +73,21 @@ class Slot:
 
     `queue` holds the requests that wait, `running` the one that was handed to the instance; `prepared` has its controls
     and states, and `wanted` are the outputs that its client asked for. `ended` says that the sequence is over once
-    these are answered.
+    these are answered; in a free slot there is none, and its `sequence_id` is None.
     """
 
-    __slots__ = ("batcher", "ended", "free", "number", "prepared", "queue", "running", "states", "wanted")
+    __slots__ = ("batcher", "ended", "number", "prepared", "queue", "running", "sequence_id", "states", "wanted")
 
     def __init__(self, batcher: SequenceBatcher, number: int) -> None:
         self.batcher = batcher
         self.number = number
+        self.sequence_id: SequenceId | None = None
         self.queue: deque[InferRequest] = deque()
         self.running: InferRequest | None = None
         self.prepared: InferRequest | None = None
         self.wanted: tuple[str, ...] | None = None
         self.states: States | None = None
         self.ended = False
-        self.free = True
 
     @property
     def idle(self) -> bool:
@@ -98,98 +98,81 @@ class Slot:
 class Backlog:
     """A sequence that waits for a slot; `deadline_ns` is when the first timeout of its requests is over."""
 
-    __slots__ = ("deadline_ns", "requests", "sequence_id")
+    __slots__ = ("deadline_ns", "ended", "queue", "sequence_id")
 
     def __init__(self, sequence_id: SequenceId) -> None:
         self.sequence_id = sequence_id
-        self.requests: deque[InferRequest] = deque()
+        self.queue: deque[InferRequest] = deque()
         self.deadline_ns = NEVER_NS
-
-    def append(self, request: InferRequest) -> None:
-        """Take a request of the sequence."""
-        self.requests.append(request)
-        if request.timeout_us:
-            self.deadline_ns = min(self.deadline_ns, request.queued_ns + request.timeout_us * 1000)
-
-    @property
-    def complete(self) -> bool:
-        """Whether its last request ends the sequence, so that another one may begin under the same id."""
-        return bool(self.requests[-1].flags & SEQUENCE_END)
+        self.ended = False
 
 
 class SequenceSlots:
-    """Gives sequences slots: the lowest number that is free on any instance, else a place in the backlog."""
+    """Gives sequences slots: the lowest number that is free on any instance, else a place in the backlog.
+
+    A sequence that starts while the last one of its id still runs or waits follows it where that is, so that no two of
+    one id ever run at the same time.
+    """
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.slots = tuple(slots)
         self._free = [(slot.number, place) for place, slot in enumerate(slots)]
         heapq.heapify(self._free)
         self._places = {slot: place for place, slot in enumerate(slots)}
-        self._open: dict[SequenceId, Slot] = {}
-        self._open_backlogs: dict[SequenceId, Backlog] = {}
+        self._holders: dict[SequenceId, Slot | Backlog] = {}
         self._backlogs: dict[Backlog, None] = {}
 
     def slot_of(self, sequence_id: SequenceId) -> Slot | None:
         """Return the slot of a sequence that may go on."""
-        return self._open.get(sequence_id)
+        holder = self._holders.get(sequence_id)
+        return holder if isinstance(holder, Slot) and not holder.ended else None
 
     def has(self, sequence_id: SequenceId) -> bool:
         """Whether a sequence of this id may go on."""
-        return sequence_id in self._open or sequence_id in self._open_backlogs
+        holder = self._holders.get(sequence_id)
+        return holder is not None and not holder.ended
 
     def place(self, request: InferRequest) -> Slot | None:
         """Queue a request of a sequence that may go on or starts; returns its slot, None for the backlog."""
         sequence_id = request.sequence_id
-        ends = bool(request.flags & SEQUENCE_END)
-        slot = self._open.get(sequence_id)
-        if slot is None and sequence_id not in self._open_backlogs and self._free:
-            slot = self._open[sequence_id] = self.slots[heapq.heappop(self._free)[1]]
-            slot.free = slot.ended = False
-        if slot is not None:
-            slot.queue.append(request)
-            if ends:
-                self.end(sequence_id)
-            return slot
-        backlog = self._open_backlogs.get(sequence_id)
-        if backlog is None:
-            backlog = self._open_backlogs[sequence_id] = Backlog(sequence_id)
-            self._backlogs[backlog] = None
-        backlog.append(request)
-        if ends:
-            del self._open_backlogs[sequence_id]
+        holder = self._holders.get(sequence_id)
+        if holder is None:
+            holder = self._holders[sequence_id] = self._new_holder(sequence_id)
+        holder.queue.append(request)
+        holder.ended = bool(request.flags & SEQUENCE_END)
+        if isinstance(holder, Slot):
+            return holder
+        if request.timeout_us:
+            holder.deadline_ns = min(holder.deadline_ns, request.queued_ns + request.timeout_us * 1000)
         return None
 
-    def end(self, sequence_id: SequenceId) -> Slot | None:
-        """Let a sequence in a slot take no more requests; returns the slot."""
-        slot = self._open.pop(sequence_id, None)
-        if slot is not None:
-            slot.ended = True
-        return slot
-
-    def release(self, slot: Slot) -> SequenceId | None:
-        """Free a slot whose sequence is over; returns the id of the sequence from the backlog that takes it, if any."""
-        slot.states = None
+    def release(self, slot: Slot) -> bool:
+        """Free a slot whose sequence is over; returns whether one from the backlog has taken it."""
+        assert slot.sequence_id is not None
+        del self._holders[slot.sequence_id]
+        slot.states = slot.sequence_id = None
         for backlog in self._backlogs:
-            self._drop(backlog)
-            slot.queue = backlog.requests
-            slot.ended = backlog.complete
-            if not slot.ended:
-                self._open[backlog.sequence_id] = slot
-            return backlog.sequence_id
-        slot.free = slot.ended = True
+            del self._backlogs[backlog]
+            slot.sequence_id, slot.queue, slot.ended = backlog.sequence_id, backlog.queue, backlog.ended
+            self._holders[backlog.sequence_id] = slot
+            return True
         heapq.heappush(self._free, (slot.number, self._places[slot]))
-        return None
+        return False
 
     def drop_backlog(self, backlog: Backlog) -> deque[InferRequest]:
         """Give a waiting sequence up; returns its requests."""
-        self._drop(backlog)
-        return backlog.requests
+        del self._backlogs[backlog], self._holders[backlog.sequence_id]
+        return backlog.queue
 
     def backlogs(self) -> Iterator[Backlog]:
         """Yield the waiting sequences, the first in line first."""
         yield from self._backlogs
 
-    def _drop(self, backlog: Backlog) -> None:
-        del self._backlogs[backlog]
-        if self._open_backlogs.get(backlog.sequence_id) is backlog:
-            del self._open_backlogs[backlog.sequence_id]
+    def _new_holder(self, sequence_id: SequenceId) -> Slot | Backlog:
+        if self._free:
+            slot = self.slots[heapq.heappop(self._free)[1]]
+            slot.sequence_id = sequence_id
+            return slot
+        backlog = Backlog(sequence_id)
+        self._backlogs[backlog] = None
+        return backlog

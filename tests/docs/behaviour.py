@@ -27,6 +27,7 @@ CLUSTER = "e2e/test_cluster.py::"
 TESTING = "deployments/backends/test_testing.py::"
 STORAGE = "repository_loader/storage/"
 MIRROR = f"{STORAGE}test_mirror.py::"
+CACHED = "deployments/schedulers/test_cached.py::"
 SEQUENCES = "deployments/schedulers/test_sequence.py::"
 SEQUENCE_LANES = "deployments/lane/test_sequence_lanes.py::"
 SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
@@ -208,6 +209,25 @@ TESTS: dict[str, tuple[str, ...]] = {
     "An archive with links": (
         f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
         f"{MIRROR}test_archive_with_another_digest_is_refused",
+    ),
+    # Response cache
+    "With `--cache-config local,size=<bytes>`": (
+        CACHED + "test_the_same_request_runs_once",
+        CACHED + "test_a_request_that_differs_runs",
+        "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
+        "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
+    ),
+    "Each process that runs models has a cache": (
+        CACHED + "test_what_is_kept_is_bounded_and_the_least_recently_used_goes_first",
+    ),
+    "A model that is loaded anew answers anew": (
+        CACHED + "test_a_model_that_is_loaded_anew_answers_anew",
+        CACHED + "test_errors_are_not_kept",
+        CACHED + "test_a_request_that_differs_runs",
+    ),
+    "Hits and misses are in the statistics": (
+        CACHED + "test_hits_and_misses_are_counted_as_triton_counts_them",
+        "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
     ),
     # Sequences
     "`sequence_batching` works with ONNX": (

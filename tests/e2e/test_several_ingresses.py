@@ -4,7 +4,7 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
@@ -98,6 +98,16 @@ def test_shared_memory_registered_at_one_is_known_to_both(server: Server) -> Non
         memory.unlink()
 
 
+def replicas(server: Server) -> list[psutil.Process]:
+    """Return the processes of the model that has two."""
+    found = []
+    for process in server.descendants():
+        with suppress(psutil.Error):
+            if "shared_sums" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
 def add(client: Client, sequence_id: int, value: int, *, start: bool = False, end: bool = False) -> Answer:
     """Send a request of a sequence to a model of two replicas."""
     parameters = {"sequence_id": sequence_id, "sequence_start": start, "sequence_end": end}
@@ -118,21 +128,17 @@ def test_sequences_stay_with_their_replica_whichever_ingress_they_come_through(s
                 for number in ids
             }
         assert {number: total(answer) for number, answer in answers.items()} == {number: 7 * number for number in ids}
-        replicas = [each for each in server.descendants() if "shared_sums" in " ".join(each.cmdline())]
-        assert len(replicas) == 2
+        assert len(replicas(server)) == 2
 
 
 def test_sequences_of_a_replica_that_dies_fail_once_and_start_anew(server: Server) -> None:
     ids = range(1001, 1041)
     with one_client_of_each(server, server.address) as clients:
-
-        def replicas() -> list[psutil.Process]:
-            return [each for each in server.descendants() if "shared_sums" in " ".join(each.cmdline())]
-
         for number in ids:
             add(clients[number % 2], number, 1, start=True)
-        replicas()[0].kill()
-        wait_until(lambda: len(replicas()) < 2, "the death of the replica")
+        dead = replicas(server)[0]
+        dead.kill()
+        wait_until(lambda: dead not in replicas(server), "the death of the replica")
         going_on = {number: add(clients[number % 2], number, 1) for number in ids}
         lost = [number for number, answer in going_on.items() if answer.status != 200]
         assert 0 < len(lost) < len(ids)
@@ -141,7 +147,7 @@ def test_sequences_of_a_replica_that_dies_fail_once_and_start_anew(server: Serve
             assert total(add(clients[number % 2], number, 5, start=True)) == 5
         for number in set(ids) - set(lost):
             assert total(going_on[number]) == 2
-        wait_until(lambda: len(replicas()) == 2, "the new replica", 60)
+        wait_until(lambda: len(replicas(server)) == 2, "the new replica", 60)
         for client in clients:
             wait_until(lambda client=client: client.get("/v2/health/ready").status == 200, "both ready again", 60)
         for number in ids:

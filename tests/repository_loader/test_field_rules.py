@@ -148,12 +148,6 @@ IGNORED: dict[str, tuple[str, str, str, str]] = {
         "model_operations",
         "only ONNX Runtime loads libraries of operators",
     ),
-    "response_cache.enable": (
-        "onnxruntime",
-        "response_cache { enable: true }",
-        "response_cache.enable",
-        "there is no response cache, every request is executed",
-    ),
     "model_metrics": (
         "onnxruntime",
         'model_metrics { metric_control { metric_identifier { family: "f" } } }',

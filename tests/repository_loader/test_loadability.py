@@ -142,11 +142,11 @@ def test_an_engine_is_loadable_where_there_is_a_gpu(tmp_path: Path) -> None:
 
 
 def test_warnings_stand_where_the_field_does(tmp_path: Path) -> None:
-    text = f'backend: "python" {TENSORS}\nresponse_cache {{\n  enable: true }}'
+    text = f'backend: "python" {TENSORS}\noptimization {{\n  graph {{ level: 1 }} }}'
     write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": text})
     model = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"]
     assert model.failure is None
     assert [str(finding) for finding in model.findings] == [
-        f"{tmp_path}/m/config.pbtxt:3:3: warning: 'response_cache.enable' of model 'm' has no effect: there is no "
-        "response cache, every request is executed"
+        f"{tmp_path}/m/config.pbtxt:3:3: warning: 'optimization.graph' of model 'm' has no effect: only ONNX Runtime "
+        "optimizes graphs when it loads them"
     ]

@@ -9,6 +9,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
+from deployments.core.response_cache import ResponseCache
 from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.dynamic import DynamicBatcher
 from deployments.schedulers.ensemble import EnsembleScheduler
@@ -153,6 +154,32 @@ def test_backend_that_fails_gives_a_reason(error, reason):
     with pytest.raises(ModelLoadError) as caught:
         loader.prepare(package_of(), SPECS)
     assert caught.value.reason == reason
+
+
+def test_responses_of_models_and_ensembles_are_kept_where_they_want_that():
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        core, cache = Core(clock), ResponseCache(1 << 20)
+        inner = package_of("dynamic_batching { }")
+        core.add(await loader.load(inner, SPECS, clock, core, cache=cache))
+        step = 'step { model_name: "m" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }'
+        text = f'name: "e" platform: "ensemble" response_cache {{ enable: true }} ensemble_scheduling {{ {step} }}'
+        ensemble = ModelPackage("e", 1, config_of("max_batch_size: 4 " + text), "", "", "")
+        steps = {"m": Signature.from_config(inner.config)}
+        core.add(await loader.load(ensemble, [], clock, core, steps, cache))
+        x = np.ones((2, 2), np.float32)
+        for name in ("e", "e", "m", "m"):
+            done = asyncio.get_running_loop().create_future()
+            core.infer(name, -1, InferRequest({"X": x}, 2, lambda request, result, done=done: done.set_result(result)))
+            np.testing.assert_array_equal((await done).outputs["Y"], 2 * x)
+        counts = {name: core.resolve(name).statistics.counts for name in ("e", "m")}
+        for name in ("e", "m"):
+            await core.remove(name, 1).close()
+        assert (counts["e"].cache_hit_count, counts["e"].cache_miss_count, counts["e"].success_count) == (1, 1, 2)
+        assert (counts["m"].cache_hit_count, counts["m"].execution_count) == (0, 3)
+        assert cache.used_bytes == 0
+
+    asyncio.run(run())
 
 
 def test_close_answers_everything_and_leaves_no_thread():

@@ -120,7 +120,9 @@ def test_a_sequence_that_waits_in_the_backlog_is_not_idle():
     sequences.clock.advance(1500)
     sequences.send("c", 2, END)
     assert "c" not in sequences.answers
-    sequences.finish_all()  # 1 has been idle since: its slot is free once its request has run
+    sequences.finish_all()
+    sequences.clock.advance(1000)  # 1 has had no request since, and its only one has run
+    sequences.finish_all()
     assert sequences.answers == {"a": 1, "b": 1, "c": 4}
 
 
@@ -140,6 +142,16 @@ def test_an_id_may_start_again_while_its_last_sequence_still_waits():
     sequences.send("d", 9, END)
     sequences.finish_all()
     assert sequences.answers == {"a": 1, "b": 6, "c": 8, "d": 11}
+
+
+@pytest.mark.parametrize("config", [sequence_config("direct { }", 2), sequence_config(OLDEST, 2)])
+def test_two_sequences_of_one_id_never_run_at_the_same_time(config):
+    sequences = Sequences(config)
+    for turn in range(4):
+        sequences.send(f"{turn}", 5, ONLY, value=turn)
+    sequences.finish_all()
+    assert sequences.answers == {f"{turn}": turn + 5 for turn in range(4)}
+    assert sequences.pools[0].batches == [[5]] * 4
 
 
 def test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout():

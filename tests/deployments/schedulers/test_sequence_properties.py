@@ -30,12 +30,9 @@ class Rules:
         self.now_ms = 0
         self.expected = {}
 
-    def open(self, sequence_id):
-        return next((each for each in self._all() if each.id == sequence_id and each.open), None)
-
     def submit(self, name, sequence_id, flags, value):
-        sequence = self.open(sequence_id)
-        if sequence is None and not flags & START:
+        sequence = next((each for each in self._all() if each.id == sequence_id), None)
+        if not flags & START and (sequence is None or not sequence.open):
             self.expected[name] = "START"
             return
         if sequence is None:
@@ -62,7 +59,10 @@ class Rules:
         self.now_ms += ms
         for sequence in self.slots:
             if sequence is not None and self.now_ms - sequence.used_ms >= IDLE_MS:
-                sequence.open = False
+                if sequence.left:
+                    sequence.used_ms = self.now_ms
+                else:
+                    sequence.open = False
         self._release()
 
     def _release(self):
@@ -87,7 +87,7 @@ STRATEGIES = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(STRATEGIES, st.integers(1, 2), st.lists(OPERATION, max_size=40))
 def test_every_request_gets_what_the_rules_say(strategy, instances, operations):
     text, max_batch_size = strategy

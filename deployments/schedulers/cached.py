@@ -1,0 +1,71 @@
+"""A scheduler in front of another one: it answers what the response cache has, and keeps what the other answers."""
+
+from collections.abc import Callable
+from functools import partial
+
+from deployments.core.clock import Clock
+from deployments.core.response_cache import Key, ResponseCache, request_digest
+from deployments.core.statistics import ModelStatistics
+from deployments.schedulers.scheduler import Scheduler, reply
+from protocol.errors import ServingError
+from protocol.infer import InferRequest, InferResponse, Reply
+
+
+class CachedScheduler:
+    """Asks the cache first; for models with `response_cache { enable: true }` on a server that has a cache.
+
+    A request within a sequence, such as an ensemble hands on to its steps, goes past the cache.
+    """
+
+    def __init__(self, scheduler: Scheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock) -> None:
+        self.scheduler = scheduler
+        self._cache = cache
+        self._scope = cache.open_scope()
+        self._statistics = statistics
+        self._now_ns = clock.now_ns
+        self._call_soon = clock.call_soon
+        self._draining = False
+        self.cancel = scheduler.cancel
+        self.abandon = scheduler.abandon
+
+    def submit(self, request: InferRequest) -> None:
+        """Answer from the cache in a later turn, or have the request run."""
+        if self._draining or request.sequence_id:
+            self.scheduler.submit(request)
+            return
+        began_ns = self._now_ns()
+        request.queued_ns = began_ns
+        if not request.received_ns:
+            request.received_ns = began_ns
+        key = self._scope, request_digest(request)
+        response = self._cache.find(key)
+        now_ns = self._now_ns()
+        if response is None:
+            request.reply = partial(self._keep, key, now_ns - began_ns, request.reply)
+            self.scheduler.submit(request)
+            return
+        counts = self._statistics.counts
+        counts.success_count += 1
+        counts.success_ns += now_ns - request.received_ns
+        counts.queue_ns += now_ns - began_ns
+        counts.cache_hit_count += 1
+        counts.cache_hit_ns += now_ns - began_ns
+        self._call_soon(partial(reply, request, response))
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Drain the other scheduler, and forget what this one has kept."""
+        self._draining = True
+        self._cache.close_scope(self._scope)
+        self.scheduler.drain(drained)
+
+    def _keep(
+        self, key: Key, look_up_ns: int, answer: Reply, request: InferRequest, result: InferResponse | ServingError
+    ) -> None:
+        request.reply = answer
+        if isinstance(result, InferResponse) and not self._draining:
+            began_ns = self._now_ns()
+            self._cache.keep(key, result)
+            counts = self._statistics.counts
+            counts.cache_miss_count += 1
+            counts.cache_miss_ns += look_up_ns + self._now_ns() - began_ns
+        answer(request, result)

@@ -1,0 +1,27 @@
+import pytest
+
+from app.cache_config import cache_bytes
+from app.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("entries", "size"), [((), 0), (("local,size=1048576",), 1 << 20), (("local,size=5", "local,size=7"), 7)]
+)
+def test_reads_tritons_form(entries: tuple[str, ...], size: int) -> None:
+    assert cache_bytes(entries) == size
+    assert Settings(model_repository=("/r",), cache_config=entries).response_cache_bytes() == size
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        (("redis,host=h",), "there is no cache 'redis'"),
+        (("local,size=1", "redis,host=h"), "found multiple cache configurations"),
+        (("local",), "not of the form local,size=<bytes>"),
+        (("local,size=-1",), "not of the form"),
+        (("local,colour=1",), "not of the form"),
+    ],
+)
+def test_refuses_what_it_does_not_have(entries: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Settings(model_repository=("/r",), cache_config=entries)
