@@ -3,7 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+from deployments.core.fine_timer import FineTimers
+
+_FINE_S: Final = 0.01
 
 
 class Timer(Protocol):
@@ -39,7 +43,15 @@ class LoopClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._fine: FineTimers | None = None
         self.call_soon = loop.call_soon
-        self.call_later = loop.call_later
         self.call_soon_threadsafe = loop.call_soon_threadsafe
         self.now_ns = time.monotonic_ns
+
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Timer:
+        """Make the call after a delay; one of less than 10 ms is kept to some 0.1 ms."""
+        if delay_s >= _FINE_S:
+            return self._loop.call_later(delay_s, call)
+        if self._fine is None:
+            self._fine = FineTimers(self._loop)
+        return self._fine.call_at(time.monotonic_ns() + int(delay_s * 1e9), call)

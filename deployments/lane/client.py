@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 import orjson
 
+from deployments.core.refusals import QUEUE_FULL
 from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, PROTOCOL_VERSION, Buffer, FrameProtocol, Kind
 from deployments.lane.sink import Sink
@@ -31,6 +32,10 @@ class CallTarget(Protocol):
 
     def refuse(self, call: "LaneCall", error: ServingError) -> None:
         """Answer and count a call that no replica answers."""
+        ...
+
+    def send_elsewhere(self, call: "LaneCall") -> bool:
+        """Send a call for which its replica's queue is full to another one; returns whether there was one."""
         ...
 
 
@@ -214,7 +219,9 @@ class LaneClient(FrameProtocol):
             entry = self.calls.pop(call, None)
             if entry is not None:
                 self.inflight_bytes -= entry.size
-                entry.sink.on_error(from_grpc_code(number, bytes(body).decode("utf-8", "replace")))
+                error = from_grpc_code(number, bytes(body).decode("utf-8", "replace"))
+                if not (error.message.endswith(QUEUE_FULL) and entry.target.send_elsewhere(entry)):
+                    entry.sink.on_error(error)
             elif not call:
                 self.refusal = bytes(body).decode("utf-8", "replace")
         elif kind == Kind.TABLE:

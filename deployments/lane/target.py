@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from deployments.core.refusals import QUEUE_FULL, Refusals
 from deployments.lane.choice import LaneChoice
@@ -14,6 +14,8 @@ from deployments.lane.sink import Sink
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError, Unavailable
 from protocol.shared_memory import SharedMemory
+
+_MAX_REPLICAS_ASKED: Final = 3
 
 
 class RegisteredRegions(SharedMemory, Protocol):
@@ -122,6 +124,18 @@ class LaneTarget:
             return Unavailable(QUEUE_FULL)
         lane.call(self.choice.lanes[lane], call)
         return None
+
+    def send_elsewhere(self, call: LaneCall) -> bool:
+        """Send a call that found a full queue to the least loaded other replica, unless all were asked by now."""
+        lanes = self.choice.near() if call.near else self.choice.lanes
+        if isinstance(call, SequenceCall) or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
+            return False
+        others = [lane for lane in lanes if lane is not call.lane and len(lane.calls) < self._limits.max_inflight]
+        if not others:
+            return False
+        lane = min(others, key=lambda other: len(other.calls))
+        lane.call(self.choice.lanes[lane], call)
+        return True
 
     def _nowhere(self) -> ServingError:
         return Unavailable(

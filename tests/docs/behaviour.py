@@ -210,6 +210,24 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
         f"{MIRROR}test_archive_with_another_digest_is_refused",
     ),
+    # Batching
+    "A queue delay of less than a millisecond": (
+        "deployments/core/test_fine_timer.py::test_a_short_delay_is_kept",
+        "deployments/core/test_fine_timer.py::test_a_batch_waits_for_less_than_a_millisecond_if_its_model_says_so",
+    ),
+    "Each replica of a model has a queue of its own": (
+        "deployments/lane/test_full_queue.py::test_a_request_that_finds_a_full_queue_goes_to_another_replica",
+        "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
+    ),
+    "A request that finds one full is sent": (
+        "deployments/lane/test_full_queue.py::test_a_request_that_finds_a_full_queue_goes_to_another_replica",
+        "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
+        "deployments/lane/test_full_queue.py::test_a_request_within_a_sequence_is_refused_by_the_replica_that_holds_it",
+    ),
+    "Ragged inputs share a batch": (
+        "deployments/backends/test_onnxruntime.py::test_every_kind_of_batch_input",
+        "deployments/backends/test_pytorch.py::test_every_kind_of_batch_input",
+    ),
     # Response cache
     "With `--cache-config local,size=<bytes>`": (
         CACHED + "test_the_same_request_runs_once",

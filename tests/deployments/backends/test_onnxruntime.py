@@ -118,6 +118,17 @@ def test_reshape_of_an_output_is_undone(tmp_path):
     assert [result.outputs["Y"].shape for result in results] == [(1, 1, 2, 3), (2, 1, 2, 3)]
 
 
+KINDS = {
+    "elements": ("BATCH_ELEMENT_COUNT", "k", 2004),
+    "accumulated": ("BATCH_ACCUMULATED_ELEMENT_COUNT", "k", 2007),
+    "accumulated from zero": ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", "k", 3007),
+    "the most": ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", "k", 3000),
+    "shapes": ("BATCH_ITEM_SHAPE", "k,1", 2004),
+    "shapes, flat": ("BATCH_ITEM_SHAPE_FLATTEN", "k", 2004),
+}
+"""Kinds of batch inputs: the rank of the tensor, and what the models here make of requests of 3 and 1 elements."""
+
+
 def test_ragged_inputs_are_joined_flat_with_their_boundaries(tmp_path):
     path = write_model(
         tmp_path / "model.onnx",
@@ -141,6 +152,29 @@ def test_ragged_inputs_are_joined_flat_with_their_boundaries(tmp_path):
         assert [result.outputs["S1"].tolist() for result in results] == [[[3]], [[1]]]
     (alone,) = run(instance, {"X": F([[1, 2]])})
     assert alone.outputs["Y"].tolist() == [[2, 4]] and alone.outputs["S1"].tolist() == [[2]]
+
+
+@pytest.mark.parametrize(("kind", "rank", "total"), KINDS.values(), ids=KINDS)
+def test_every_kind_of_batch_input(tmp_path, kind, rank, total):
+    """Each element of Y is the sum of the batch input and 1,000 times its number of elements."""
+    nodes = ["ReduceSum E S keepdims=0", "Size E N", "Cast N F to=1", "Mul F,thousand T", "Add S,T U", "Mul X,zero Z"]
+    path = write_model(
+        tmp_path / "model.onnx",
+        [*nodes, "Add Z,U Y"],
+        ["X:FLOAT:n", f"E:FLOAT:{rank}"],
+        ["Y:FLOAT:n"],
+        {"zero": F(0), "thousand": F(1000)},
+    )
+    config = (
+        "max_batch_size: 8 "
+        + io("X", "input", "FP32", -1, "allow_ragged_batch: true")
+        + f'batch_input {{ kind: {kind} target_name: "E" data_type: TYPE_FP32 source_input: "X" }} '
+        + 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" } '
+        + io("Y", "output", "FP32", -1)
+    )
+    (instance, _) = load(path, config)
+    results = run(instance, {"X": F([[1, 2, 3]])}, {"X": F([[4]])})
+    assert [result.outputs["Y"].tolist() for result in results] == [[[total] * 3], [[total]]]
 
 
 def test_output_without_the_batchs_rows_is_an_error(tmp_path):

@@ -233,6 +233,36 @@ def test_ragged_requests_share_a_batch_and_are_cut_apart_again(load):
     assert second.outputs["sums"].tolist() == [[4]] and set(second.outputs) == {"sums"}
 
 
+class Describe(torch.nn.Module):
+    def forward(self, values: Tensor, made: Tensor) -> Tensor:
+        return values * 0 + made.sum() + 1000 * made.numel()
+
+
+KINDS = {
+    "BATCH_ELEMENT_COUNT": 2004,
+    "BATCH_ACCUMULATED_ELEMENT_COUNT": 2007,
+    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": 3007,
+    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": 3000,
+    "BATCH_ITEM_SHAPE": 2004,
+    "BATCH_ITEM_SHAPE_FLATTEN": 2004,
+}
+"""Kinds of batch inputs, and what `Describe` makes of requests of 3 and 1 elements."""
+
+
+@pytest.mark.parametrize(("kind", "total"), KINDS.items(), ids=KINDS)
+def test_every_kind_of_batch_input(load, kind, total):
+    ragged = (
+        f'max_batch_size: 8 batch_input {{ kind: {kind} target_name: "made" data_type: TYPE_INT32 '
+        'source_input: "values" } '
+        'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "y" source_input: "values" }'
+    )
+    inputs = [("values", "TYPE_FP32", "-1 allow_ragged_batch: true")]
+    (instance,) = load(Describe(), inputs, [("y", "TYPE_FP32", "-1")], more=ragged)
+    requests = [InferRequest({"values": np.array([values], np.float32)}, 1, no_reply) for values in ([1, 2, 3], [4])]
+    instance.execute(batch := Batch(requests, 2))
+    assert [result.outputs["y"].tolist() for result in batch.results] == [[[total] * 3], [[total]]]
+
+
 @pytest.mark.parametrize("told", [None, "1", "6"], ids=["by nobody", "by Ray for a fraction of a CPU", "by somebody"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_instances_share_the_cpus_of_the_node_unless_told_otherwise(load, monkeypatch, told, count):
