@@ -6,8 +6,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import ray
 from ray import PlacementGroupID, serve
 from ray._private.thirdparty import pynvml
+from ray.serve._private.common import DeploymentID
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 from ray.util.placement_group import PlacementGroup
@@ -75,6 +77,26 @@ def application_states() -> dict[str, dict[str, DeploymentState]]:
 def application_status(app_name: str) -> str:
     """Return the ApplicationStatus of one application, NOT_STARTED when there is none; blocks."""
     return str(_get_global_client().get_serve_status(app_name).app_status.status.value)
+
+
+def replica_targets() -> dict[tuple[str, str], int]:
+    """Return how many replicas Serve keeps of each deployment, by application and name; blocks."""
+    applications = _get_global_client().get_serve_details()["applications"]
+    return {
+        (app, name): int(deployment["target_num_replicas"])
+        for app, application in applications.items()
+        for name, deployment in application["deployments"].items()
+    }
+
+
+def set_replica_target(app_name: str, deployment_name: str, count: int) -> None:
+    """Have Serve keep so many replicas of a deployment, whose application is scaled from outside; blocks.
+
+    Raises:
+        Exception: of Serve's: there is no such deployment, or it is being deleted.
+    """
+    controller = _get_global_client()._controller
+    ray.get(controller.update_deployment_replicas.remote(DeploymentID(deployment_name, app_name), count), timeout=10)
 
 
 def application_owners() -> dict[str, str]:

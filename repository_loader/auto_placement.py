@@ -21,6 +21,8 @@ def place_automatically(
         return "isolated", "runs on a GPU"
     if overrides.replicas is not None:
         return "isolated", f"has {overrides.replicas} replicas of its own"
+    if overrides.autoscaling is not None:
+        return "isolated", "scales with its load"
     if overrides.num_cpus is not None:
         return "isolated", f"asks for {overrides.num_cpus:g} CPUs"
     if overrides.needs:

@@ -1,7 +1,8 @@
 """What shall run in the cluster: deployments, their models, their resources. Values only; the rules are in `plan`."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from repository_loader.autoscaling import Autoscaling
 from repository_loader.node_needs import ANY_NODE, NodeNeeds
 from repository_loader.overrides import Placement, PlacementChoice, read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
@@ -64,7 +65,7 @@ class DeploymentPlan:
 
     `gpu` is the card, by its number in the cluster, that the replicas share; None on the CPU, and where each replica
     has several whole GPUs. A deployment that is a `spill` gets what the GPUs of the same model have no idle instance
-    for. `needs` say on which nodes replicas may be.
+    for. `needs` say on which nodes replicas may be. With `autoscaling`, `replica_count` is that of the start.
     """
 
     app_name: str
@@ -78,6 +79,7 @@ class DeploymentPlan:
     gpu: int | None = None
     spill: bool = False
     needs: NodeNeeds = ANY_NODE
+    autoscaling: Autoscaling | None = None
 
     @property
     def device(self) -> str:
@@ -108,6 +110,7 @@ class DeploymentPlan:
             "spill": self.spill,
             "accelerator_type": self.needs.accelerator_type,
             "node_labels": dict(self.needs.labels),
+            "autoscaling": None if self.autoscaling is None else asdict(self.autoscaling),
         }
 
 

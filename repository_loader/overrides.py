@@ -1,11 +1,12 @@
 """What a model's own configuration says about its place in the cluster: the `eagleray.*` keys of `parameters`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.autoscaling import Autoscaling
 from repository_loader.node_needs import ANY_NODE, NodeNeeds
 
 Placement = Literal["isolated", "packed", "embedded"]
@@ -23,6 +24,13 @@ OVERRIDES = {
     "replicas": f"how many replicas (1 to {MAX_REPLICAS})",
     "accelerator_type": "Ray's name of the accelerators (`A100`, `L4`) that nodes must have",
     "node_labels": "labels that nodes must have, as `<name>=<value>`, separated by commas",
+    "autoscaling.min_replicas": "fewest replicas of a model that scales with its load "
+    f"(0 to {MAX_REPLICAS}, default 1); at 0 the first request waits for a replica",
+    "autoscaling.max_replicas": f"most replicas of it (1 to {MAX_REPLICAS}); with this key the model scales",
+    "autoscaling.target_ongoing_requests": "requests that shall be under way to each replica, in its queue and running "
+    "(default 16)",
+    "autoscaling.target_latency_ms": "mean time that a request shall take at most, in milliseconds (default: any)",
+    "autoscaling.downscale_delay_s": "how long fewer replicas must have done before there are fewer (default 30)",
     "inline": "`true`: its batches may always run on the event loop; `false`: never",
 }
 """The keys behind `eagleray.` and what each says."""
@@ -51,6 +59,7 @@ class Overrides:
     replicas: int | None = None
     inline: bool | None = None
     needs: NodeNeeds = ANY_NODE
+    autoscaling: Autoscaling | None = None
 
 
 def read_overrides(config: ModelConfig) -> Overrides:
@@ -76,12 +85,41 @@ def read_overrides(config: ModelConfig) -> Overrides:
         None if replicas is None else int(replicas),
         _boolean(config, "inline"),
         NodeNeeds(_text(config, "accelerator_type") or "", _labels(config)),
+        _autoscaling(config),
     )
 
 
 def _text(config: ModelConfig, name: str) -> str | None:
     key = PREFIX + name
     return config.parameters[key].string_value.strip() if key in config.parameters else None
+
+
+def _autoscaling(config: ModelConfig) -> Autoscaling | None:
+    most = _number(config, "autoscaling.max_replicas", whole=True, least=1, most=MAX_REPLICAS)
+    least = _number(config, "autoscaling.min_replicas", whole=True, least=0, most=MAX_REPLICAS)
+    ongoing = _number(config, "autoscaling.target_ongoing_requests", whole=False, least=0.1, most=1e6)
+    latency_ms = _number(config, "autoscaling.target_latency_ms", whole=False, least=0, most=1e6)
+    delay_s = _number(config, "autoscaling.downscale_delay_s", whole=False, least=0, most=86400)
+    given = (least, ongoing, latency_ms, delay_s)
+    if most is None:
+        if any(value is not None for value in given):
+            key = f"{PREFIX}autoscaling.max_replicas"
+            raise OverrideError(key, f"parameter '{key}' of {config.name} must be given for the model to scale")
+        return None
+    rules = Autoscaling(1 if least is None else int(least), int(most))
+    if rules.min_replicas > rules.max_replicas or f"{PREFIX}replicas" in config.parameters:
+        key = f"{PREFIX}autoscaling.max_replicas"
+        raise OverrideError(
+            key,
+            f"parameter '{key}' of {config.name} must be no less than min_replicas, "
+            f"and cannot stand beside '{PREFIX}replicas'",
+        )
+    return replace(
+        rules,
+        target_ongoing_requests=rules.target_ongoing_requests if ongoing is None else ongoing,
+        target_latency_ms=latency_ms or 0.0,
+        downscale_delay_s=rules.downscale_delay_s if delay_s is None else delay_s,
+    )
 
 
 def _labels(config: ModelConfig) -> tuple[tuple[str, str], ...]:
@@ -106,7 +144,7 @@ def _boolean(config: ModelConfig, name: str) -> bool | None:
     return text == "true"
 
 
-def _number(config: ModelConfig, name: str, *, whole: bool, least: int, most: int) -> float | None:
+def _number(config: ModelConfig, name: str, *, whole: bool, least: float, most: float) -> float | None:
     text = _text(config, name)
     if text is None:
         return None
@@ -116,5 +154,5 @@ def _number(config: ModelConfig, name: str, *, whole: bool, least: int, most: in
         value = math.nan
     if not least <= value <= most or (whole and value != int(value)):
         key, kind = PREFIX + name, "a whole number" if whole else "a number"
-        raise OverrideError(key, f"parameter '{key}' of {config.name} must be {kind} from {least} to {most}")
+        raise OverrideError(key, f"parameter '{key}' of {config.name} must be {kind} from {least:g} to {most:g}")
     return value

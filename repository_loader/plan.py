@@ -176,6 +176,10 @@ class _Planner:
     def _isolate(self, model: ModelPlan, parts: Sequence[DevicePart], overrides: Overrides) -> None:
         """Give each part a deployment; `eagleray.replicas` are divided among the GPUs."""
         on_gpus = [part for part in parts if part.gpu is not None]
+        if overrides.autoscaling is not None and on_gpus:
+            # Ray finds a place for each replica, on whatever card.
+            on_gpus = [DevicePart(ANY_GPU, on_gpus[0].instances)]
+            parts = [*on_gpus, *(part for part in parts if part.gpu is None)]
         for index, part in enumerate(on_gpus):
             replicas = overrides.replicas
             if replicas is not None:
@@ -192,6 +196,9 @@ class _Planner:
         shared = traits_of(model.package.config.backend).releases_gil or not part.instances
         specs = part.instances if shared else part.instances[:1]
         replicas = replicas or (1 if shared else len(part.instances))
+        scaled = None if divided and part.gpu is None else overrides.autoscaling
+        if scaled is not None:
+            replicas = max(1, scaled.min_replicas)
         memory_bytes = self._memory_bytes(model, overrides)
         if part.gpu is None:
             self._check_memory(model.name, overrides.memory_bytes or 0)
@@ -200,7 +207,8 @@ class _Planner:
         num_gpus, gpu, suffix = 0.0, part.gpu, ""
         if gpu is not None:
             num_gpus = self._share(model.name, 1 if shared else len(part.instances), memory_bytes, overrides)
-            gpu = self._find_gpu(model.name, gpu, replicas, num_gpus, overrides.needs)
+            cards = self._find_gpu(model.name, gpu, replicas, num_gpus, overrides.needs)
+            gpu = cards if scaled is None else None
         if divided:
             suffix = "-cpu" if part.gpu is None else "-any" if part.gpu == ANY_GPU else f"-gpu{part.gpu}"
         self._add(
@@ -216,6 +224,7 @@ class _Planner:
                 gpu,
                 spill=divided and part.gpu is None,
                 needs=overrides.needs,
+                autoscaling=scaled,
             )
         )
 

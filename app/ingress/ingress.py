@@ -13,6 +13,7 @@ from app.ingress.client_state import ClusterState
 from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.listeners import Listeners
+from app.ingress.load_report import LoadReport
 from app.ingress.node_ports import NodePorts
 from app.service.log_settings import LogSettings
 from app.service.model_control import NoModelControl
@@ -68,6 +69,8 @@ class Ingress:
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
         self.service.settings.state = ClusterState(controller)
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
+        self._load = LoadReport(controller, self.service.models, self._fleet)
+        self._load_task: asyncio.Task[None] | None = None
         self._follower = DirectoryFollower(
             controller,
             self.service.models,
@@ -75,7 +78,7 @@ class Ingress:
             self._host,
             self._fleet,
             self._loop,
-            self._routes_changed,
+            self._directory_changed,
         )
         self._task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -87,7 +90,12 @@ class Ingress:
         self.service.settings.apply()
         await self._listeners.open()
         spare_long_lived_objects()
+        self._load_task = self._loop.create_task(self._load.run(), name="load report")
         self._task = self._loop.create_task(self._follower.run(), name="directory watch")
+
+    def _directory_changed(self) -> None:
+        self._load.follow()
+        self._routes_changed()
 
     def _routes_changed(self) -> None:
         self._listeners.routes_changed()
@@ -138,6 +146,8 @@ class Ingress:
 
     async def __del__(self) -> None:
         """Drain and free everything; Serve calls this when it stops the replica."""
+        if self._load_task is not None:
+            self._load_task.cancel()
         if self._task is not None:
             # First of all: the controller answers this before it ends.
             self._task.cancel()

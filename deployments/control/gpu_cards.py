@@ -13,13 +13,13 @@ from ray.util import get_placement_group, placement_group, placement_group_table
 from ray.util.placement_group import PlacementGroup
 
 from deployments.serve_internals import placement_group_of, share_of_gpu
-from repository_loader.node_needs import NodeNeeds
+from repository_loader.node_needs import ANY_NODE, NodeNeeds
 
 _PREFIX: Final = "eagleray-gpu-"
 _POLL_S: Final = 0.25
 
 
-def card_resources(gpu: int, share: float, needs: NodeNeeds) -> dict[str, float]:
+def card_resources(gpu: int, share: float, needs: NodeNeeds = ANY_NODE) -> dict[str, float]:
     """Return what an actor asks Ray for to get a share of a card, which is reserved, on such a node, if it was not."""
     return share_of_gpu(_card(f"{_PREFIX}{gpu}", needs), share)
 

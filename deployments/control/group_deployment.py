@@ -1,7 +1,7 @@
 """A group of the plan as a Serve application: the options of its deployments and the user_config they load from."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -46,12 +46,15 @@ def deployment_options(
 
 
 def group_application(
-    group_options: Sequence[Mapping[str, Any]], plans: Sequence[DeploymentPlan], options: ControllerOptions
+    group_options: Sequence[Mapping[str, Any]],
+    plans: Sequence[DeploymentPlan],
+    options: ControllerOptions,
+    count: Callable[[str, str], int | None],
 ) -> serve.Application:
     """Return the application of one group: its deployments' options, in the order of their plans.
 
     The last of them (the highest version) is the one that `serve.get_app_handle(app)` reaches; the others are bound
-    to it so that Serve deploys them too.
+    to it so that Serve deploys them too. `count` says how many replicas an autoscaled deployment has just now.
     """
     bound: list[Any] = []
     for deployment_options, plan in zip(group_options, plans, strict=True):
@@ -65,7 +68,8 @@ def group_application(
             options.log_verbosity,
             options.response_cache_bytes,
         )
-        deployment = serve.deployment(ModelReplica).options(**deployment_options)
+        replicas = max(1, count(plan.app_name, plan.name) or plan.replica_count)
+        deployment = serve.deployment(ModelReplica).options(**{**deployment_options, "num_replicas": replicas})
         # Replicas restart for other resources or arguments only; what they load follows from user_config, in place.
         deployment = pin_version(deployment, _digest(repr(arguments)))
         bound.append(deployment.bind(*arguments, *bound))

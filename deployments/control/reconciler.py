@@ -1,7 +1,7 @@
 """Makes Serve run what the plan asks for: deploys, finds what an earlier controller deployed, and ends it."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ray import serve
@@ -19,11 +19,13 @@ logger = logging.getLogger(__name__)
 class Reconciler:
     """Deploys for one owner, the Serve application that the controller is part of; every method blocks.
 
-    Each application that it deploys carries the owner's name in its `user_config`; it ends those only.
+    Each application that it deploys carries the owner's name in its `user_config`; it ends those only. `count` says how
+    many replicas an autoscaled deployment has just now.
     """
 
-    def __init__(self, options: ControllerOptions, owner: str) -> None:
+    def __init__(self, options: ControllerOptions, owner: str, count: Callable[[str, str], int | None]) -> None:
         self._options = options
+        self._count = count
         self._owner = owner
         self._deployed: dict[str, list[dict[str, Any]]] = {}
 
@@ -47,8 +49,11 @@ class Reconciler:
             options = [deployment_options(plan, packages, self._options, places, self._owner) for plan in group]
             if self._deployed.get(app) != options or app not in owners:
                 wanted[app] = options
-                application = group_application(options, group, self._options)
-                targets.append(serve.RunTarget(application, name=app, route_prefix=None))
+                application = group_application(options, group, self._options, self._count)
+                scaled = any(plan.autoscaling is not None for plan in group)
+                targets.append(
+                    serve.RunTarget(application, name=app, route_prefix=None, external_scaler_enabled=scaled)
+                )
         if targets:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             self._deployed |= wanted

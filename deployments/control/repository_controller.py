@@ -16,6 +16,7 @@ from deployments.control.growth_request import GrowthRequest
 from deployments.control.model_table import ModelTable
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
+from deployments.control.scaler import Scaler
 from deployments.control.status_reader import StatusReader
 from deployments.replica.replica_logging import set_up_logging
 from deployments.serve_internals import application_status, watch_replicas
@@ -51,7 +52,8 @@ class RepositoryController:
         self._cluster = ClusterReader(options.gpu_memory_bytes)
         self._table = ModelTable()
         self._publisher = Publisher()
-        self._reconciler = Reconciler(options, self._app)
+        self._scaler = Scaler(self._loop)
+        self._reconciler = Reconciler(options, self._app, self._scaler.count)
         self._status = StatusReader()
         self._growth = GrowthRequest()
         self._desired: DesiredState | None = None
@@ -90,6 +92,10 @@ class RepositoryController:
         self._table.take_embedded(rows)
         self._publish()
 
+    async def report_load(self, ingress: str, loads: dict[str, tuple[float, float]]) -> None:
+        """Take what is under way from an ingress to autoscaled models; see `Autoscaler.take`."""
+        self._scaler.take(ingress, loads)
+
     async def set_client_state(self, rows: dict[str, Any]) -> tuple[str, int]:
         """Keep what a client has set for all ingresses (None: no longer); returns epoch and generation that have it."""
         state = self._client_state | rows
@@ -120,6 +126,7 @@ class RepositoryController:
         desired = await self._read()
         await asyncio.to_thread(self._growth.ask, desired.snapshot, desired.plan, desired.facts)
         if not self._reconciled:
+            await self._scaler.follow(desired.plan.deployments)
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
             self._reconciled = True
             self._refused_until_s = self._loop.time() + _REFUSED_S
@@ -193,6 +200,7 @@ class RepositoryController:
     async def __del__(self) -> None:
         """End what this controller deployed if its application is being deleted; else a successor goes on with it."""
         self._task.cancel()
+        self._scaler.close()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
             await asyncio.to_thread(self._reconciler.end_all)
             await asyncio.to_thread(release_cards, _RELEASE_S)

@@ -81,6 +81,20 @@ class Fleet:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
         return self._routes.find(name, version)
 
+    def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
+        """Take which versions may have no replica; `wake` is called when a request waits for one."""
+        self._routes.set_sleepers(sleepers, wake)
+
+    def ongoing(self, name: str, version: int) -> int:
+        """Return how many requests for a version are under way from here, or wait for a replica."""
+        target = self._routes.find(name, version)
+        return 0 if target is None else target.ongoing
+
+    def sent(self, name: str, version: int) -> int:
+        """Return how many requests for a version have begun here since it could first be reached."""
+        target = self._routes.find(name, version)
+        return 0 if target is None else target.sent
+
     def fault(self, name: str, version: int) -> str:
         """Return why a version serves no more, "" when no replica says so."""
         return self._routes.fault(name, version)

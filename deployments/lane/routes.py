@@ -22,6 +22,22 @@ class Routes:
             return None
         return versions.get(version if version != -1 else max(versions))
 
+    def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
+        """Take which versions may have no replica: requests for them wait until there is one."""
+        for name, version in sleepers:
+            versions = self._targets.setdefault(name, {})
+            if version not in versions:
+                versions[version] = LaneTarget(name, version, self._limits)
+            versions[version].may_wait(wake)
+        for name, versions in tuple(self._targets.items()):
+            for version, target in tuple(versions.items()):
+                if target.waiting is not None and (name, version) not in sleepers:
+                    target.must_not_wait()
+                    if not target.ready:
+                        del versions[version]
+            if not versions:
+                del self._targets[name]
+
     def fault(self, name: str, version: int) -> str:
         """Return why a version serves no more, "" when no replica says so."""
         return next((faults[(name, version)] for faults in self._faults.values() if (name, version) in faults), "")
@@ -36,6 +52,7 @@ class Routes:
                 versions[row.version] = LaneTarget(row.name, row.version, self._limits)
             versions[row.version].choice.add(lane, row.number, capacity=row.capacity, spill=row.spill)
             versions[row.version].follow_sequences(row.sequence_idle_us)
+            versions[row.version].lane_added()
         self._faults[lane] = {(row.name, row.version): row.fault for row in rows if row.fault}
         self._changed()
 

@@ -1,6 +1,6 @@
 """One model version that other processes serve: what a request for it is given to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,6 +11,7 @@ from deployments.lane.frames import Buffer
 from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.sequence_lanes import SequenceCall, SequenceLanes, read_mark
 from deployments.lane.sink import Sink
+from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError, Unavailable
 from protocol.shared_memory import SharedMemory
@@ -50,13 +51,40 @@ class LaneTarget:
         self.model_name = model_name
         self.version = version
         self.choice = LaneChoice()
+        self.sent = 0
+        self.waiting: WaitingCalls | None = None
         self._limits = limits
         self._sequences: SequenceLanes | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether a live lane leads to the model."""
-        return bool(self.choice.lanes)
+        """Whether a live lane leads to the model, or requests may wait for one."""
+        return bool(self.choice.lanes) or self.waiting is not None
+
+    @property
+    def ongoing(self) -> int:
+        """Requests under way on the lanes that lead to the model, and those that wait for one."""
+        return sum(len(lane.calls) for lane in self.choice.lanes) + (len(self.waiting) if self.waiting else 0)
+
+    def may_wait(self, wake: Callable[[], None]) -> None:
+        """Have requests wait while there is no lane; `wake` is called when one does."""
+        if self.waiting is None:
+            self.waiting = WaitingCalls(wake, self.refuse)
+
+    def must_not_wait(self) -> None:
+        """Refuse requests while there is no lane, also those that wait."""
+        waiting, self.waiting = self.waiting, None
+        self._send_all(waiting)
+
+    def lane_added(self) -> None:
+        """Send what waits."""
+        if self.waiting:
+            self._send_all(self.waiting)
+
+    def _send_all(self, waiting: WaitingCalls | None) -> None:
+        for call in waiting.release() if waiting is not None else ():
+            if (error := self.send(call)) is not None:
+                self.refuse(call, error)
 
     def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> LaneCall | None:
         """Send a request; its bytes are kept until it is answered."""
@@ -75,6 +103,7 @@ class LaneTarget:
             size += len(part)
         call = LaneCall(self, parts, json_length, sink, size, wire)
         call.near = near
+        self.sent += 1
         error = self.send(call)
         if error is not None:
             self.refuse(call, error)
@@ -118,6 +147,8 @@ class LaneTarget:
     def send(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""
         lane = self.choice.next(near=call.near)
+        if lane is None and self.waiting is not None:
+            return self.waiting.add(call)
         if lane is None:
             return self._nowhere()
         if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:

@@ -12,13 +12,14 @@ from ray import serve
 from ray.serve._private import replica
 from ray.serve._private.application_state import StatusOverview
 from ray.serve._private.client import ServeControllerClient
-from ray.serve._private.common import DeploymentStatusInfo, RunningReplicaInfo
+from ray.serve._private.common import DeploymentID, DeploymentStatusInfo, RunningReplicaInfo
+from ray.serve._private.controller import ServeController
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve._private.request_router.replica_wrapper import RunningReplica as ServesReplica
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import DeploymentSchema
+from ray.serve.schema import DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
 from deployments.serve_internals import LANE_ROUTER, pin_version
@@ -56,6 +57,13 @@ def test_handle_to_what_does_not_exist_yet_can_be_had_and_initialised() -> None:
     assert isinstance(inspect.getattr_static(DeploymentHandle, "is_initialized"), property)
     assert parameters(DeploymentHandle._init) == ["self", "kwargs"]
     assert parameters(DeploymentHandle.shutdown) == ["self"]
+
+
+def test_replicas_are_scaled_from_outside() -> None:
+    assert parameters(ServeController.update_deployment_replicas) == ["self", "deployment_id", "target_num_replicas"]
+    assert parameters(DeploymentID)[:2] == ["name", "app_name"]
+    assert "target_num_replicas" in DeploymentDetails.model_fields
+    assert "external_scaler_enabled" in parameters(serve.RunTarget)
 
 
 def test_client_tells_statuses_and_details_and_ends_applications() -> None:

@@ -26,6 +26,7 @@ PLAN = "repository_loader/test_plan.py::"
 CLUSTER = "e2e/test_cluster.py::"
 TESTING = "deployments/backends/test_testing.py::"
 STORAGE = "repository_loader/storage/"
+SCALING = "e2e/test_autoscaling.py::"
 MIRROR = f"{STORAGE}test_mirror.py::"
 CACHED = "deployments/schedulers/test_cached.py::"
 SEQUENCES = "deployments/schedulers/test_sequence.py::"
@@ -150,6 +151,19 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A fifth of each GPU's memory stays free": (PLAN + "test_part_of_a_card_stays_free",),
     "`eagleray.num_gpus` says another share": (PLAN + "test_parameters_of_the_model_come_first",),
+    "A model with `eagleray.autoscaling.max_replicas`": (
+        "repository_loader/test_autoscaling.py::test_replicas_follow_from_the_load",
+        "repository_loader/test_autoscaling.py::test_parameters_are_read",
+    ),
+    "More come at once": (
+        f"{SCALING}test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_fallen",
+        "deployments/control/test_autoscaler.py::test_more_replicas_at_once_and_fewer_after_the_delay",
+    ),
+    "With `min_replicas` 0": (f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",),
+    "It is ready all the same": (
+        f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",
+        "deployments/lane/test_waiting_calls.py::test_waiting_is_bounded_in_number_bytes_and_time",
+    ),
     "`eagleray.accelerator_type` and `eagleray.node_labels` say": (
         PLAN + "test_needs_of_nodes_reach_the_deployments",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",

@@ -1,0 +1,57 @@
+"""Has Serve run as many replicas of each autoscaled deployment as the autoscaler says."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
+from deployments.serve_internals import replica_targets, set_replica_target
+from repository_loader.deployment_plan import DeploymentPlan
+
+logger = logging.getLogger(__name__)
+
+
+class Scaler:
+    """The autoscaler's loop in the controller; it costs nothing while no model is autoscaled."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._autoscaler = Autoscaler()
+        self._wake = asyncio.Event()
+        self._failed: dict[Key, int] = {}
+        self._task = loop.create_task(self._run(), name="autoscaler")
+
+    async def follow(self, deployments: Sequence[DeploymentPlan]) -> None:
+        """Scale these from now on."""
+        scaled = [each for each in deployments if each.autoscaling is not None]
+        new = any(self._autoscaler.count((each.app_name, each.name)) is None for each in scaled)
+        self._autoscaler.follow(scaled, await asyncio.to_thread(replica_targets) if new else {})
+        self._wake.set()
+
+    def count(self, app_name: str, deployment: str) -> int | None:
+        """Return how many replicas a deployment shall have; None when it is not autoscaled."""
+        return self._autoscaler.count((app_name, deployment))
+
+    def take(self, ingress: str, loads: Mapping[str, tuple[float, float]]) -> None:
+        """Take an ingress's report."""
+        self._autoscaler.take(ingress, loads)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            if self._autoscaler.idle:
+                self._wake.clear()
+                await self._wake.wait()
+            changes = {**self._failed, **self._autoscaler.decide()}
+            self._failed = {}
+            for key, count in changes.items():
+                logger.info("%s of '%s' gets %d replicas", key[1], key[0], count)
+                try:
+                    await asyncio.to_thread(set_replica_target, *key, count)
+                except Exception as error:  # it may be deployed just now, or Serve's controller be away
+                    logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
+                    self._failed[key] = count
+            await asyncio.sleep(REPORT_S)
+
+    def close(self) -> None:
+        """Scale nothing any more."""
+        self._task.cancel()

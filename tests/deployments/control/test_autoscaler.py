@@ -1,0 +1,94 @@
+from dataclasses import dataclass
+
+import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.control.autoscaler import Autoscaler
+from repository_loader.autoscaling import Autoscaling
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
+from repository_loader.package import ModelPackage
+
+KEY = ("m", "v1")
+
+
+@dataclass
+class Clock:
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def deployment(rules: Autoscaling | None, count: int = 1) -> DeploymentPlan:
+    package = ModelPackage("m", 1, ModelConfig(), "/m", "/m/1", "")
+    model = ModelPlan("m", 1, package, "isolated", (), 0)
+    return DeploymentPlan("m", "v1", "isolated", (model,), count, 0.1, 0.0, 0, autoscaling=rules)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def autoscaler(clock: Clock) -> Autoscaler:
+    made = Autoscaler(clock)
+    made.follow([deployment(Autoscaling(0, 6, target_ongoing_requests=4, downscale_delay_s=10))], {})
+    return made
+
+
+def test_more_replicas_at_once_and_fewer_after_the_delay(autoscaler: Autoscaler, clock: Clock) -> None:
+    autoscaler.take("ingress", {"m/1": (12.0, 100.0)})
+    assert autoscaler.decide() == {KEY: 3}
+    counts = []
+    for _ in range(24):
+        clock.now_s += 0.5
+        autoscaler.take("ingress", {"m/1": (4.0, 100.0)})
+        counts.append(autoscaler.decide().get(KEY))
+    assert [count for count in counts if count is not None] == [1]
+    assert counts.index(1) in (20, 21)  # 10 s after three were wanted last
+
+
+def test_a_dip_takes_no_replica_away(autoscaler: Autoscaler, clock: Clock) -> None:
+    for ongoing in (12.0, 1.0, 1.0, 12.0) * 20:
+        clock.now_s += 2
+        autoscaler.take("ingress", {"m/1": (ongoing, 100.0)})
+        assert autoscaler.decide() in ({KEY: 3}, {})
+    assert autoscaler.count(KEY) == 3
+
+
+def test_loads_of_all_ingresses_count_and_those_that_are_gone_do_not(autoscaler: Autoscaler, clock: Clock) -> None:
+    for name in "ab":
+        autoscaler.take(name, {"m/1": (8.0, 10.0), "other/1": (100.0, 1.0)})
+    assert autoscaler.decide() == {KEY: 4}
+    decided = []
+    for _ in range(40):
+        clock.now_s += 0.5
+        autoscaler.take("a", {"m/1": (8.0, 10.0)})
+        decided += autoscaler.decide().values()
+    assert decided == [2]
+
+
+def test_silence_is_no_load_and_the_first_request_wakes(autoscaler: Autoscaler, clock: Clock) -> None:
+    clock.now_s += 9
+    assert autoscaler.decide() == {}
+    clock.now_s += 2
+    assert autoscaler.decide() == {KEY: 0}
+    autoscaler.take("ingress", {"m/1": (0.2, 2.0)})
+    assert autoscaler.decide() == {KEY: 1}
+
+
+def test_a_new_controller_goes_on_with_what_runs(clock: Clock) -> None:
+    autoscaler = Autoscaler(clock)
+    autoscaler.follow([deployment(Autoscaling(1, 6, 4, downscale_delay_s=10))], {KEY: 5})
+    assert autoscaler.count(KEY) == 5
+    assert autoscaler.decide() == {}  # it has heard of no load yet
+    clock.now_s += 11
+    assert autoscaler.decide() == {KEY: 1}
+
+
+def test_what_does_not_scale_is_left_alone(clock: Clock) -> None:
+    autoscaler = Autoscaler(clock)
+    autoscaler.follow([deployment(None)], {KEY: 5})
+    autoscaler.take("ingress", {"m/1": (100.0, 1.0)})
+    assert autoscaler.idle and autoscaler.decide() == {} and autoscaler.count(KEY) is None

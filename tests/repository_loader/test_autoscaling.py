@@ -1,0 +1,67 @@
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from repository_loader.autoscaling import Autoscaling
+from repository_loader.overrides import OverrideError, read_overrides
+
+RULES = Autoscaling(min_replicas=1, max_replicas=8, target_ongoing_requests=4)
+QUICK = Autoscaling(min_replicas=1, max_replicas=8, target_ongoing_requests=100, target_latency_ms=50)
+
+
+@pytest.mark.parametrize(
+    ("rules", "ongoing", "sent_per_s", "running", "wanted"),
+    {
+        "nothing": (RULES, 0, 0, 3, 1),
+        "nothing, to zero": (Autoscaling(0, 8), 0, 0, 3, 0),
+        "the first": (Autoscaling(0, 8), 0.2, 1, 0, 1),
+        "as many as the target": (RULES, 4, 40, 1, 1),
+        "one more": (RULES, 4.1, 40, 1, 2),
+        "three times": (RULES, 12, 120, 1, 3),
+        "at most": (RULES, 1000, 120, 1, 8),
+        "quick enough": (QUICK, 4, 100, 2, 2),
+        "too slow": (QUICK, 8, 100, 2, 4),
+        "much too slow": (QUICK, 90, 100, 2, 4),
+        "slow, but alone": (QUICK, 1, 2, 1, 1),
+    }.values(),
+)
+def test_replicas_follow_from_the_load(
+    rules: Autoscaling, ongoing: float, sent_per_s: float, running: int, wanted: int
+) -> None:
+    assert rules.wanted(ongoing, sent_per_s, running) == wanted
+
+
+def config(**parameters: str) -> ModelConfig:
+    rows = (
+        f'parameters {{ key: "eagleray.{k.replace("__", ".")}" value {{ string_value: "{v}" }} }}'
+        for k, v in parameters.items()
+    )
+    return text_format.Parse(f'name: "m" {" ".join(rows)}', ModelConfig())
+
+
+def test_parameters_are_read() -> None:
+    given = config(
+        autoscaling__min_replicas="0",
+        autoscaling__max_replicas="3",
+        autoscaling__target_ongoing_requests="2.5",
+        autoscaling__target_latency_ms="50",
+        autoscaling__downscale_delay_s="5",
+    )
+    assert read_overrides(given).autoscaling == Autoscaling(0, 3, 2.5, 50.0, 5.0)
+    assert read_overrides(config(autoscaling__max_replicas="3")).autoscaling == Autoscaling(1, 3)
+    assert read_overrides(config()).autoscaling is None
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"autoscaling__min_replicas": "1"},
+        {"autoscaling__min_replicas": "3", "autoscaling__max_replicas": "2"},
+        {"autoscaling__max_replicas": "0"},
+        {"autoscaling__max_replicas": "2", "autoscaling__target_ongoing_requests": "0"},
+        {"autoscaling__max_replicas": "2", "replicas": "2"},
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(parameters: dict[str, str]) -> None:
+    with pytest.raises(OverrideError, match=r"parameter 'eagleray\.autoscaling"):
+        read_overrides(config(**parameters))
