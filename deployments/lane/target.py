@@ -125,6 +125,9 @@ class LaneTarget:
         if mark is None:
             return LaneTarget.submit(self, parts, json_length, sink, wire)
         assert self._sequences is not None
+        if self.waiting is not None and not self.choice.lanes:
+            return LaneTarget.submit(self, parts, json_length, sink, wire)
+        self.sent += 1
         lane = self._sequences.choose(mark, self.choice.lanes)
         regions = self._limits.regions
         far = lane is not None and not lane.near
