@@ -1,7 +1,7 @@
 """The response cache of a process: answers of its models, the least recently used ones go first."""
 
 from collections import OrderedDict
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -71,7 +71,7 @@ def request_digest(request: InferRequest) -> bytes:
 
     That is their inputs with names, shapes, datatypes and content, their parameters, and the outputs they ask for.
     """
-    digest = blake2b(digest_size=32)
+    digest = sha256()
     add = digest.update
     wanted = request.outputs
     parameters = request.parameters

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from deployments.core.clock import Clock
 from deployments.core.response_cache import Key, ResponseCache, request_digest
@@ -10,11 +11,16 @@ from deployments.schedulers.scheduler import Scheduler, reply
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse, Reply
 
+MAX_INPUT_BYTES: Final = 2 << 20
+MAX_TEXTS: Final = 16_384
+"""Elements of an input of BYTES."""
+
 
 class CachedScheduler:
     """Asks the cache first; for models with `response_cache { enable: true }` on a server that has a cache.
 
-    A request within a sequence, such as an ensemble hands on to its steps, goes past the cache.
+    A request within a sequence, such as an ensemble hands on to its steps, goes past the cache, and so does one of more
+    than `MAX_INPUT_BYTES`: to read them all would keep the loop from its work.
     """
 
     def __init__(self, scheduler: Scheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock) -> None:
@@ -30,7 +36,7 @@ class CachedScheduler:
 
     def submit(self, request: InferRequest) -> None:
         """Answer from the cache in a later turn, or have the request run."""
-        if self._draining or request.sequence_id:
+        if self._draining or request.sequence_id or _is_large(request):
             self.scheduler.submit(request)
             return
         began_ns = self._now_ns()
@@ -69,3 +75,14 @@ class CachedScheduler:
             counts.cache_miss_count += 1
             counts.cache_miss_ns += look_up_ns + self._now_ns() - began_ns
         answer(request, result)
+
+
+def _is_large(request: InferRequest) -> bool:
+    size_bytes = 0
+    for array in request.inputs.values():
+        size_bytes += array.nbytes
+        if array.dtype.kind == "O" and array.size <= MAX_TEXTS:
+            size_bytes += sum(map(len, array.ravel().tolist()))
+        elif array.dtype.kind == "O":
+            return True
+    return size_bytes > MAX_INPUT_BYTES

@@ -255,6 +255,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A model that is loaded anew answers anew": (
         CACHED + "test_a_model_that_is_loaded_anew_answers_anew",
         CACHED + "test_errors_are_not_kept",
+        CACHED + "test_a_request_that_would_take_long_to_compare_runs",
         CACHED + "test_a_request_that_differs_runs",
     ),
     "Hits and misses are in the statistics": (

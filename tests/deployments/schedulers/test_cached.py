@@ -8,7 +8,7 @@ import pytest
 from deployments.core.counts import Totals
 from deployments.core.response_cache import ResponseCache, request_digest
 from deployments.core.statistics import ModelStatistics
-from deployments.schedulers.cached import CachedScheduler
+from deployments.schedulers.cached import MAX_INPUT_BYTES, MAX_TEXTS, CachedScheduler, _is_large
 from deployments.schedulers.default import DefaultScheduler
 from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
@@ -40,11 +40,12 @@ class Served:
     """A model that doubles, behind a cache."""
 
     def __init__(self, cache=None):
+        cache = cache or ResponseCache(1 << 24)
         self.clock = FakeClock()
         pool = DoublingPool(self.clock)
         self.instance = pool.instance
         self.statistics = ModelStatistics("m", 1, Totals())
-        self.cache = cache or ResponseCache(1 << 20)
+        self.cache = cache
         inner = DefaultScheduler(pool, self.statistics, self.clock)
         self.scheduler = CachedScheduler(inner, self.cache, self.statistics, self.clock)
         self.answers = Answers()
@@ -110,6 +111,17 @@ def test_texts_are_told_apart_by_where_they_end():
     }
     assert len(digests) == 4
     assert request_digest(texts(b"a", b"b")) == request_digest(texts(b"a", b"b"))
+
+
+def test_a_request_that_would_take_long_to_compare_runs():
+    served = Served()
+    for size in (MAX_INPUT_BYTES // 4, MAX_INPUT_BYTES // 4 + 1):
+        for name in "ab":
+            served.ask(f"{name}{size}", X=np.zeros((1, size), np.float32))
+    assert served.executions == 3
+    for values in ([b"x" * (MAX_INPUT_BYTES + 1)], [b""] * (MAX_TEXTS + 1)):
+        assert _is_large(texts(*values))
+    assert not _is_large(texts(*[b"x"] * 100))
 
 
 def test_a_hit_is_a_response_of_its_own():
