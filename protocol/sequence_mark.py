@@ -1,6 +1,7 @@
 """What the way of a request within a sequence depends on: the sequence's id and flags, read without the tensors."""
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 import orjson
 from google.protobuf.message import DecodeError
@@ -13,7 +14,11 @@ from protocol.limits import DEFAULT_LIMITS
 from protocol.protobuf_wire import LENGTH_DELIMITED, fields
 from protocol.request_parameters import RequestParameters
 
-_PARAMETERS_FIELD = 4
+MAX_PARSED_BYTES: Final = 1 << 18
+_PARAMETERS_FIELD: Final = 4
+_ID: Final = re.compile(rb'"sequence_id"\s*:\s*(\d{1,20}|"(?:[^"\\]|\\.){0,1024}")')
+_STARTS: Final = re.compile(rb'"sequence_start"\s*:\s*true')
+_ENDS: Final = re.compile(rb'"sequence_end"\s*:\s*true')
 
 
 class SequenceMark(NamedTuple):
@@ -27,12 +32,27 @@ class SequenceMark(NamedTuple):
 def http_sequence(header: bytes | memoryview) -> SequenceMark | None:
     """Return the sequence that the JSON of a request names, None without one.
 
-    So it is for a header that is wrong: whoever runs the request says what is wrong with it.
+    So it is for a header that is wrong: whoever runs the request says what is wrong with it. A long one, which holds
+    tensors as JSON, is searched rather than parsed, since a parser would hold up other requests.
     """
+    if len(header) > MAX_PARSED_BYTES:
+        return _search(header)
     try:
         return _mark(request_parameters.read_parameters(orjson.loads(header), DEFAULT_LIMITS))
     except (orjson.JSONDecodeError, InvalidArgument):
         return None
+
+
+def _search(header: bytes | memoryview) -> SequenceMark | None:
+    found = _ID.search(header)
+    if found is None:
+        return None
+    try:
+        sequence_id = orjson.loads(found[1])
+    except orjson.JSONDecodeError:
+        return None
+    starts, ends = _STARTS.search(header) is not None, _ENDS.search(header) is not None
+    return SequenceMark(sequence_id, starts, ends) if sequence_id else None
 
 
 def grpc_sequence(body: bytes | memoryview) -> SequenceMark | None:

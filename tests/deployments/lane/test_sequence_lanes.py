@@ -3,6 +3,7 @@
 import asyncio
 import random
 import tempfile
+import time
 from dataclasses import dataclass
 
 import orjson
@@ -129,6 +130,18 @@ def test_the_sequence_is_read_from_both_wire_forms(parameters, expected):
     assert read_mark((header + b"binary",), len(header), HTTP) == expected
     assert read_mark((memoryview(header + b"binary"), b"more"), len(header), HTTP) == expected
     assert read_mark((grpc_body(**parameters),), None, GRPC) == expected
+
+
+@pytest.mark.parametrize(("parameters", "expected"), MARKS.values(), ids=MARKS)
+def test_the_sequence_is_found_in_much_json_without_parsing_it(parameters, expected):
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4_000_000], "data": [0.5] * 4_000_000}
+    for header in (
+        orjson.dumps({"inputs": [tensor], "parameters": parameters}),
+        orjson.dumps({"parameters": parameters, "inputs": [tensor]}, option=orjson.OPT_INDENT_2),
+    ):
+        began_s = time.thread_time()
+        assert read_mark((header,), None, HTTP) == expected
+        assert time.thread_time() - began_s < 0.25  # a parser takes as long, and longer on a busy machine
 
 
 def test_what_is_no_request_names_no_sequence():
