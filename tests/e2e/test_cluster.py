@@ -24,7 +24,7 @@ from tests.e2e import ray_head
 from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
 from tests.e2e.test_gpus import MODEL as GPU_MODEL
 from tests.repositories import EXAMPLE_VERSIONS, write_small_models
-from tests.serving import ROOT, Client, Process, Server, environment, free_port, run, tensor, wait_until
+from tests.serving import EAGLERAY, ROOT, Client, Process, Server, environment, free_port, run, tensor, wait_until
 
 COMPOSE = Path(__file__).parent / "compose_digits.py"
 
@@ -128,6 +128,19 @@ def test_log_names_a_mistyped_variable(cluster: Cluster, deployed: str) -> None:
     logs = Path(cluster.env["RAY_AUTH_TOKEN_PATH"]).parent / "ray" / "session_latest" / "logs" / "serve"
     text = "the environment variable EAGLERAY_HTTP_PROT is no setting; did you mean EAGLERAY_HTTP_PORT?"
     wait_until(lambda: any(text in log.read_text() for log in logs.glob("*.log")), text)
+
+
+def test_doctor_compares_the_nodes(cluster: Cluster, deployed: str) -> None:
+    done = run(EAGLERAY, "doctor", "--json", "--ray-address", cluster.address, env=cluster.env, timeout_s=120)
+    findings = [finding["text"] for finding in json.loads(done.stdout) if finding["check"] == "nodes"]
+    assert findings == ["1 nodes with the same versions"], done.stderr
+
+
+def test_logs_are_found_where_serve_writes_them(cluster: Cluster, deployed: str) -> None:
+    (process,) = [each for each in cluster.head.descendants() if "gcs_server" in each.name()]
+    folder = next(word.partition("=")[2] for word in process.cmdline() if word.startswith("--log_dir="))
+    done = run(EAGLERAY, "logs", "digits_preprocess", "--folder", f"{folder}/serve")
+    assert "successfully loaded 'digits_preprocess' version 1" in done.stdout, done.stderr
 
 
 def test_isolated_models_are_applications_with_deployments_by_version_and_packed_ones_share_one(
