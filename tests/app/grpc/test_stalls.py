@@ -17,6 +17,7 @@ from tests.hostile.grpc_cases import STREAM
 from tests.hostile.grpc_wire import GREETING, block, data, headers, prefixed
 
 MAX_STALL_S = 0.05
+ATTEMPTS = 3
 UNBOUNDED = [("grpc.max_receive_message_length", -1)]
 _NAME = b"\x0a\x08identity"
 _GZIP = block(("grpc-encoding", "gzip"))
@@ -63,10 +64,8 @@ ABUSE = {
 }
 
 
-@pytest.mark.parametrize("sent", ABUSE.values(), ids=ABUSE)
-def test_no_turn_of_the_loop_is_long(
-    server: Server, stub: service_pb2_grpc.GRPCInferenceServiceStub, sent: bytes
-) -> None:
+def abuse(server: Server, stub: service_pb2_grpc.GRPCInferenceServiceStub, sent: bytes) -> float:
+    """Send bytes, with good requests in between, and return the longest turn of the loop in seconds."""
     asked = request()
     stub.ModelInfer(asked)
     stall = server.call(lambda: Stall(server.front.loop))
@@ -85,18 +84,32 @@ def test_no_turn_of_the_loop_is_long(
         except TimeoutError:
             pass  # the server reads no further
     stub.ModelInfer(asked, timeout=10.0)
-    assert server.call(stall.end) <= MAX_STALL_S
+    return float(server.call(stall.end))
+
+
+@pytest.mark.parametrize("sent", ABUSE.values(), ids=ABUSE)
+def test_no_turn_of_the_loop_is_long(
+    server: Server, stub: service_pb2_grpc.GRPCInferenceServiceStub, sent: bytes
+) -> None:
+    # Where others use the caches of this machine too, even CPU time is longer now and then.
+    stalls: list[float] = []
+    while len(stalls) < ATTEMPTS and (not stalls or stalls[-1] > MAX_STALL_S):
+        stalls.append(abuse(server, stub, sent))
+    assert min(stalls) <= MAX_STALL_S, stalls
 
 
 def test_large_responses_are_compressed_beside_the_loop() -> None:
     values = np.random.default_rng(0).random(1 << 20, np.float32)
     asked = request(values=values)  # type: ignore[arg-type]
     options = GrpcOptions(infer_response_compression_level="high")
+    stalls: list[float] = []
     with serving(options) as server, grpc.insecure_channel(server.url, UNBOUNDED) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        stall = server.call(lambda: Stall(server.front.loop))
-        server.call(stall.begin)
-        assert stub.ModelInfer(asked, timeout=30.0).raw_output_contents[0] == values.tobytes()
-        (answer,) = stub.ModelStreamInfer(iter([asked]), timeout=30.0)
-        assert answer.infer_response.raw_output_contents[0] == values.tobytes()
-        assert server.call(stall.end) <= MAX_STALL_S
+        while len(stalls) < ATTEMPTS and (not stalls or stalls[-1] > MAX_STALL_S):
+            stall = server.call(lambda: Stall(server.front.loop))
+            server.call(stall.begin)
+            assert stub.ModelInfer(asked, timeout=30.0).raw_output_contents[0] == values.tobytes()
+            (answer,) = stub.ModelStreamInfer(iter([asked]), timeout=30.0)
+            assert answer.infer_response.raw_output_contents[0] == values.tobytes()
+            stalls.append(server.call(stall.end))
+    assert min(stalls) <= MAX_STALL_S, stalls
