@@ -10,6 +10,7 @@ import ray
 from ray import PlacementGroupID, serve
 from ray._private.thirdparty import pynvml
 from ray.serve._private.common import DeploymentID
+from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 from ray.util.placement_group import PlacementGroup
@@ -131,6 +132,11 @@ def gpu_memory_bytes() -> int:
         return 0
     finally:
         pynvml.nvmlShutdown()
+
+
+def serve_logs_folder() -> str:
+    """Return where the Serve processes of this node log; in a process of a Ray cluster."""
+    return str(get_serve_logs_dir())
 
 
 def share_of_gpu(group: PlacementGroup, share: float) -> dict[str, float]:

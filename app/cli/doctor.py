@@ -120,29 +120,13 @@ def ports() -> Iterator[Finding]:
 
 def nodes(address: str) -> Iterator[Finding]:
     """Whether all nodes of a cluster have the same versions."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from app.cli.cluster_nodes import ask_each_node
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # Ray raises whatever its parts raise
-        yield Finding(ERROR, "nodes", f"no Ray cluster can be joined at {address}: {' '.join(str(error).split())}")
+        told = ask_each_node(address, versions)
+    except click.ClickException as error:
+        yield Finding(ERROR, "nodes", error.message)
         return
-    task = ray.remote(num_cpus=0, max_retries=0)(versions)
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    asked = {
-        node["NodeManagerAddress"] + " " + node["NodeID"][:8]: task.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote()
-        for node in alive
-    }
-    try:
-        told: dict[str, dict[str, str]] = dict(zip(asked, ray.get(list(asked.values()), timeout=60), strict=True))
-    except Exception as error:
-        yield Finding(ERROR, "nodes", f"not every node answers: {' '.join(str(error).split())[:200]}")
-        return
-    finally:
-        ray.shutdown()
     for package in ("python", *_PACKAGES):
         found = {node: each.get(package, "none") for node, each in told.items()}
         if len(set(found.values())) > 1:

@@ -70,6 +70,28 @@ class ModelLogs:
         return not self.packed or f"'{self._model}'" in line or f"[{self._model}]" in line
 
 
+def lines_of_node(model: str, count: int) -> list[tuple[str, str]]:
+    """Return file and line of the last lines of this node's replicas; runs in a task there."""
+    from deployments.serve_internals import serve_logs_folder
+
+    try:
+        return ModelLogs(model, Path(serve_logs_folder())).last(count)
+    except click.ClickException:
+        return []
+
+
+def _print_of_cluster(model: str, address: str, count: int, as_json: bool) -> None:
+    from app.cli.cluster_nodes import ask_each_node
+
+    told = ask_each_node(address, lines_of_node, model, count)
+    if not any(told.values()):
+        raise click.ClickException(f"no replica has logged for '{model}' on {len(told)} nodes")
+    for node, found in told.items():
+        for file, line in found:
+            told_by = {"node": node, "file": file, "line": line}
+            click.echo(json.dumps(told_by) if as_json else f"[{node.partition(' ')[0]}] {line}")
+
+
 def _escaped(name: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)
 
@@ -83,9 +105,17 @@ def _age(path: Path) -> float:
 @click.option("--lines", "count", default=100, help="How many lines.", show_default=True)
 @click.option("--follow", is_flag=True, help="Go on with the lines that come.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where Serve logs; left out: the last Ray session.")
+@click.option(
+    "--ray-address", default="", help="A running cluster, to print what all its nodes have ('auto' finds one)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line.")
-def logs(model: str, count: int, follow: bool, folder: Path | None, as_json: bool) -> None:
-    """Print what a model's replicas on this machine have logged."""
+def logs(model: str, count: int, follow: bool, folder: Path | None, ray_address: str, as_json: bool) -> None:
+    """Print what a model's replicas have logged: those on this machine, or on every node of a cluster."""
+    if ray_address:
+        if follow or folder is not None:
+            raise click.UsageError("--ray-address goes with neither --follow nor --folder")
+        _print_of_cluster(model, ray_address, count, as_json)
+        return
     found = ModelLogs(model, folder or default_folder())
 
     def show(file: str, line: str) -> None:

@@ -22,7 +22,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
-from deployments.serve_internals import LANE_ROUTER, pin_version
+from deployments.serve_internals import LANE_ROUTER, pin_version, serve_logs_folder
 from eagleray.lane_router import LaneRouter
 from tests.serving import environment, run
 
@@ -74,6 +74,10 @@ def test_client_tells_statuses_and_details_and_ends_applications() -> None:
     assert parameters(ServeControllerClient.get_serve_details) == ["self"]
     assert parameters(ServeControllerClient.delete_apps) == ["self", "names", "blocking"]
     assert "user_config" in DeploymentSchema.model_fields
+
+
+def test_folder_of_the_logs_can_be_had_without_ray() -> None:
+    assert serve_logs_folder().endswith("/serve")
 
 
 def test_version_of_a_deployment_can_be_pinned() -> None:

@@ -437,11 +437,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "`eagleray logs MODEL`": (
         "app/cli/test_model_logs.py::test_the_lines_of_a_models_replicas",
+        CLUSTER + "test_logs_are_found_where_serve_writes_them",
         "app/cli/test_model_logs.py::test_of_a_packed_model_the_lines_that_name_it",
     ),
     "`eagleray doctor` names": (
         "app/cli/test_doctor.py::test_a_card_without_a_driver_is_named",
         "app/cli/test_doctor.py::test_small_shared_memory_is_named",
+        CLUSTER + "test_doctor_compares_the_nodes",
         "app/cli/test_doctor.py::test_the_command_says_what_it_has_found_and_fails_for_errors",
     ),
     "has its flags under headings": ("app/cli/test_option_groups.py::test_flags_stand_under_headings",),
