@@ -90,6 +90,9 @@ class Process:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
 
+    def is_running(self) -> bool:
+        return self._popen.poll() is None
+
     def descendants(self) -> list[psutil.Process]:
         return self._process.children(recursive=True) if self._process.is_running() else []
 

@@ -505,7 +505,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_model_host.py::test_models_that_take_long_to_finalise_do_so_together",
         "deployments/core/test_loader.py::test_close_does_not_wait_for_an_instance_that_is_never_freed",
     ),
-    "SIGINT and SIGTERM": (COMMANDS + "test_control_c_lets_requests_under_way_be_answered_and_stops",),
+    "SIGINT and SIGTERM": (
+        COMMANDS + "test_control_c_lets_requests_under_way_be_answered_and_stops",
+        COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
+    ),
     "For `--drain-delay-s`": (
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
     ),
@@ -513,5 +516,5 @@ TESTS: dict[str, tuple[str, ...]] = {
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
         BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
     ),
-    "A third signal": ("app/cli/test_stop_request.py::test_a_handler_may_interrupt_the_wait_anywhere",),
+    "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
 }

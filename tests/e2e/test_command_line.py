@@ -324,6 +324,23 @@ def test_sigint_during_the_start_stops_cleanly(digits: Path, tmp_path: Path, mom
         server.kill()
 
 
+def test_a_third_signal_kills_everything_at_once(digits: Path, tmp_path: Path) -> None:
+    server = start(digits, tmp_path)
+    try:
+        server.wait_for("LOADING")
+        started = set(server.descendants())
+
+        def ended() -> bool:
+            server.send_signal(signal.SIGTERM)
+            return not server.is_running()
+
+        wait_until(ended, "the end", poll_s=0.2)
+        assert server.exit_code() == 130
+        server.assert_none_left(started)
+    finally:
+        server.kill()
+
+
 _NAMESAKE = """
 import importlib
 import pickle
