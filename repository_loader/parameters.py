@@ -140,12 +140,11 @@ def read_integer(model: str, values: Mapping[str, str], name: str) -> int:
     Raises:
         ParameterError: it is no integer.
     """
-    assert name in _NAMES, f"{name} is missing in PARAMETERS"
-    value = values.get(name, "")
+    value = _text(values, name)
     try:
         return int(value) if value else 0
     except ValueError:
-        raise ParameterError(f"unable to load model '{model}', '{name}' is not an integer: '{value}'") from None
+        raise _unreadable(model, name, "an integer", value) from None
 
 
 def read_boolean(model: str, values: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -154,13 +153,21 @@ def read_boolean(model: str, values: Mapping[str, str], name: str, *, default: b
     Raises:
         ParameterError: it is none of them.
     """
-    assert name in _NAMES, f"{name} is missing in PARAMETERS"
-    value = values.get(name, "").lower()
-    if value in _TRUE or value in _FALSE:
-        return value in _TRUE
+    value = _text(values, name)
+    if value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
     if value:
-        raise ParameterError(f"unable to load model '{model}', '{name}' is not a boolean: '{values[name]}'")
+        raise _unreadable(model, name, "a boolean", value)
     return default
+
+
+def _text(values: Mapping[str, str], name: str) -> str:
+    assert name in _NAMES, f"{name} is missing in PARAMETERS"
+    return values.get(name, "")
+
+
+def _unreadable(model: str, name: str, kind: str, value: str) -> ParameterError:
+    return ParameterError(f"unable to load model '{model}', '{name}' is not {kind}: '{value}'")
 
 
 def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
