@@ -116,6 +116,7 @@ import json, time
 import ray
 from deployments.control.gpu_cards import card_resources, release_cards
 from deployments.serve_internals import gpu_memory_bytes
+from repository_loader.node_needs import NodeNeeds
 
 ray.init(address="local", num_cpus=2, num_gpus=3, include_dashboard=False, log_to_driver=False)
 
@@ -124,7 +125,7 @@ class Holder:
     def told(self):
         return [ray.get_gpu_ids(), ray.get_runtime_context().get_assigned_resources()["GPU"], gpu_memory_bytes()]
 
-holders = [Holder.options(resources=card_resources(card, 0.4)).remote() for card in (1, 0, 1, 0)]
+holders = [Holder.options(resources=card_resources(card, 0.4, NodeNeeds())).remote() for card in (1, 0, 1, 0)]
 told = ray.get([holder.told.remote() for holder in holders], timeout=60)
 free_before = ray.available_resources()["GPU"]
 in_use = release_cards(timeout_s=0)
