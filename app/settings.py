@@ -177,11 +177,27 @@ class Settings(BaseModel):
     allow_cpu_metrics: bool = Field(True, description="Whether metrics of the CPU and memory are among them.")
     model_control_mode: Literal["none", "poll", "explicit"] = Field(
         "none",
-        description="none: load every model at the start; explicit: only those named by --load-model; poll is taken "
-        "for none, as yet.",
+        description="none: load every model at the start; explicit: those of --load-model, others as clients say; "
+        "poll: follow what changes in the repositories.",
+    )
+    repository_poll_secs: float = Field(
+        15.0, description="How often the repositories are looked at in poll mode.", gt=0
+    )
+    repository_quiet_secs: float = Field(
+        2.0,
+        description="How long a model's folder must have stayed as it is before a change is taken in poll mode.",
+        ge=0,
+    )
+    model_load_retry_count: int = Field(
+        0, description="How often a model that does not load is tried again.", ge=0, le=100
+    )
+    model_load_thread_count: int = Field(
+        4, description="How many models a process loads at the same time.", gt=0, le=256
     )
     load_model: tuple[str, ...] = Field(
-        (), description="Model to load at the start in explicit mode, or * for all; may be given several times."
+        (),
+        description="Model to load at the start in explicit mode; a pattern such as * stands for all that it fits. "
+        "May be given several times.",
     )
     strict_readiness: bool = Field(True, description="Whether the server is ready only when every model is.")
     exit_on_error: bool = Field(False, description="Whether to stop when a model fails to load at the start.")
@@ -371,14 +387,19 @@ class Settings(BaseModel):
         from repository_loader.plan import PlanSettings
 
         return PlanSettings(
-            placement=self.placement, num_cpus_per_replica=self.replica_num_cpus, gpu_headroom=self.gpu_headroom
+            placement=self.placement,
+            num_cpus_per_replica=self.replica_num_cpus,
+            gpu_headroom=self.gpu_headroom,
+            keep_packed=self.model_control_mode == "explicit" and self.placement in ("auto", "packed"),
         )
 
-    def chosen_models(self) -> tuple[str, ...] | None:
+    def chosen_models(self) -> list[str] | None:
         """Return the models to load at the start, None for all."""
+        from repository_loader.repository import choose_models
+
         if self.model_control_mode != "explicit":
             return None
-        return None if self.load_model == ("*",) else self.load_model
+        return choose_models(self.model_repository, self.loader_options().cache_dir, self.load_model)
 
 
 def environment() -> dict[str, Any]:

@@ -18,7 +18,8 @@ class PlanSettings:
     """Choices of the operator; the model's own `eagleray.*` parameters come before them.
 
     A model takes `memory_factor` times its file plus `memory_base_bytes`. `assumed_gpu_memory_bytes` stands in where
-    the cluster does not tell. `gpu_headroom` is the share of a card's memory that stays free.
+    the cluster does not tell. `gpu_headroom` is the share of a card's memory that stays free. `keep_packed` has the
+    process that small models share run without one, so that the next is loaded at once.
     """
 
     placement: PlacementChoice = "auto"
@@ -27,6 +28,7 @@ class PlanSettings:
     memory_base_bytes: int = 256 << 20
     assumed_gpu_memory_bytes: int = 16 << 30
     gpu_headroom: float = 0.2
+    keep_packed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

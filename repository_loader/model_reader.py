@@ -11,6 +11,7 @@ from repository_loader.completion import Completer, CompletionError, PythonCompl
 from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_config_text, parse_config_text
 from repository_loader.field_check import ignored_fields
 from repository_loader.findings import Fault, Finding
+from repository_loader.fingerprint import Fingerprint, take_fingerprint
 from repository_loader.loadability import check_loadable, check_model_file, missing_packages
 from repository_loader.model_files import (
     ModelFileError,
@@ -56,6 +57,7 @@ class ModelReader:
         self._complete_python = complete_python
         self._override = override
         self._findings: list[Finding] = []
+        self._fingerprint = Fingerprint()
         self._config: ModelConfig | None = None
         self._config_path = os.path.join(model_path, "config.pbtxt")
 
@@ -63,6 +65,8 @@ class ModelReader:
         """Read everything; never raises."""
         packages: tuple[ModelPackage, ...] = ()
         failure = None
+        # Taken first: what changes while it is read has changed since.
+        self._fingerprint = take_fingerprint(self._path)
         try:
             packages = self._read()
         except _Failed as failed:
@@ -74,7 +78,16 @@ class ModelReader:
         if failure is not None and not any(finding.severity == "error" for finding in self._findings):
             self._findings.append(Finding("error", self._path, 1, 1, failure))
         findings = tuple(self._findings)
-        return RepositoryModel(self._name, self._path, self._config, packages, findings, failure, self._config_path)
+        return RepositoryModel(
+            self._name,
+            self._path,
+            self._config,
+            packages,
+            findings,
+            failure,
+            self._config_path,
+            self._fingerprint.whole,
+        )
 
     def _read(self) -> tuple[ModelPackage, ...]:
         wrong_name = check_name(self._name)
@@ -169,9 +182,8 @@ class ModelReader:
         self._fail(text, [*check_config(config, surroundings), *check_side_files(config, self._path)])
         self._fail(text, [*check_loadable(config), *check_model_file(config, file_path, graph)])
         settings = {**options.backend_settings.get("", {}), **options.backend_settings.get(config.backend, {})}
-        return ModelPackage(
-            self._name, number, config, self._path, version_path, file_path, settings, source_of(self._path)
-        )
+        revision, source = self._fingerprint.of_version(number), source_of(self._path)
+        return ModelPackage(self._name, number, config, self._path, version_path, file_path, settings, source, revision)
 
     def _model_file(self, text: ConfigText, config: ModelConfig, version_path: str) -> tuple[str, OnnxGraph | None]:
         """Return the model file, and what is in it if it is ONNX; every ONNX file is read, as each may be loaded."""

@@ -1,10 +1,14 @@
 """A model version, complete and checked, ready to be loaded somewhere."""
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.storage.model_source import ModelSource
+
+IN_PLACE_FIELDS: Final = ("version_policy", "instance_group")
+"""Fields of a configuration whose change alone needs no loading of a version that runs already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +18,8 @@ class ModelPackage:
     `config` is the completed configuration (as `GET …/config` shows it). `model_path` is `<repository>/<model>`,
     `version_path` the version's folder inside it, `file_path` the model file or folder that the backend opens ("" for
     ensembles), relative names already resolved. `source` says where another node gets the folder from; without one it
-    is on every node.
+    is on every node. Another `revision` says that it is to be loaded again, though nothing else here differs: its files
+    have changed.
     """
 
     name: str
@@ -25,6 +30,7 @@ class ModelPackage:
     file_path: str
     backend_settings: dict[str, str] = field(default_factory=dict)
     source: ModelSource | None = None
+    revision: str = ""
 
     def moved_to(self, model_path: str) -> "ModelPackage":
         """Return the package with its folder at another place."""

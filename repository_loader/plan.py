@@ -1,7 +1,7 @@
 """Turns a snapshot into a plan: a pure function of repository, settings and cluster."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -28,6 +28,7 @@ __all__ = [
     "PlanSettings",
     "app_name",
     "make_plan",
+    "prune",
 ]
 
 PACKED_APP = "eagleray-packed"
@@ -50,16 +51,33 @@ def app_name(model_name: str) -> str:
     return f"eagleray-model-{safe}" if safe.startswith("eagleray") else safe
 
 
-def make_plan(snapshot: Snapshot, settings: PlanSettings, facts: ClusterFacts, kept: Plan | None = None) -> Plan:
+def make_plan(
+    snapshot: Snapshot,
+    settings: PlanSettings,
+    facts: ClusterFacts,
+    kept: Plan | None = None,
+    again: Collection[str] = (),
+) -> Plan:
     """Place every loadable model. Pure but for the sizes of model files, which it asks the disk for.
 
-    Models that are in `kept` already stay where they are; the others get what is left.
+    Models that are in `kept` already stay where they are; the others get what is left, and so do those named in
+    `again`, beside what `kept` still has of them.
     """
-    return _Planner(settings, facts, kept or Plan()).plan(snapshot)
+    return _Planner(settings, facts, kept or Plan(), again).plan(snapshot)
+
+
+def prune(plan: Plan, keep: Callable[[ModelPlan], bool]) -> Plan:
+    """Return a plan without the models that are not to be kept; deployments that lose all of theirs go too."""
+    deployments = [
+        replace(deployment, models=models)
+        for deployment in plan.deployments
+        if (models := tuple(filter(keep, deployment.models)))
+    ]
+    return replace(plan, deployments=tuple(deployments), embedded=tuple(filter(keep, plan.embedded)))
 
 
 class _Planner:
-    def __init__(self, settings: PlanSettings, facts: ClusterFacts, kept: Plan) -> None:
+    def __init__(self, settings: PlanSettings, facts: ClusterFacts, kept: Plan, again: Collection[str]) -> None:
         self._settings = settings
         self._facts = facts
         self._deployments: list[DeploymentPlan] = []
@@ -75,6 +93,7 @@ class _Planner:
                 self._packed += deployment.models
             else:
                 self._add(deployment)
+        self._kept.difference_update(again)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         unplaced: dict[str, str] = {}
@@ -91,7 +110,7 @@ class _Planner:
                 self._deployments, self._packed, self._embedded, self._taken = before
                 self._taken_cpus, self._kinds = before_cpus, before_kinds
                 unplaced[model.name] = str(reason)
-        if self._packed:
+        if self._packed or self._settings.keep_packed:
             self._deployments.append(self._packed_deployment())
         return Plan(
             tuple(sorted(self._deployments, key=_by_version)),
@@ -257,7 +276,7 @@ class _Planner:
             PACKED_DEPLOYMENT,
             "packed",
             tuple(models),
-            max(given.replicas or 1 for given in overrides),
+            max((given.replicas or 1 for given in overrides), default=1),
             max(self._settings.num_cpus_per_replica, round(asked, 4)),
             0.0,
             self._settings.memory_base_bytes + weights,
@@ -345,7 +364,7 @@ def _with(needs: NodeNeeds) -> str:
 
 
 def _by_version(deployment: DeploymentPlan) -> tuple[str, int, str]:
-    return deployment.app_name, deployment.models[0].version, deployment.name
+    return deployment.app_name, min((model.version for model in deployment.models), default=0), deployment.name
 
 
 def _dependencies_first(models: dict[str, RepositoryModel]) -> Iterator[RepositoryModel]:

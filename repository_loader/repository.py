@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -12,13 +13,14 @@ from repository_loader.ensemble_graph import EnsembleVerdict, check_ensembles, s
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.model_reader import ModelReader
-from repository_loader.snapshot import LoaderOptions, RepositoryModel, Snapshot
+from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel, Snapshot
 from repository_loader.storage.location import LocationError, is_remote
 from repository_loader.storage.mirror import RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
+_PATTERN = frozenset("*?[")
 DUPLICATE_REASON = "model appears in two or more repositories"
 
 __all__ = ["LoaderOptions", "RepositoryError", "RepositoryModel", "Snapshot", "load_repositories"]
@@ -33,28 +35,23 @@ def load_repositories(
     options: LoaderOptions,
     complete_python: PythonCompleter | None,
     only: Collection[str] | None = None,
-    overrides: Mapping[str, ModelConfig] | None = None,
+    overrides: Mapping[str, Override] | None = None,
 ) -> Snapshot:
     """Read every model of the repositories, or those named in `only` and the models their ensembles need.
 
-    `overrides` replace a model's config.pbtxt. Blocking; models are read in up to `MAX_PARALLEL_READS` threads, so
-    `complete_python` must allow that. A model that cannot be loaded is in the snapshot with its `failure`.
+    `overrides` replace a model's config.pbtxt, or all of its files. Blocking; models are read in up to
+    `MAX_PARALLEL_READS` threads, so `complete_python` must allow that. A model that cannot be loaded is in the snapshot
+    with its `failure`.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
-    folders: dict[str, list[str]] = {}
     findings: list[Finding] = []
-    models: dict[str, RepositoryModel] = {}
-    for repository, folder in _folders(paths, options.cache_dir).items():
-        findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
-        for name in _model_names(folder.path, findings):
-            path = os.path.join(folder.path, name)
-            folders.setdefault(name, []).append(os.path.realpath(path) if is_remote(repository) else path)
-        for name, reason in folder.failures.items():
-            if only is None or name in only:
-                models[name] = _unread(f"{repository}/{name}", name, reason)
+    unread: dict[str, RepositoryModel] = {}
+    folders = find_models(paths, options.cache_dir, findings, unread)
     given = overrides or {}
+    folders |= {name: [override.model_path] for name, override in given.items() if override.model_path}
+    models = {name: model for name, model in unread.items() if only is None or name in only}
     wanted = sorted(folders if only is None else set(only) & folders.keys())
     with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
         while wanted:
@@ -84,6 +81,42 @@ def _unread(path: str, name: str, reason: str) -> RepositoryModel:
     return RepositoryModel(name, path, None, (), (Finding("error", path, 1, 1, reason),), reason)
 
 
+def find_models(
+    paths: Sequence[str],
+    cache_dir: str,
+    findings: list[Finding] | None = None,
+    unread: dict[str, RepositoryModel] | None = None,
+) -> dict[str, list[str]]:
+    """List the folders of the repositories that may be models, by name; blocks.
+
+    `findings` takes what there is to say, `unread` the models that could not be fetched.
+
+    Raises:
+        RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
+    """
+    findings = [] if findings is None else findings
+    folders: dict[str, list[str]] = {}
+    for repository, folder in _folders(paths, cache_dir).items():
+        findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
+        for name in _model_names(folder.path, findings):
+            path = os.path.join(folder.path, name)
+            folders.setdefault(name, []).append(os.path.realpath(path) if is_remote(repository) else path)
+        if unread is not None:
+            unread |= {name: _unread(f"{repository}/{name}", name, reason) for name, reason in folder.failures.items()}
+    return folders
+
+
+def choose_models(paths: Sequence[str], cache_dir: str, names: Sequence[str]) -> list[str]:
+    """Return the models that names and patterns (`*`, `?`, `[…]`) stand for; raises as `find_models`.
+
+    A name that is no pattern is returned whether or not there is such a model.
+    """
+    patterns = [name for name in names if _PATTERN & set(name)]
+    present = find_models(paths, cache_dir) if patterns else {}
+    chosen = {name for name in names if name not in patterns}
+    return sorted(chosen | {name for name in present if any(fnmatchcase(name, pattern) for pattern in patterns)})
+
+
 def _model_names(path: str, findings: list[Finding]) -> list[str]:
     """List the folders that may be models; a hidden one only if it looks like a model."""
     try:
@@ -104,13 +137,13 @@ def _read(
     folders: Sequence[str],
     options: LoaderOptions,
     complete_python: PythonCompleter | None,
-    override: ModelConfig | None,
+    override: Override | None,
 ) -> RepositoryModel:
     if len(folders) > 1:
         name = os.path.basename(folders[0])
         findings = tuple(Finding("error", folder, 1, 1, DUPLICATE_REASON) for folder in folders)
         return RepositoryModel(name, folders[0], None, (), findings, DUPLICATE_REASON)
-    return ModelReader(folders[0], options, complete_python, override).read()
+    return ModelReader(folders[0], options, complete_python, None if override is None else override.config).read()
 
 
 def _judged(model: RepositoryModel, verdict: EnsembleVerdict) -> RepositoryModel:

@@ -23,6 +23,7 @@ def package_to_dict(package: ModelPackage) -> Json:
         "file_path": package.file_path,
         "backend_settings": dict(package.backend_settings),
         "source": None if package.source is None else package.source.to_dict(),
+        "revision": package.revision,
     }
 
 

@@ -31,11 +31,20 @@ class LoaderOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Override:
+    """What takes the place of a model's config.pbtxt and, with a `model_path`, of its folder in the repository."""
+
+    config: ModelConfig
+    model_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RepositoryModel:
     """One model of a repository.
 
     `config` is the completed configuration of the highest version, None if there is none that makes sense. `packages`
-    are the versions to serve, ascending; empty when `failure` says why the model cannot be loaded.
+    are the versions to serve, ascending; empty when `failure` says why the model cannot be loaded. `fingerprint`
+    changes with any of its files.
     """
 
     name: str
@@ -45,6 +54,7 @@ class RepositoryModel:
     findings: tuple[Finding, ...]
     failure: str | None
     config_path: str = ""
+    fingerprint: str = ""
 
     def package(self, version: int) -> ModelPackage | None:
         """Return one version, the highest for -1."""

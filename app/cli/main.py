@@ -18,7 +18,7 @@ from app.cli.doctor import doctor
 from app.cli.model_logs import logs
 from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
-from app.cli.triton_flags import ALIASES, REASONS, VALUES
+from app.cli.triton_flags import ALIASES, REASONS
 from app.edge.api_keys import ApiKeys, new_key
 from app.settings import FILE_SETTINGS, Settings, environment, unknown_variables
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
@@ -125,9 +125,6 @@ def read_settings(flags: dict[str, Any]) -> Settings:
         ApiKeys(settings.api_key, settings.api_key_file)
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--api-key-file: {error}") from None
-    for (name, value), reason in VALUES.items():
-        if getattr(settings, name) == value:
-            click.echo(f"warning: --{name.replace('_', '-')}={value}: {reason}", err=True)
     return settings
 
 

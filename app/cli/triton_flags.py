@@ -4,7 +4,6 @@ The list follows `tritonserver --help` of 2.51 and later; `tests/app/cli/test_tr
 """
 
 _THREADS = "an ingress serves all connections on one event loop"
-_PROCESSES = "each model loads in a replica of its own, all at the same time"
 _POOLS = "memory is not pooled by the server; models allocate what they need"
 _GRPC_POOLS = "calls are served by an HTTP/2 protocol of Eagleray's own, which has no such pool"
 _TRACES = "use --trace-config"
@@ -32,14 +31,11 @@ REASONS: dict[str, str] = {
     "metrics-interval-ms": "metrics are collected when they are asked for",
     "min-supported-compute-capability": "the frameworks refuse a GPU that they do not support",
     "model-load-gpu-limit": "Ray places a replica by the share of a GPU that it asks for",
-    "model-load-retry-count": "what cannot be loaded is UNAVAILABLE with its reason; a replica that dies is replaced",
-    "model-load-thread-count": _PROCESSES,
     "model-namespacing": "models of the same name in two repositories are not served yet: both are UNAVAILABLE",
     "pinned-memory-pool-byte-size": _POOLS,
     "rate-limit": _RATE_LIMITER,
     "rate-limit-resource": _RATE_LIMITER,
     "repoagent-directory": "repository agents are part of Eagleray, and no shared library is loaded",
-    "repository-poll-secs": "the repository is read once, at the start; polling is not there yet",
     "response-cache-byte-size": "use --cache-config local,size=<bytes>",
     "sagemaker-port": _SAGEMAKER,
     "sagemaker-safe-port-range": _SAGEMAKER,
@@ -54,14 +50,6 @@ REASONS: dict[str, str] = {
     "vertex-ai-thread-count": _VERTEX_AI,
 }
 """Flag, without its dashes → why it means nothing here."""
-
-VALUES: dict[tuple[str, str], str] = {
-    (
-        "model_control_mode",
-        "poll",
-    ): "the repository is read once, at the start, as with 'none'; there is no polling yet",
-}
-"""Setting and value → why the value means less here than in Triton."""
 
 ALIASES: dict[str, tuple[str, ...]] = {"model_repository": ("--model-store",)}
 """Setting → the other flags that tritonserver has for it."""

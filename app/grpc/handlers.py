@@ -6,8 +6,10 @@ from typing import Any, Final
 from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.method import Handler
+from app.service.model_control import LoadRequest
 from app.service.service import Service
 from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
+from protocol.grpc_messages import repository_index_response
 
 
 def _bytes(message: Any) -> bytes:
@@ -18,8 +20,27 @@ def _bytes(message: Any) -> bytes:
 async def _load(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryModelLoadRequest.FromString(message)
     _check_repository(request.repository_name)
-    await service.control.load(request.model_name, _parameters(request.parameters))
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, parameter in request.parameters.items():
+        if key == "config" and parameter.HasField("string_param"):
+            config = parameter.string_param
+        elif key.startswith("file:") and parameter.HasField("bytes_param"):
+            files[key] = parameter.bytes_param
+        elif key == "config":
+            raise InvalidArgument("invalid value type for 'config' parameter, expected string_param.")
+        elif key.startswith("file:"):
+            raise InvalidArgument(f"invalid value type for '{key}' parameter, expected bytes_param.")
+        else:
+            raise InvalidArgument(f"unrecognized load parameter '{key}'.")
+    await service.control.load(LoadRequest(request.model_name, config, files))
     return b""
+
+
+async def _index(service: Service, message: bytes) -> bytes:
+    request = pb.RepositoryIndexRequest.FromString(message)
+    await service.control.list_models()
+    return _bytes(repository_index_response(service.metadata.index(request.ready)))
 
 
 async def _unload(service: Service, message: bytes) -> bytes:
@@ -111,6 +132,7 @@ async def _log_settings(service: Service, message: bytes) -> bytes:
 
 
 HANDLERS: Final[dict[str, Handler]] = {
+    "RepositoryIndex": _index,
     "RepositoryModelLoad": _load,
     "RepositoryModelUnload": _unload,
     "SystemSharedMemoryStatus": _system_status,

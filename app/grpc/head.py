@@ -137,7 +137,7 @@ class GrpcHead:
         if self.method is None:
             return self._refuse(UNIMPLEMENTED, "")
         self.max_message_bytes = options.max_message_bytes
-        if not self.method.inference:
+        if not (self.method.inference or self.method.large):
             self.max_message_bytes = min(options.max_management_message_bytes, options.max_message_bytes)
         try:
             options.access.check(self.method.category, self.method.name, headers)

@@ -13,10 +13,11 @@ class Method:
     """What a head needs to know of it.
 
     `category` is that of Triton's --grpc-restricted-protocol; `handler` answers a method that is neither inference nor
-    reflection.
+    reflection. A `large` one may have messages as large as those of inference.
     """
 
     name: str
     category: str
     handler: Handler | None = None
     inference: bool = False
+    large: bool = False

@@ -1,6 +1,7 @@
 """Every method that is served: its path, its category for restrictions, the call that it makes, and what answers it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -101,7 +102,7 @@ _METHODS: Final = (
     Method("ModelConfig", "model-config", _model_config),
     Method("ModelStatistics", "statistics", _model_statistics),
     Method("RepositoryIndex", "model-repository", _repository_index),
-    Method("RepositoryModelLoad", "model-repository", _no_control),
+    Method("RepositoryModelLoad", "model-repository", _no_control, large=True),
     Method("RepositoryModelUnload", "model-repository", _no_control),
     Method("SystemSharedMemoryStatus", "shared-memory", _nothing),
     Method("SystemSharedMemoryRegister", "shared-memory", _no_shared_memory),
@@ -126,7 +127,7 @@ class Methods:
         table = {(SERVICE + method.name).encode(): method for method in _METHODS}
         for name, handler in handlers.items():
             path = (SERVICE + name).encode()
-            table[path] = Method(name, table[path].category, handler)
+            table[path] = replace(table[path], handler=handler)
         table[b"/grpc.health.v1.Health/Check"] = Method("Check", "health", _health)
         self._calls: dict[str, type[Call]] = {"ModelInfer": InferCall, "ModelStreamInfer": StreamInferCall}
         call = reflection_call() if reflection else None

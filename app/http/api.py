@@ -3,22 +3,26 @@
 Paths, methods, codes and texts are Triton's.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.edge.restricted_api import LOGGING, MODEL_REPOSITORY, SHARED_MEMORY, TRACE
 from app.http.docs_api import DocsApi
 from app.http.endpoint import Endpoint
 from app.http.model_api import ModelApi
 from app.http.repository_api import RepositoryApi
 from app.http.responses import error_body
 from app.http.routes import ROUTE_TABLE
+from app.http.same_site import require_same_site
 from app.http.settings_api import SettingsApi
 from app.http.shared_memory_api import SharedMemoryApi
 from app.service.service import Service
 from protocol.errors import ServingError
+
+_CHANGING: Final = frozenset({MODEL_REPOSITORY, SHARED_MEMORY, TRACE, LOGGING})
 
 
 class Api:
@@ -27,7 +31,7 @@ class Api:
     def __init__(self, service: Service) -> None:
         self.endpoints: dict[str, Endpoint] = {
             **ModelApi(service).endpoints(),
-            **RepositoryApi(service.metadata, service.control).endpoints(),
+            **RepositoryApi(service).endpoints(),
             **SettingsApi(service.settings).endpoints(),
             **SharedMemoryApi(service.shared_memory).endpoints(),
             **DocsApi(service.metadata).endpoints(),
@@ -49,7 +53,10 @@ class Api:
         if name is None:
             return error_response(405, "Method Not Allowed", {"Allow": ", ".join(sorted(match.endpoints))})
         scope["path_params"] = match.parameters
-        return await self.endpoints[name](Request(scope, receive))
+        request = Request(scope, receive)
+        if scope["method"] == "POST" and match.category in _CHANGING:
+            require_same_site(request.headers)
+        return await self.endpoints[name](request)
 
 
 def error_response(status: int, message: str, headers: dict[str, Any] | None = None) -> Response:

@@ -1,23 +1,23 @@
 """The repository's index, loading and unloading."""
 
+import binascii
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_object, json_response, path_name
-from app.service.metadata import Metadata
-from app.service.model_control import ModelControl
-from protocol.errors import InvalidArgument
-from protocol.json_document import as_boolean
+from app.service.model_control import LoadRequest
+from app.service.service import Service
+from protocol.errors import Internal, InvalidArgument
+from protocol.json_document import as_boolean, as_string
 
 
 class RepositoryApi:
     """The model-repository extension."""
 
-    def __init__(self, metadata: Metadata, control: ModelControl) -> None:
-        self._metadata = metadata
-        self._control = control
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return the endpoints by the names that the table of routes has for them."""
@@ -28,18 +28,35 @@ class RepositoryApi:
         ready = (await json_object(request)).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidArgument("Invalid value for 'ready': expected a boolean")
-        return json_response(self._metadata.index(ready))
+        await self._service.control.list_models()
+        return json_response(self._service.metadata.index(ready))
 
     async def load(self, request: Request) -> Response:
         """Load a model."""
-        await self._control.load(path_name(request, "model"), await _parameters(request))
+        config: str | None = None
+        files: dict[str, bytes] = {}
+        for key, value in (await _parameters(request)).items():
+            if key == "config":
+                config = as_string(value, "config")
+            elif key.startswith("file:"):
+                files[key] = _from_base64(as_string(value, key), key)
+            else:
+                raise Internal("unexpected error on creating Triton parameter")
+        await self._service.control.load(LoadRequest(path_name(request, "model"), config, files))
         return empty_response()
 
     async def unload(self, request: Request) -> Response:
         """Unload a model."""
         dependents = as_boolean((await _parameters(request)).get("unload_dependents", False), "unload_dependents")
-        await self._control.unload(path_name(request, "model"), dependents)
+        await self._service.control.unload(path_name(request, "model"), dependents)
         return empty_response()
+
+
+def _from_base64(text: str, key: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        raise InvalidArgument(f"Unable to parse '{key}': it is not base64") from None
 
 
 async def _parameters(request: Request) -> dict[str, Any]:

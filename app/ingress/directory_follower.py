@@ -1,6 +1,7 @@
 """Follows the controller's directory: what the service knows, which replicas have lanes, which models are embedded."""
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from app.service.models import Models
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
+from deployments.replica.override_files import OverrideFiles
 from deployments.serve_internals import watch_replicas
 
 logger = logging.getLogger(__name__)
@@ -30,18 +32,20 @@ class DirectoryFollower:
         models: Models,
         settings: ClientSettings,
         host: ModelHost,
+        files: OverrideFiles,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         routes_changed: Callable[[], None],
     ) -> None:
         self._controller = controller
         self._host = host
+        self._files = files
         self._fleet = fleet
         self._loop = loop
         self._routes_changed = routes_changed
+        self._models = models
         self._directory = models.directory
         self._settings = settings
-        self._took = asyncio.Event()
         self._embedded: dict[str, dict[str, Any]] = {}
         self._watched: dict[str, Callable[[], None]] = {}
 
@@ -60,8 +64,7 @@ class DirectoryFollower:
 
     async def has_followed(self, epoch: str, generation: int) -> None:
         """Wait until the directory is that of the epoch and at least of the generation, for as long as it takes."""
-        while self._directory.epoch != epoch or self._directory.generation < generation:
-            await self._took.wait()
+        await self._models.until_followed(epoch, generation)
 
     async def _follow(self) -> None:
         directory = self._directory
@@ -76,12 +79,13 @@ class DirectoryFollower:
             return
         directory.take(news)
         self._settings.take(directory.client_state)
-        self._took.set()
-        self._took = asyncio.Event()
+        self._models.changed()
         await self._watch(directory.deployments)
         self._routes_changed()
         if directory.embedded != self._embedded:
-            await self._host.apply(list(directory.embedded.values()))
+            embedded = copy.deepcopy(directory.embedded)
+            await asyncio.to_thread(self._files.bring, list(embedded.values()))
+            await self._host.apply(list(embedded.values()))
             self._embedded = dict(directory.embedded)
             self._routes_changed()
             await self._report_embedded()
@@ -99,7 +103,7 @@ class DirectoryFollower:
             await asyncio.sleep(0)  # a router for each takes its time, and requests go on
         for group in self._watched.keys() - wanted.keys():
             self._watched.pop(group)()
-            self._fleet.set_replicas(group, {})
+            self._fleet.forget(group)
 
     def _listener(self, group: str) -> Callable[[tuple[Any, ...]], None]:
         def changed(replicas: tuple[Any, ...]) -> None:

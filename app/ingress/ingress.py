@@ -7,26 +7,30 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import ray
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app.ingress.client_state import ClusterState
+from app.ingress.cluster_control import ClusterControl
 from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.listeners import Listeners
 from app.ingress.load_report import LoadReport
 from app.ingress.node_ports import NodePorts
 from app.service.log_settings import LogSettings
-from app.service.model_control import NoModelControl
+from app.service.model_control import ExplicitControl
 from app.service.service import Service
 from app.service.trace_settings import TraceSettings
 from app.settings import Settings
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
+from deployments.replica.keeper_client import KeeperClient
 from deployments.replica.model_host import ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
 from deployments.replica.region_table import RegionTable
 from deployments.replica.search_path import leave_start_folder
@@ -64,10 +68,15 @@ class Ingress:
             shared=True,
             changed=self._model_changed,
             cache=ResponseCache(size) if (size := self._settings.response_cache_bytes()) else None,
+            retry_count=self._settings.model_load_retry_count,
+            thread_count=self._settings.model_load_thread_count,
         )
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
         self.service.settings.state = ClusterState(controller)
+        if self._settings.model_control_mode == "explicit":
+            self.service.control = ExplicitControl(ClusterControl(controller, self.service.models))
+        files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
         self._load = LoadReport(controller, self.service.models, self._fleet)
         self._load_task: asyncio.Task[None] | None = None
@@ -76,6 +85,7 @@ class Ingress:
             self.service.models,
             self.service.settings,
             self._host,
+            files,
             self._fleet,
             self._loop,
             self._directory_changed,
@@ -99,6 +109,7 @@ class Ingress:
 
     def _routes_changed(self) -> None:
         self._listeners.routes_changed()
+        self.service.models.changed()
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
         self._routes_changed()
@@ -180,5 +191,4 @@ def _service(
         log=LogSettings(
             settings.log_verbose, settings.log_info, settings.log_warning, settings.log_error, settings.log_format
         ),
-        control=NoModelControl(explicit=settings.model_control_mode == "explicit"),
     )

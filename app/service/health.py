@@ -2,7 +2,7 @@
 
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import READY
+from deployments.control.directory import READY, VersionEntry
 from protocol.errors import Unavailable
 
 
@@ -23,16 +23,18 @@ class Health:
         if not self._strict_readiness:
             return True
         return all(
-            entry.versions
-            and all(self._models.version_ready(name, number, state) for number, state in entry.versions.items())
+            not entry.reason and all(self._ready_or_left(name, *version) for version in entry.versions.items())
             for name, entry in directory.models.items()
         )
+
+    def _ready_or_left(self, name: str, number: int, version: VersionEntry) -> bool:
+        return version.left or version.held or self._models.version_ready(name, number, version)
 
     def models_settled(self) -> bool:
         """Whether every model has been tried, and every one that loaded can be reached from here."""
         directory = self._models.directory
         return directory.settled and all(
-            state.state != READY or self._models.version_ready(name, number, state)
+            state.state != READY or state.held or self._models.version_ready(name, number, state)
             for name, entry in directory.models.items()
             for number, state in entry.versions.items()
         )

@@ -1,5 +1,7 @@
 """The models as this ingress sees them: what the controller's directory says, and which versions it can reach."""
 
+import asyncio
+
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.control.directory import NO_REPLICA, Directory, VersionEntry
@@ -16,6 +18,27 @@ class Models:
         self._host = host
         self._fleet = fleet
         self.directory = Directory()
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Wake whoever waits for a change of the directory, or of what can be reached."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def until_followed(self, epoch: str, generation: int) -> None:
+        """Wait until the directory is that of the epoch and at least of the generation, for as long as it takes."""
+        while self.directory.epoch != epoch or self.directory.generation < generation:
+            await self._changed.wait()
+
+    async def until_ready(self, name: str) -> None:
+        """Wait until every version of a model that takes requests can be asked from here, for as long as it takes."""
+        while not self._all_ready(name):
+            await self._changed.wait()
+
+    def _all_ready(self, name: str) -> bool:
+        entry = self.directory.models.get(name)
+        versions = {} if entry is None else entry.versions
+        return all(self.version_ready(name, number, state) for number, state in versions.items() if state.taken)
 
     def require_known(self) -> None:
         """Raise Unavailable, with Triton's text, while nothing is known of any model."""
@@ -34,7 +57,7 @@ class Models:
     def version_ready(self, name: str, version: int, entry: VersionEntry) -> bool:
         """Whether a version can be asked from here."""
         # What a replica failed to load, or an ensemble whose step failed, may have a lane all the same.
-        if entry.failed:
+        if not entry.taken:
             return False
         target = self.find(name, version)
         return target is not None and target.ready

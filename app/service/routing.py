@@ -45,7 +45,7 @@ class Routing:
             return self.target(name, version)
         except Unavailable as error:
             entry = self._models.directory.models.get(name)
-            if entry is not None:
+            if entry is not None and entry.versions:
                 self._refusals.count(name, max(entry.versions) if version == -1 else version, error)
             raise
 
@@ -62,10 +62,10 @@ class Routing:
     def _why_not(self, name: str, version: int) -> NotFound | Unavailable:
         self._models.require_known()
         entry = self._models.directory.models.get(name)
-        if entry is None:
+        if entry is None or not (entry.versions or entry.reason):
             return NotFound(f"Request for unknown model: '{name}' is not found")
         if version == -1:
-            if all(state.failed for state in entry.versions.values()):
+            if all(state.failed or state.left for state in entry.versions.values()):
                 return NotFound(f"Request for unknown model: '{name}' has no available versions")
             version = max(entry.versions)
         if version not in entry.versions:

@@ -1,25 +1,35 @@
 """What the repository controller needs to know; made from the settings by whoever deploys it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from protocol.limits import Limits
 from repository_loader.plan import PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.repository import LoaderOptions, choose_models
+
+ControlMode = Literal["none", "poll", "explicit"]
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
     """Options of the controller and of the replicas that it deploys.
 
-    `load_models` None loads every model of the repositories. `gpu_memory_bytes` 0 has each GPU tell its memory.
-    `response_cache_bytes` 0 is no response cache.
+    `load_models` are names and patterns (`*`) of what to load at the start in explicit mode. `gpu_memory_bytes` 0 has
+    each GPU tell its memory. `response_cache_bytes` 0 is no response cache. `ingress` is the deployment that follows
+    the directory.
     """
 
     repositories: tuple[str, ...]
     loader: LoaderOptions
     plan: PlanSettings
     limits: Limits
-    load_models: tuple[str, ...] | None = None
+    control_mode: ControlMode = "none"
+    load_models: tuple[str, ...] = ()
+    load_retry_count: int = 0
+    load_thread_count: int = 4
+    repository_poll_s: float = 15.0
+    repository_quiet_s: float = 2.0
+    ingress: str = "Ingress"
     lane_tcp: bool = True
     health_check_period_s: float = 2.0
     drain_timeout_s: float = 10.0
@@ -27,3 +37,9 @@ class ControllerOptions:
     gpu_memory_bytes: int = 0
     log_verbosity: int = 0
     response_cache_bytes: int = 0
+
+    def models_at_start(self) -> list[str] | None:
+        """Return the models to load at the start, None for all of the repositories; blocks."""
+        if self.control_mode != "explicit":
+            return None
+        return choose_models(self.repositories, self.loader.cache_dir, self.load_models)

@@ -1,25 +1,75 @@
-"""What shall run: the repositories as they were read, and the plan that follows from them and the cluster."""
+"""What shall run: the models, the plan that follows from them and the cluster, and the changes that are on trial.
+
+Every change of what runs is a function here from one desired state to the next. Nothing else changes it, so a
+controller that knows the last state goes on from there, whatever its predecessor was doing.
+"""
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.python.auto_complete import complete
 from deployments.control.controller_options import ControllerOptions
-from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan
+from deployments.control.directory import UNLOADED
+from repository_loader.ensemble_graph import step_models
+from repository_loader.package import IN_PLACE_FIELDS, ModelPackage
+from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan, prune
 from repository_loader.planned_repository import read_and_plan
-from repository_loader.repository import Snapshot
+from repository_loader.repository import RepositoryModel, Snapshot
+from repository_loader.snapshot import Override
 
 logger = logging.getLogger(__name__)
+
+MAX_OUTCOMES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Why a model is loaded: asked for by name (`explicit`) or as an ensemble's step, and what it was loaded with."""
+
+    explicit: bool = True
+    override: Override | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What there was of a model; `model` is None where it did not run."""
+
+    model: RepositoryModel | None
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A change that is undone if any of the models does not load; `before` says what was there before, by name.
+
+    `command` is who made it, for the model `asked`; "" for nobody who waits.
+    """
+
+    command: str
+    asked: str
+    before: Mapping[str, Before]
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """A snapshot of the repositories, and its plan for a cluster."""
+    """The models that shall run, and their plan for a cluster.
+
+    `origins` are those of the models in the snapshot; `gone` are versions that do not run any more, with the reason,
+    by model; `outcomes` says what became of the latest commands: None as long as it is open, "", or an error.
+    """
 
     snapshot: Snapshot
     plan: Plan
     facts: ClusterFacts
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    gone: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    trials: tuple[Trial, ...] = ()
+    outcomes: Mapping[str, str | None] = field(default_factory=dict)
 
     def applications(self) -> dict[str, list[DeploymentPlan]]:
         """Return the plan's deployments by application."""
@@ -33,16 +83,40 @@ class DesiredState:
         """Models that run nowhere: another cluster might have what they need."""
         return frozenset(self.plan.unplaced) | {name for name, model in self.snapshot.models.items() if model.failure}
 
+    @property
+    def on_trial(self) -> dict[str, Before]:
+        """What there was before of every model that is on trial."""
+        return {name: before for trial in self.trials for name, before in trial.before.items()}
+
+    def runs(self, name: str) -> bool:
+        """Whether a model shall run."""
+        model = self.snapshot.models.get(name)
+        return model is not None and bool(model.packages) and name not in self.plan.unplaced
+
+    def dependents(self, names: Collection[str]) -> set[str]:
+        """Return the ensembles that have one of the models in them, at whatever depth."""
+        found: set[str] = set()
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for name, model in self.snapshot.models.items():
+                if model.config and not {*names, *found}.isdisjoint(step_models(model.config)):
+                    found.add(name)
+        return found - set(names)
+
 
 def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> DesiredState:
     """Read the repositories for such a cluster, log what there is to say about them, and plan; blocks."""
-    snapshot, plan = read_and_plan(
-        options.repositories, options.loader, options.plan, facts, complete, options.load_models
-    )
+    asked = options.models_at_start()
+    snapshot, plan = read_and_plan(options.repositories, options.loader, options.plan, facts, complete, asked)
     for finding in snapshot.findings:
         logger.warning("%s", finding)
+    missing = {} if asked is None else {name: {1: not_polled(name)} for name in asked if name not in snapshot.models}
+    for name, reasons in missing.items():
+        logger.error("failed to load '%s': %s", name, reasons[1])
     _log(snapshot, plan, snapshot.models)
-    return DesiredState(snapshot, plan, facts)
+    origins = {name: Origin(asked is None or name in asked) for name in snapshot.models}
+    return DesiredState(snapshot, plan, facts, origins, missing)
 
 
 def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: DesiredState) -> DesiredState:
@@ -50,16 +124,222 @@ def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: Desir
 
     What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can.
     """
-    read, _ = read_and_plan(options.repositories, options.loader, options.plan, facts, complete, before.waiting)
+    given = overrides(before)
+    read, _ = read_and_plan(
+        options.repositories, options.loader, options.plan, facts, complete, before.waiting, overrides=given
+    )
     models = {
         name: read.models.get(name, model) if name in before.waiting else model
         for name, model in before.snapshot.models.items()
     }
     snapshot = replace(before.snapshot, models=models)
     plan = make_plan(snapshot, options.plan, facts, before.plan)
-    desired = DesiredState(snapshot, plan, facts)
+    desired = replace(before, snapshot=snapshot, plan=plan, facts=facts)
     _log(snapshot, plan, before.waiting - desired.waiting)
     return desired
+
+
+def overrides(desired: DesiredState) -> dict[str, Override]:
+    """Return what models were loaded with in place of what their repository has."""
+    return {name: origin.override for name, origin in desired.origins.items() if origin.override is not None}
+
+
+def not_polled(name: str) -> str:
+    """Return Triton's text for a model that its repository does not have."""
+    return f"failed to load '{name}', failed to poll from model repository"
+
+
+def loaded(
+    options: ControllerOptions,
+    desired: DesiredState,
+    read: Snapshot,
+    origins: Mapping[str, Origin],
+    command: str = "",
+    asked: str = "",
+) -> DesiredState:
+    """Have the models that were read run in place of what ran of them, on trial where anything differs.
+
+    `origins` are those of the models that were asked for; others that were read are steps of them, or ensembles that
+    they are steps of. What runs of a model that cannot be read any more serves on; an ensemble that does not fit its
+    steps any more does not.
+    """
+    nonce = secrets.token_hex(4)
+    models, all_origins = dict(desired.snapshot.models), dict(desired.origins)
+    gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
+    before: dict[str, Before] = {}
+    for name, found in read.models.items():
+        old = models.get(name)
+        origin = origins.get(name) or all_origins.get(name) or Origin(explicit=False)
+        if found.failure is not None and desired.runs(name) and (name in origins or not _is_ensemble(found)):
+            logger.error("'%s' serves on as it is: %s", name, found.failure)
+            continue
+        new = _with_revisions(found, old if desired.runs(name) else None, nonce)
+        was_explicit = name in all_origins and all_origins[name].explicit
+        if old is None or new.packages != old.packages or new.failure != old.failure or not desired.runs(name):
+            before[name] = Before(old if desired.runs(name) else None, all_origins.get(name))
+        models[name] = new
+        all_origins[name] = replace(origin, explicit=origin.explicit or was_explicit)
+        gone.pop(name, None)
+        _note_gone(gone, name, old, new)
+    snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
+    plan = _replan(options, desired, snapshot, before)
+    changed = replace(desired, snapshot=snapshot, plan=plan, origins=all_origins, gone=gone)
+    _log(snapshot, plan, before)
+    if not before:
+        return _resolved(changed, command, "")
+    trial = Trial(command, asked, before)
+    outcomes = {**desired.outcomes, command: None} if command else desired.outcomes
+    return replace(changed, trials=(*desired.trials, trial), outcomes=_latest(outcomes))
+
+
+def unloaded(
+    options: ControllerOptions, desired: DesiredState, names: Iterable[str], command: str = ""
+) -> DesiredState:
+    """Have models run no longer."""
+    models, origins = dict(desired.snapshot.models), dict(desired.origins)
+    gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
+    for name in names:
+        old = models.pop(name, None)
+        origins.pop(name, None)
+        if old is not None:
+            gone[name] = gone.get(name, {}) | {package.version: UNLOADED for package in old.packages}
+        if name in gone:
+            gone[name] = dict.fromkeys(gone[name], UNLOADED)
+    snapshot = replace(desired.snapshot, models=models)
+    plan = _tidy(options, desired, snapshot)
+    return _resolved(replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=gone), command, "")
+
+
+def displaced(desired: DesiredState, changed: DesiredState) -> str:
+    """Return why a model that runs has no place in a changed state, "" when all of them have one."""
+    names = sorted(name for name in changed.plan.unplaced if desired.runs(name))
+    return changed.plan.unplaced[names[0]] if names else ""
+
+
+def refused(desired: DesiredState, name: str, reason: str) -> DesiredState:
+    """Note why a model that does not run could not be loaded."""
+    return replace(desired, gone={**desired.gone, name: {1: reason}})
+
+
+def with_dependents(desired: DesiredState, name: str) -> set[str]:
+    """Return a model, and the steps of it that nobody asked for by name and nothing else needs."""
+    going = {name}
+    candidates = [name]
+    while candidates:
+        model = desired.snapshot.models.get(candidates.pop())
+        for step in step_models(model.config) if model is not None and model.config is not None else ():
+            origin = desired.origins.get(step)
+            if step in going or origin is None or origin.explicit or desired.dependents([step]) - going:
+                continue
+            going.add(step)
+            candidates.append(step)
+    return going
+
+
+def committed(options: ControllerOptions, desired: DesiredState, trial: Trial) -> DesiredState:
+    """End a trial whose models are all ready: what ran in their place before goes."""
+    trials = tuple(other for other in desired.trials if other is not trial)
+    desired = replace(desired, trials=trials)
+    return _resolved(replace(desired, plan=_tidy(options, desired, desired.snapshot)), trial.command, "")
+
+
+def reverted(
+    options: ControllerOptions,
+    desired: DesiredState,
+    trial: Trial,
+    reasons: Mapping[str, Mapping[int, str]],
+    error: str,
+) -> DesiredState:
+    """Undo a trial: what ran before serves on, what had not run does not, for the reasons given by version."""
+    models, origins = dict(desired.snapshot.models), dict(desired.origins)
+    gone = {name: dict(why) for name, why in desired.gone.items()}
+    for name, before in trial.before.items():
+        tried = models.pop(name, None)
+        gone.pop(name, None)
+        if before.model is not None and before.origin is not None:
+            models[name], origins[name] = before.model, before.origin
+        else:
+            origins.pop(name, None)
+            versions = [] if tried is None else [package.version for package in tried.packages]
+            gone[name] = {version: UNLOADED for version in versions} | dict(reasons.get(name, {}))
+    snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
+    trials = tuple(other for other in desired.trials if other is not trial)
+    desired = replace(desired, snapshot=snapshot, origins=origins, gone=gone, trials=trials)
+    return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
+
+
+def in_place(config: ModelConfig) -> ModelConfig:
+    """Return a configuration without the fields whose change needs no loading."""
+    copy = ModelConfig.FromString(config.SerializeToString())
+    for name in IN_PLACE_FIELDS:
+        copy.ClearField(name)
+    return copy
+
+
+def _is_ensemble(model: RepositoryModel) -> bool:
+    return model.config is not None and bool(step_models(model.config))
+
+
+def _with_revisions(found: RepositoryModel, old: RepositoryModel | None, nonce: str) -> RepositoryModel:
+    """Give each version the revision that it runs with, or a new one if it has to be loaded again."""
+    return replace(found, packages=tuple(_revised(package, old, nonce) for package in found.packages))
+
+
+def _revised(package: ModelPackage, old: RepositoryModel | None, nonce: str) -> ModelPackage:
+    running = None if old is None else old.package(package.version)
+    if running is not None and running.revision.partition("@")[0] == package.revision:
+        alike = replace(running, config=in_place(running.config), revision="")
+        if alike == replace(package, config=in_place(package.config), revision=""):
+            return replace(package, revision=running.revision)
+    return replace(package, revision=f"{package.revision}@{nonce}")
+
+
+def _note_gone(gone: dict[str, dict[int, str]], name: str, old: RepositoryModel | None, new: RepositoryModel) -> None:
+    """Note the versions that a changed version policy leaves out."""
+    kept = {package.version for package in new.packages}
+    left = {package.version: UNLOADED for package in (old.packages if old else ()) if package.version not in kept}
+    if left and new.packages:
+        gone[name] = left
+
+
+def _replan(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot, again: Collection[str]) -> Plan:
+    """Place models anew; of what ran of them, versions that they no longer have stay for now."""
+    new = {(name, package.version) for name in again for package in snapshot.models[name].packages}
+    stays = prune(desired.plan, lambda model: model.name in snapshot.models and (model.name, model.version) not in new)
+    return make_plan(snapshot, options.plan, desired.facts, stays, again)
+
+
+def _tidy(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot) -> Plan:
+    """Keep of the plan what the snapshot has, and what ran before those that are on trial; place the rest."""
+    runs = {name: [*model.packages] for name, model in snapshot.models.items()}
+    for name, before in desired.on_trial.items():
+        runs.setdefault(name, []).extend(before.model.packages if before.model is not None else ())
+    kept = prune(desired.plan, lambda model: model.package in runs.get(model.name, ()))
+    placed = _placed(kept)
+    lost = {
+        name
+        for name, model in snapshot.models.items()
+        if name in placed and any(package not in placed[name] for package in model.packages)
+    }
+    return make_plan(snapshot, options.plan, desired.facts, prune(kept, lambda model: model.name not in lost))
+
+
+def _placed(plan: Plan) -> dict[str, list[ModelPackage]]:
+    placed: dict[str, list[ModelPackage]] = {}
+    for model in (*plan.embedded, *(model for deployment in plan.deployments for model in deployment.models)):
+        placed.setdefault(model.name, []).append(model.package)
+    return placed
+
+
+def _resolved(desired: DesiredState, command: str, outcome: str) -> DesiredState:
+    return replace(desired, outcomes=_latest({**desired.outcomes, command: outcome})) if command else desired
+
+
+def _latest(outcomes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Forget the oldest commands; open ones are few, as models have one trial at a time."""
+    excess = max(0, len(outcomes) - MAX_OUTCOMES)
+    old = [command for command, outcome in outcomes.items() if outcome is not None][:excess]
+    return {command: outcome for command, outcome in outcomes.items() if command not in old}
 
 
 def _log(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:

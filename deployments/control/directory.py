@@ -15,13 +15,15 @@ UNLOADING = "UNLOADING"
 
 
 NO_REPLICA = "no replica is alive; Serve is replacing it"
+UNLOADED = "unloaded"
 
 
 @dataclass(slots=True)
 class VersionEntry:
     """One version of a model: its state as Triton names it, where it runs and how long loading took.
 
-    `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones.
+    `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones;
+    `held` that it gets no requests before the whole change that it is part of has succeeded.
     """
 
     state: str = LOADING
@@ -31,11 +33,12 @@ class VersionEntry:
     replicas: int = 0
     seconds: float = 0.0
     replacing: bool = False
+    held: bool = False
 
     def loaded(self, reason: str, seconds: float) -> None:
         """Note that the version is ready, or why it is not."""
         self.state = UNAVAILABLE if reason else READY
-        self.reason, self.seconds, self.replacing = reason, seconds, False
+        self.reason, self.seconds, self.replacing, self.held = reason, seconds, False, False
 
     def failed_to_load(self, reason: str) -> None:
         """Note why the version will not be ready by itself."""
@@ -50,6 +53,16 @@ class VersionEntry:
         """Whether the version will not be ready by itself."""
         return self.state == UNAVAILABLE and not self.replacing
 
+    @property
+    def left(self) -> bool:
+        """Whether the version was loaded and shall not be any more."""
+        return self.state == UNLOADING or (self.state == UNAVAILABLE and self.reason == UNLOADED)
+
+    @property
+    def taken(self) -> bool:
+        """Whether requests for the version are taken as far as there are replicas."""
+        return not (self.failed or self.held or self.left)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as plain data."""
         return {name: getattr(self, name) for name in VersionEntry.__slots__}
@@ -59,7 +72,7 @@ class VersionEntry:
 class ModelEntry:
     """One model: its completed configuration (ModelConfig as JSON, "" when it could not be read) and its versions.
 
-    `reason` says why a model has no versions.
+    `reason` says why a model has no versions; one that was never to be loaded has neither.
     """
 
     config: str = ""

@@ -40,6 +40,8 @@ def deployment_options(
         "graceful_shutdown_timeout_s": options.drain_timeout_s + 5.0,
         "graceful_shutdown_wait_loop_s": 0.1,
         "max_constructor_retry_count": 1,
+        # What needs other resources is there before what it replaces goes.
+        "max_surge_percent": 100,
         "ray_actor_options": _actor_options(plan),
         "request_router_config": RequestRouterConfig(request_router_class=LANE_ROUTER),
     }
@@ -67,6 +69,8 @@ def group_application(
             options.max_batch_duration_s,
             options.log_verbosity,
             options.response_cache_bytes,
+            options.load_retry_count,
+            options.load_thread_count,
         )
         replicas = max(1, count(plan.app_name, plan.name) or plan.replica_count)
         deployment = serve.deployment(ModelReplica).options(**{**deployment_options, "num_replicas": replicas})
@@ -111,8 +115,8 @@ def user_config(
         for name in model.dependencies:
             if name not in here:
                 watch.update(places.get(name, ()))
-    sizes = [max(1, model.package.config.max_batch_size) for model in plan.models]
-    delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models]
+    sizes = [max(1, model.package.config.max_batch_size) for model in plan.models] or [1]
+    delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models] or [0]
     load = {
         "models": [HostedModel.of(model, packages).to_dict() for model in plan.models],
         "watch": sorted(watch),

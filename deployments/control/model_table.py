@@ -1,16 +1,30 @@
 """The state of every model version of the desired state, as the controller knows it."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from deployments.control.desired_state import DesiredState
-from deployments.control.directory import LOADING, READY, UNAVAILABLE, ModelEntry, VersionEntry
+from deployments.control.directory import (
+    LOADING,
+    READY,
+    UNAVAILABLE,
+    UNLOADED,
+    UNLOADING,
+    ModelEntry,
+    VersionEntry,
+)
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.plan import DeploymentPlan, ModelPlan, Plan
+from repository_loader.snapshot import RepositoryModel
 
 logger = logging.getLogger(__name__)
+
+_RAN = (READY, LOADING, UNLOADING)
 
 
 class ModelTable:
@@ -20,6 +34,10 @@ class ModelTable:
         self.models: dict[str, ModelEntry] = {}
         self.plan = Plan()
         self.deployments: tuple[DeploymentPlan, ...] = ()
+        self.reports: dict[tuple[str, int], dict[str, str]] = {}
+        """What an ingress told last of embedded models: the reason ("" when loaded) by digest."""
+        self._json: dict[str, tuple[ModelConfig, str]] = {}
+        self._names: Collection[str] = ()
         self._leaving: tuple[DeploymentPlan, ...] = ()
         self._embedded: dict[str, dict[str, Any]] = {}
 
@@ -30,43 +48,83 @@ class ModelTable:
         """
         before, self.models, self.plan = self.models, {}, desired.plan
         for name, found in desired.snapshot.models.items():
-            config = "" if found.config is None else config_to_json(found.config)
-            backend = "" if found.config is None else found.config.backend or found.config.platform
             reason = found.failure or desired.plan.unplaced.get(name, "")
             versions = {package.version: VersionEntry(UNAVAILABLE, reason) for package in found.packages if reason}
-            self.models[name] = ModelEntry(config, backend, reason, versions)
+            tried = desired.on_trial.get(name)
+            shown = found if tried is None or tried.model is None else tried.model
+            self.models[name] = self._entry(shown, reason, versions)
         for deployment in desired.plan.deployments:
             for model in deployment.models:
                 self._place(model, deployment.placement, deployment.device, deployment.replica_count)
         for model in desired.plan.embedded:
             self._place(model, "embedded", "CPU", 1)
+        for name, reasons in desired.gone.items():
+            versions = self.models.setdefault(name, ModelEntry()).versions
+            for version, reason in reasons.items():
+                versions.setdefault(version, VersionEntry(UNAVAILABLE, reason))
         packages = packages_by_name(desired.plan)
         self._embedded = {
             f"{model.name}/{model.version}": HostedModel.of(model, packages).to_dict()
             for model in desired.plan.embedded
         }
         for name, entry in self.models.items():
-            if name in before and before[name].config == entry.config:
+            if name in before:
                 _keep_states(entry, before[name])
+        self._hold(desired)
         self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused))
         for deployment in desired.plan.deployments:
             if deployment.app_name in refused:
                 for model in deployment.models:
                     self.fail(model, refused[deployment.app_name])
 
+    def _entry(self, shown: RepositoryModel, reason: str, versions: dict[int, VersionEntry]) -> ModelEntry:
+        config = shown.config
+        if config is None:
+            return ModelEntry("", "", reason, versions)
+        known, text = self._json.get(shown.name, (None, ""))
+        if known is not config:
+            text = config_to_json(config)
+            self._json[shown.name] = (config, text)
+        return ModelEntry(text, config.backend or config.platform, reason, versions)
+
+    def _hold(self, desired: DesiredState) -> None:
+        """Send no requests to versions that did not run before their trial, where others of the model do."""
+        for name, before in desired.on_trial.items():
+            ran = {package.version for package in before.model.packages} if before.model is not None else set()
+            for number, version in self.models[name].versions.items():
+                version.held = bool(ran) and number not in ran and not version.left
+
     def _follow(self, deployments: tuple[DeploymentPlan, ...]) -> None:
-        """Have the ingresses use these; what ran the models before serves until `swept`."""
+        """Have the ingresses use these; what ran the models before keeps its lanes until it has `left`."""
         keys = {(each.app_name, each.name) for each in deployments}
         before = (*self._leaving, *self.deployments)
         self._leaving = tuple(each for each in before if (each.app_name, each.name) not in keys)
         self.deployments = deployments
 
-    def swept(self) -> None:
-        """Forget the deployments that have been ended."""
-        self._leaving = ()
+    def left(self, running: Collection[tuple[str, str]], hosted: Collection[tuple[str, int]] | None) -> None:
+        """Forget the deployments that have ended; versions that run nowhere now, packed ones too, are unloaded.
+
+        `running` are the deployments that Serve has, `hosted` the versions that packed replicas have, None if they
+        were not asked.
+        """
+        self._leaving = tuple(each for each in self._leaving if (each.app_name, each.name) in running)
+        leaving = {(model.name, model.version) for each in self._leaving for model in each.models}
+        for name, entry in self.models.items():
+            for number, version in entry.versions.items():
+                if version.state != UNLOADING or (name, number) in leaving:
+                    continue
+                if version.placement != "packed" or (hosted is not None and (name, number) not in hosted):
+                    version.state = UNAVAILABLE
+
+    @property
+    def unloading(self) -> bool:
+        """Whether something is yet to end."""
+        return bool(self._leaving) or any(
+            version.state == UNLOADING for model in self.models.values() for version in model.versions.values()
+        )
 
     def _place(self, model: ModelPlan, placement: str, device: str, replicas: int) -> None:
-        versions = self.models[model.name].versions
+        versions = self.models.setdefault(model.name, ModelEntry()).versions
         known = versions.get(model.version)
         if known is None:
             versions[model.version] = VersionEntry(LOADING, "", placement, device, replicas)
@@ -74,9 +132,22 @@ class ModelTable:
             known.replicas += replicas
             known.device += f" + {device}"
 
+    def know(self, names: Collection[str]) -> None:
+        """Take the names of all models in the repositories, loaded or not."""
+        self._names = names
+
     def entry(self, model: ModelPlan) -> VersionEntry:
         """Return the entry of a model version of the plan."""
         return self.models[model.name].versions[model.version]
+
+    def succeed(self, names: Iterable[str]) -> None:
+        """Note that all versions of models that were on trial are ready."""
+        for name in names:
+            for number, version in self.models[name].versions.items():
+                if not version.failed and not version.left:
+                    if version.state != READY:
+                        logger.info("successfully loaded '%s' version %d", name, number)
+                    version.loaded("", version.seconds)
 
     def find(self, name: str, version: int) -> VersionEntry | None:
         """Return an entry, None when there is none."""
@@ -91,42 +162,56 @@ class ModelTable:
             logger.error("failed to load '%s' version %d: %s", model.name, model.version, reason)
 
     def take_embedded(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds]]`."""
-        for name, version, reason, seconds in rows:
+        """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds, digest]]`."""
+        served: set[tuple[str, int]] = set()
+        self.reports = {}
+        for name, version, reason, seconds, digest in rows:
+            self.reports.setdefault((name, version), {})[digest] = reason
             entry = self.find(name, version)
-            if entry is not None and entry.placement == "embedded":
+            if entry is None or entry.placement != "embedded" or entry.held or entry.left:
+                continue
+            if not reason or (name, version) not in served:
                 entry.loaded(reason, seconds)
+                served.add((name, version))
 
-    def fail_dependents(self) -> None:
-        """Make ensembles unavailable whose steps failed to load."""
-        models = [model for deployment in self.deployments for model in deployment.models]
-        models += self.plan.embedded
-        failed = True
-        while failed:  # an ensemble that fails may be a step of another
-            failed = False
+    def _failed_ensembles(self) -> dict[str, dict[int, str]]:
+        """Return why ensembles cannot serve whose steps failed to load or were unloaded, by name and version."""
+        models = [model for deployment in self.deployments for model in deployment.models if model.dependencies]
+        models += [model for model in self.plan.embedded if model.dependencies]
+        failed: dict[str, dict[int, str]] = {}
+        count = -1
+        while len(failed) > count:  # an ensemble that fails may be a step of another
+            count = len(failed)
             for model in models:
-                reason = self.missing_step(model)
-                if reason and not self.entry(model).failed:
-                    self.entry(model).failed_to_load(reason)
-                    failed = True
+                reason = self._missing_step(model, failed)
+                if reason:
+                    failed.setdefault(model.name, {})[model.version] = reason
+        return failed
 
-    def missing_step(self, model: ModelPlan) -> str:
-        """Return why an ensemble cannot run: a step that failed to load; "" when there is none."""
+    def _missing_step(self, model: ModelPlan, failed: Mapping[str, Mapping[int, str]]) -> str:
         for name in model.dependencies:
             needed = self.models.get(name)
-            if needed is None or not all(version.failed for version in needed.versions.values()):
+            if needed is None:
                 continue
-            cause = needed.reason or next((version.reason for version in needed.versions.values()), "")
+            also = failed.get(name, {})
+            if not all(version.failed or version.left or number in also for number, version in needed.versions.items()):
+                continue
+            reasons = (also.get(number) or version.reason for number, version in needed.versions.items())
+            cause = needed.reason or next(reasons, "")
             return (
                 f"ensemble '{model.name}' depends on '{name}' which has no loaded version. "
-                f"Model '{name}' loading failed with error: {cause}"
+                f"Model '{name}' loading failed with error: {cause or UNLOADED}"
             )
         return ""
 
     @property
     def settled(self) -> bool:
         """Whether every model has been tried."""
-        return all(version.state != LOADING for model in self.models.values() for version in model.versions.values())
+        return all(
+            version.state != LOADING or version.held
+            for model in self.models.values()
+            for version in model.versions.values()
+        )
 
     @property
     def replacing(self) -> bool:
@@ -135,8 +220,12 @@ class ModelTable:
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return what followers are told, as plain data."""
+        failed = self._failed_ensembles()
+        rows = {name: _told(entry, failed.get(name, {})).to_dict() for name, entry in self.models.items()}
+        for name in self._names:
+            rows.setdefault(name, ModelEntry().to_dict())
         return {
-            "models": {name: entry.to_dict() for name, entry in self.models.items()},
+            "models": rows,
             "deployments": {
                 f"{each.app_name}#{each.name}": [each.app_name, each.name]
                 for each in (*self._leaving, *self.deployments)
@@ -145,11 +234,26 @@ class ModelTable:
         }
 
 
+def _told(entry: ModelEntry, failed: Mapping[int, str]) -> ModelEntry:
+    """Return an entry with the versions unavailable that have failed for another model's sake."""
+    if not failed:
+        return entry
+    versions = {
+        number: replace(version, state=UNAVAILABLE, reason=failed[number], replacing=False)
+        if number in failed and not version.failed
+        else version
+        for number, version in entry.versions.items()
+    }
+    return ModelEntry(entry.config, entry.backend, entry.reason, versions)
+
+
 def _keep_states(entry: ModelEntry, before: ModelEntry) -> None:
     for number, version in entry.versions.items():
         known = before.versions.get(number)
-        if known is None or version.state != LOADING or known.placement != version.placement:
+        if known is None:
             continue
-        if known.state == READY or known.replacing:
+        if version.left and known.state in _RAN:
+            version.state, version.placement = UNLOADING, known.placement
+        elif version.state == LOADING and known.placement == version.placement and not known.left:
             version.state, version.reason = known.state, known.reason
             version.seconds, version.replacing = known.seconds, known.replacing

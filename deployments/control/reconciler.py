@@ -30,7 +30,7 @@ class Reconciler:
         self._deployed: dict[str, list[dict[str, Any]]] = {}
 
     def reconcile(self, desired: DesiredState) -> dict[str, str]:
-        """Deploy what is new or has changed; may be called again at any time.
+        """Deploy what is new or has changed, and end what the plan no longer holds; may be called again at any time.
 
         Returns why an application was not deployed, by its name: somebody else's has that name.
         """
@@ -57,6 +57,7 @@ class Reconciler:
         if targets:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             self._deployed |= wanted
+        self._end(name for name in self._deployed.keys() - desired.applications().keys() if name in owners)
         return refused
 
     def _may_deploy(self, app: str, owners: Mapping[str, str]) -> bool:
@@ -64,7 +65,7 @@ class Reconciler:
         return app not in owners or owners[app] == self._owner or (not owners[app] and app in self._deployed)
 
     def sweep(self, desired: DesiredState) -> None:
-        """End what this owner runs and the plan no longer holds."""
+        """End what an earlier controller of this owner deployed and the plan does not hold."""
         wanted = desired.applications().keys()
         self._end(name for name in self._owned() if name not in wanted)
 

@@ -3,23 +3,41 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+import ray
 from ray import serve
 
 from deployments.control.cluster_reader import ClusterReader
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import DesiredState, place_waiting, read_desired_state
+from deployments.control.current_state import CurrentState
+from deployments.control.desired_state import (
+    DesiredState,
+    committed,
+    overrides,
+    place_waiting,
+    read_desired_state,
+    reverted,
+)
 from deployments.control.gpu_cards import release_cards
 from deployments.control.growth_request import GrowthRequest
+from deployments.control.model_commands import ModelCommands, load_error, log_failures, told
 from deployments.control.model_table import ModelTable
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
+from deployments.control.repository_watch import RepositoryWatch
 from deployments.control.scaler import Scaler
-from deployments.control.status_reader import StatusReader
+from deployments.control.state_store import StateStore
+from deployments.control.status_reader import StatusReader, Verdict
+from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.node_folder import NodeFolder
+from deployments.replica.override_files import OverrideFiles
 from deployments.replica.replica_logging import set_up_logging
-from deployments.serve_internals import application_status, watch_replicas
+from deployments.serve_internals import application_status, handle_of, watch_replicas
+from protocol.errors import Internal, ServingError
+from repository_loader.repository import find_models
+from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +52,7 @@ _WATCH_S = 20.0
 _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
 _REFUSED_S = 10.0
+_FOLLOW_TIMEOUT_S = 1.0
 
 
 class RepositoryController:
@@ -56,10 +75,17 @@ class RepositoryController:
         self._reconciler = Reconciler(options, self._app, self._scaler.count)
         self._status = StatusReader()
         self._growth = GrowthRequest()
-        self._desired: DesiredState | None = None
+        keeper = KeeperClient(self._app)
+        self._store = StateStore(keeper, options)
+        self._state = CurrentState(self._store, self._adopt)
+        self._files = OverrideFiles(NodeFolder(ray.get_runtime_context().get_node_id()).path, keeper)
+        self._kept_files: set[str] = set()
+        self._commands = ModelCommands(options, self._state, self._files)
+        self._watch_of_repositories = RepositoryWatch(options, self._state)
         self._refused: dict[str, str] = {}
         self._client_state: dict[str, Any] = {}
-        self._reconciled = False
+        self._reconciled: DesiredState | None = None
+        self._dropped = False
         self._sweep_at_s = 0.0
         self._refused_until_s = 0.0
         self._look_at_s = 0.0
@@ -67,12 +93,47 @@ class RepositoryController:
         self._status_known = asyncio.Event()
         self._wake = asyncio.Event()
         self._watched: dict[tuple[str, str], Callable[[], None]] = {}
-        self._task = self._loop.create_task(self._run(), name="repository controller")
+        self._tasks = [self._loop.create_task(self._run(), name="repository controller")]
+        if options.control_mode == "poll":
+            self._tasks.append(self._loop.create_task(self._watch_of_repositories.run(), name="repository watch"))
 
     def check_health(self) -> None:
-        """Fail, so that Serve replaces the controller, when its task has ended."""
-        if self._task.done():
-            raise RuntimeError("the controller's task has ended")
+        """Fail, so that Serve replaces the controller, when one of its tasks has ended."""
+        if any(task.done() for task in self._tasks):
+            raise RuntimeError("a task of the controller has ended")
+
+    async def load(self, command: str, name: str, config: str | None, files: dict[str, bytes]) -> dict[str, Any]:
+        """Load a model; see `ModelCommands.load`.
+
+        Returns `error`, None or [gRPC code, message], and the epoch and generation of the directory that has it.
+        """
+        return await self._answer(self._commands.load(command, name, config, files))
+
+    async def unload(self, command: str, name: str, unload_dependents: bool) -> dict[str, Any]:
+        """Unload a model; see `ModelCommands.unload`. Returns as `load`."""
+        return await self._answer(self._commands.unload(command, name, unload_dependents))
+
+    async def list_models(self) -> dict[str, Any]:
+        """Look which models the repositories have; returns as `load`."""
+        return await self._answer(self._list_models())
+
+    async def _list_models(self) -> None:
+        # A store far away is asked when a model is loaded, and not by whoever asks for the index.
+        local = [path for path in self._options.repositories if not is_remote(path)]
+        self._table.know(await asyncio.to_thread(find_models, local, self._options.loader.cache_dir))
+        self._publish()
+
+    async def _answer(self, command: Coroutine[Any, Any, None]) -> dict[str, Any]:
+        error: list[int | str] | None = None
+        await self._models_known.wait()
+        try:
+            await command
+        except ServingError as refusal:
+            error = told(refusal)
+        except Exception:
+            logger.exception("a command failed")
+            error = told(Internal("internal server error"))
+        return {"error": error, "epoch": self._publisher.epoch, "generation": self._publisher.generation}
 
     async def watch(self, epoch: str = "", generation: int = -1) -> dict[str, Any] | None:
         """Return what has changed after a follower's epoch and generation, None if nothing has for 20 s.
@@ -125,49 +186,93 @@ class RepositoryController:
         """Bring everything one step on; each part may be done any number of times."""
         desired = await self._read()
         await asyncio.to_thread(self._growth.ask, desired.snapshot, desired.plan, desired.facts)
-        if not self._reconciled:
+        if self._reconciled is not desired:
+            await self._followed()
             await self._scaler.follow(desired.plan.deployments)
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
-            self._reconciled = True
+            self._reconciled = desired
             self._refused_until_s = self._loop.time() + _REFUSED_S
             if refused != self._refused:
-                self._take(desired, refused)
-        await self._status.read(self._table)
+                self._refused = refused
+                self._adopt(desired)
+        verdicts = await self._status.read(self._table, desired)
         self._publish()
         self._status_known.set()
+        for verdict in verdicts:
+            await self._end_trial(verdict)
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
             await asyncio.to_thread(self._reconciler.sweep, desired)
-            self._table.swept()
             self._sweep_at_s = 0.0
+        await self._forget_files(desired)
         if self._refused and self._loop.time() > self._refused_until_s:
-            self._reconciled = False  # a name may have become free
+            self._reconciled = None  # a name may have become free
 
     async def _read(self) -> DesiredState:
-        """Read the repositories, and what waits in them again when the cluster has become another."""
-        before, now_s = self._desired, self._loop.time()
-        if before is not None and (not before.waiting or now_s < self._look_at_s):
-            return before
+        """Return the desired state; what waits in it is read again when the cluster has become another."""
+        desired, now_s = self._state.desired, self._loop.time()
+        if desired is not None and (not desired.waiting or now_s < self._look_at_s):
+            return desired
         self._look_at_s = now_s + _LOOK_S
+        if desired is None:
+            self._sweep_at_s = now_s + _SWEEP_AFTER_S
+            restored = await self._state.restore()
+            if restored is not None:
+                logger.info("going on with what a former controller was told")
+                return restored
         facts = await asyncio.to_thread(self._cluster.read)
-        if before is None:
-            desired = await asyncio.to_thread(read_desired_state, self._options, facts)
-        elif facts == before.facts:
-            return before
-        else:
-            logger.info("the cluster has changed; models that wait are read again: %s", ", ".join(before.waiting))
-            desired = await asyncio.to_thread(place_waiting, self._options, facts, before)
-            self._reconciled = False
-        self._desired = desired
-        self._sweep_at_s = self._loop.time() + _SWEEP_AFTER_S
-        self._take(desired, self._refused)
-        return desired
+        async with self._state.lock:
+            desired = self._state.desired
+            if desired is None:
+                changed = await asyncio.to_thread(read_desired_state, self._options, facts)
+            elif facts == desired.facts or desired.trials:
+                return desired
+            else:
+                logger.info("the cluster has changed; models that wait are read again: %s", ", ".join(desired.waiting))
+                changed = await asyncio.to_thread(place_waiting, self._options, facts, desired)
+            await self._state.change(changed)
+        return changed
 
-    def _take(self, desired: DesiredState, refused: dict[str, str]) -> None:
-        self._refused = refused
-        self._table.replace(desired, refused)
+    async def _end_trial(self, verdict: Verdict) -> None:
+        async with self._state.lock:
+            desired = self._state.desired
+            if desired is None or not any(trial is verdict.trial for trial in desired.trials):
+                return
+            if verdict.reasons:
+                error = load_error(verdict.trial.asked, verdict.reasons)
+                log_failures(verdict.reasons)
+                after = await asyncio.to_thread(reverted, self._options, desired, verdict.trial, verdict.reasons, error)
+            else:
+                self._table.succeed(verdict.trial.before)
+                after = await asyncio.to_thread(committed, self._options, desired, verdict.trial)
+            await self._state.change(after)
+
+    async def _forget_files(self, desired: DesiredState) -> None:
+        """Forget what clients sent for models that do not run with it any more."""
+        used = {override.model_path for override in overrides(desired).values() if override.model_path}
+        if self._commands.idle and not desired.trials and used != self._kept_files:
+            await asyncio.to_thread(self._files.keep, used)
+            self._kept_files = used
+
+    async def _followed(self) -> None:
+        """Have the ingresses send nothing more to what is about to be ended; one that is slow is not waited for."""
+        if not self._dropped:
+            return
+        self._dropped = False
+        told = (self._publisher.epoch, self._publisher.generation)
+        try:
+            followed = handle_of(self._options.ingress, self._app).broadcast("has_followed", *told)
+            await followed.results_async(timeout_s=_FOLLOW_TIMEOUT_S, return_exceptions=True)
+        except Exception as error:  # none is there, or one takes long
+            logger.debug("not every ingress has followed: %s", error)
+
+    def _adopt(self, desired: DesiredState) -> None:
+        """Have the table, and all who follow it, be those of a desired state."""
+        self._table.replace(desired, self._refused)
+        self._dropped = self._dropped or self._table.unloading
         self._watch_packed()
         self._publish()
         self._models_known.set()
+        self._wake.set()
 
     def _watch_packed(self) -> None:
         """Hear at once when a packed group has other replicas: they may have loaded other models than the last."""
@@ -188,19 +293,21 @@ class RepositoryController:
         return changed
 
     def _publish(self) -> None:
-        self._table.fail_dependents()
-        settled = self._desired is not None and self._table.settled
+        settled = self._state.desired is not None and self._table.settled
         self._publisher.publish(settled=settled, **self._table.tables())
 
     def _poll_s(self) -> float:
-        if not self._publisher.settled:
+        desired = self._state.desired
+        if not self._publisher.settled or self._table.unloading or (desired is not None and desired.trials):
             return _BUSY_POLL_S
         return _REPLACING_POLL_S if self._table.replacing else _IDLE_POLL_S
 
     async def __del__(self) -> None:
         """End what this controller deployed if its application is being deleted; else a successor goes on with it."""
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._scaler.close()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
+            await asyncio.to_thread(self._store.end)
             await asyncio.to_thread(self._reconciler.end_all)
             await asyncio.to_thread(release_cards, _RELEASE_S)

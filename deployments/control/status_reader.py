@@ -1,21 +1,39 @@
-"""Reads from Serve, and from the replicas of packed groups, what became of each model version."""
+"""Reads from Serve, and from the replicas, what became of each model version."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable
+from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.serve_internals import DeploymentState, application_states, handle_of
 from repository_loader.plan import DeploymentPlan, ModelPlan
 
 logger = logging.getLogger(__name__)
 
 _HEALTHY = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
-_DESCRIBE_TIMEOUT_S = 10.0
+_FAILED = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
+_DESCRIBE_TIMEOUT_S = 2.0
+_STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
+
+Row = list[Any]
+States = Mapping[str, Mapping[str, DeploymentState]]
+Described = Mapping[tuple[str, str], list[list[Row]]]
+"""The rows of each replica, by application and deployment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a trial: `reasons` of the versions that failed, by model; none when all are ready."""
+
+    trial: Trial
+    reasons: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 class StatusReader:
@@ -24,30 +42,41 @@ class StatusReader:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._replaced: set[tuple[str, str]] = set()
+        self._trials_since: dict[int, float] = {}
 
     def replicas_changed(self, deployment: tuple[str, str]) -> None:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
         self._replaced.add(deployment)
 
-    async def read(self, table: ModelTable) -> None:
-        """Ask Serve for the status of every application, and take what it says.
+    async def read(self, table: ModelTable, desired: DesiredState) -> list[Verdict]:
+        """Ask Serve for the status of every application, take what it says, and return which trials have ended.
 
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
         """
         applications = await asyncio.to_thread(application_states)
+        described = await self._describe(table, desired, applications)
+        untried = _untried(desired)
         versions: dict[tuple[str, int], list[_Part]] = {}
         for deployment in table.deployments:
             state = applications.get(deployment.app_name, {}).get(deployment.name)
             if state is None:
                 continue
-            if deployment.placement == "packed" and state.status in _HEALTHY:
-                await self._read_packed(deployment, table)
+            models = [model for model in deployment.models if (model.name, model.version) not in untried]
+            if _is_packed(deployment) and state.status in _HEALTHY:
+                rows = described.get((deployment.app_name, deployment.name), [])
+                _take_packed({(model.name, model.version) for model in models}, rows, table)
                 continue
-            for model in deployment.models:
+            for model in models:
                 versions.setdefault((model.name, model.version), []).append(_Part(model, deployment, state))
         for parts in versions.values():
             self._take(parts, table)
+        if table.unloading:
+            running = {(app, name) for app, deployments in applications.items() for name in deployments}
+            asked = all((each.app_name, each.name) in described for each in table.deployments if _is_packed(each))
+            hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
+            table.left(running, hosted if asked else None)
+        return self._verdicts(table, desired, applications, described)
 
     def _take(self, parts: Sequence["_Part"], table: ModelTable) -> None:
         """Take the states of the deployments that run one version: one that is healthy makes it ready."""
@@ -55,14 +84,14 @@ class StatusReader:
         entry = table.entry(model)
         states = {part.state.status: part.state for part in parts}
         if not _HEALTHY.isdisjoint(states):
-            if entry.state != READY and not table.missing_step(model):
+            if entry.state != READY:
                 entry.loaded("", time.monotonic() - self._started)
                 logger.info("successfully loaded '%s' version %d", model.name, model.version)
             if entry.state == READY:
                 self._take_failures(parts, entry)
         elif states.keys() <= {"DEPLOY_FAILED"}:
             table.fail(model, _reason(states["DEPLOY_FAILED"].message))
-        elif states.keys() <= {"DEPLOY_FAILED", "UNHEALTHY"} and not entry.replacing:
+        elif states.keys() <= _FAILED and not entry.replacing:
             entry.lost_its_replicas()
             logger.error("'%s' version %d: %s", model.name, model.version, entry.reason)
 
@@ -75,21 +104,100 @@ class StatusReader:
             logger.error("'%s' version %d serves, but %s", model.name, model.version, reason)
         entry.reason = reason
 
-    async def _read_packed(self, deployment: DeploymentPlan, table: ModelTable) -> None:
-        key = (deployment.app_name, deployment.name)
-        entries = [table.entry(model) for model in deployment.models]
-        if key not in self._replaced and not any(entry.state == LOADING or entry.replacing for entry in entries):
-            return
+    async def _describe(self, table: ModelTable, desired: DesiredState, applications: States) -> Described:
+        """Ask the replicas what they loaded wherever something is open; returns each replica's rows by deployment."""
+        wanted = [deployment for deployment in table.deployments if self._is_open(deployment, table, desired)]
+        keys = [
+            (each.app_name, each.name)
+            for each in wanted
+            if (state := applications.get(each.app_name, {}).get(each.name)) is not None and state.status in _HEALTHY
+        ]
+        changing = bool(desired.trials) or table.unloading
+        found = await asyncio.gather(*(self._ask(key, changing=changing) for key in keys))
+        return dict(zip(keys, found, strict=True))
+
+    def _is_open(self, deployment: DeploymentPlan, table: ModelTable, desired: DesiredState) -> bool:
+        tried = desired.on_trial
+        if any(model.name in tried for model in deployment.models):
+            return True
+        if not _is_packed(deployment):
+            return False
+        if (deployment.app_name, deployment.name) in self._replaced or table.unloading:
+            return True
+        entries = (table.entry(model) for model in deployment.models)
+        return any(entry.state == LOADING or entry.replacing for entry in entries)
+
+    async def _ask(self, key: tuple[str, str], *, changing: bool) -> list[list[Row]]:
+        app, name = key
         self._replaced.discard(key)
         try:
-            async with asyncio.timeout(_DESCRIBE_TIMEOUT_S):
-                described = await handle_of(deployment.name, deployment.app_name).describe.remote()
-        except BaseException:
+            asked = handle_of(name, app).broadcast("describe")
+            answers = await asked.results_async(timeout_s=_DESCRIBE_TIMEOUT_S)
+        except Exception as error:
             self._replaced.add(key)
-            raise
-        for name, version, reason, seconds in described["models"]:
+            if not changing:
+                raise
+            # One that is about to go does not answer; others are asked again soon.
+            logger.debug("the replicas of %s did not tell what they loaded: %s", key, type(error).__name__)
+            return []
+        return [answer["models"] for answer in answers]
+
+    def _verdicts(
+        self, table: ModelTable, desired: DesiredState, applications: States, described: Described
+    ) -> list[Verdict]:
+        now_s = time.monotonic()
+        self._trials_since = {id(trial): self._trials_since.get(id(trial), now_s) for trial in desired.trials}
+        packages = packages_by_name(desired.plan)
+        verdicts = []
+        for trial in desired.trials:
+            # What Serve says at first may be of what was there before.
+            believed = (
+                applications if now_s - self._trials_since[id(trial)] > _STALE_S else _without_failed(applications)
+            )
+            open_count = 0
+            reasons: dict[str, dict[int, str]] = {}
+            for name in trial.before.keys() & desired.plan.unplaced.keys():
+                reasons[name] = {1: desired.plan.unplaced[name]}
+            for deployment, model in _parts(desired, trial):
+                digest = HostedModel.of(model, packages).to_dict()["digest"]
+                if deployment is None:
+                    reason = table.reports.get((model.name, model.version), {}).get(digest)
+                else:
+                    reason = _part(deployment, model, digest, believed, described)
+                if reason is None:
+                    open_count += 1
+                elif reason:
+                    reasons.setdefault(model.name, {})[model.version] = reason
+            if reasons or not open_count:
+                verdicts.append(Verdict(trial, reasons))
+        return verdicts
+
+
+def _without_failed(applications: States) -> States:
+    return {
+        app: {name: state for name, state in deployments.items() if state.status not in _FAILED}
+        for app, deployments in applications.items()
+    }
+
+
+def _untried(desired: DesiredState) -> set[tuple[str, int]]:
+    """Return the versions on trial that did not run before: they are ready when their trial has ended."""
+    untried: set[tuple[str, int]] = set()
+    for name, before in desired.on_trial.items():
+        ran = {package.version for package in before.model.packages} if before.model is not None else set()
+        tried = {package.version for package in desired.snapshot.models[name].packages}
+        untried.update((name, version) for version in tried - ran)
+    return untried
+
+
+def _take_packed(wanted: set[tuple[str, int]], replicas: Iterable[list[Row]], table: ModelTable) -> None:
+    for rows in replicas:
+        served = {(name, version) for name, version, reason, *_ in rows if not reason}
+        for name, version, reason, seconds, _ in rows:
             found = table.find(name, version)
-            if found is not None:
+            if (name, version) not in wanted or found is None or (reason and (name, version) in served):
+                continue
+            if found.state != READY or reason:
                 found.loaded(reason, seconds)
 
 
@@ -103,6 +211,46 @@ class _Part(NamedTuple):
     def failure(self) -> str:
         device = "CPU" if self.deployment.gpu is None else f"GPU {self.deployment.gpu}"
         return f"its instances on {device} failed to load: {_reason(self.state.message)}"
+
+
+def _parts(desired: DesiredState, trial: Trial) -> Iterable[tuple[DeploymentPlan | None, ModelPlan]]:
+    """Yield what runs the new versions of a trial: deployments, or None for what ingresses host."""
+
+    def new(model: ModelPlan) -> bool:
+        return model.name in trial.before and model.package in desired.snapshot.models[model.name].packages
+
+    for deployment in desired.plan.deployments:
+        yield from ((deployment, model) for model in filter(new, deployment.models))
+    yield from ((None, model) for model in filter(new, desired.plan.embedded))
+
+
+def _part(
+    deployment: DeploymentPlan,
+    model: ModelPlan,
+    digest: str,
+    applications: States,
+    described: Described,
+) -> str | None:
+    """Return why a deployment does not run a version, "" if all its replicas do, None as long as that is open."""
+    state = applications.get(deployment.app_name, {}).get(deployment.name)
+    if state is None:
+        return None
+    if state.status in _FAILED:
+        return _reason(state.message)
+    replicas = described.get((deployment.app_name, deployment.name), [])
+    if not replicas and deployment.autoscaling is not None and not deployment.autoscaling.min_replicas:
+        return "" if state.status in _HEALTHY else None  # it has none before somebody asks for it
+    found = [
+        [row[2] for row in rows if (row[0], row[1], row[4]) == (model.name, model.version, digest)] for rows in replicas
+    ]
+    for reasons in found:
+        if any(reasons):
+            return str(next(filter(None, reasons)))
+    return "" if found and all(found) and state.status in _HEALTHY else None
+
+
+def _is_packed(deployment: DeploymentPlan) -> bool:
+    return deployment.placement == "packed"
 
 
 def _reason(message: str) -> str:

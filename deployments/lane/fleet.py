@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from deployments.core.refusals import Refusals
 from deployments.lane.address import ReplicaAddress
@@ -11,11 +12,15 @@ from deployments.lane.retry import Retry
 from deployments.lane.routes import Routes
 from deployments.lane.target import LaneTarget, Limits, RegisteredRegions
 
+AWAY_S: Final = 2.0
+"""Longer than Serve takes to tell a replica of a change, and to see that it has taken it."""
+
 
 class Fleet:
     """Keeps a lane open to every replica, and passes on what happens to each.
 
-    All methods run on the loop's thread. `changed` is called after the set of ready models may have changed.
+    All methods run on the loop's thread. A replica may be off Serve's list for `away_s`. `changed` is called after the
+    set of ready models may have changed.
     """
 
     def __init__(
@@ -26,27 +31,52 @@ class Fleet:
         refusals: Refusals,
         max_inflight: int = 4096,
         regions: RegisteredRegions | None = None,
+        away_s: float = AWAY_S,
     ) -> None:
         self._node_id = node_id
         self._loop = loop
+        self._away_s = away_s
         self._limits = Limits(max_inflight, refusals, regions)
         self._routes = Routes(self._limits, changed)
         self._retry = Retry(self._routes)
         self._groups: dict[str, dict[str, Link]] = {}
         self._open: dict[LaneClient, Link] = {}
+        self._away: dict[str, asyncio.TimerHandle] = {}
 
     def set_replicas(self, group: str, addresses: Mapping[str, ReplicaAddress]) -> None:
         """Take the list of a deployment's running replicas from Serve.
 
-        A replica that has left the list gets no new requests; its lane stays until what is under way is answered.
+        A replica that Serve is changing in place leaves the list for some moments. One that stays away gets no new
+        requests any more; its lane stays until what is under way is answered.
         """
         links = self._groups.setdefault(group, {})
         for replica_id in links.keys() - addresses.keys():
-            self._dismiss(links.pop(replica_id))
+            if replica_id not in self._away:
+                self._away[replica_id] = self._loop.call_later(self._away_s, self._stays_away, group, replica_id)
+                self._set_leaving(links[replica_id], leaving=True)
+        for replica_id in addresses.keys() & self._away.keys():
+            self._away.pop(replica_id).cancel()
+            self._set_leaving(links[replica_id], leaving=False)
         for replica_id in addresses.keys() - links.keys():
             links[replica_id] = Link(addresses[replica_id], self._node_id, self, self._lane_opened, self._loop)
-        if not addresses:
-            self._groups.pop(group, None)
+
+    def forget(self, group: str) -> None:
+        """Send nothing more to a deployment's replicas."""
+        for replica_id in tuple(self._groups.get(group, ())):
+            timer = self._away.pop(replica_id, None)
+            if timer is not None:
+                timer.cancel()
+            self._dismiss(self._groups[group].pop(replica_id))
+        self._groups.pop(group, None)
+
+    def _stays_away(self, group: str, replica_id: str) -> None:
+        self._away.pop(replica_id, None)
+        self._dismiss(self._groups[group].pop(replica_id))
+
+    def _set_leaving(self, link: Link, *, leaving: bool) -> None:
+        """Note whether a replica that ends now was meant to."""
+        if link.lane is not None:
+            link.lane.leaving = leaving
 
     def _dismiss(self, link: Link) -> None:
         link.dismiss()
@@ -103,5 +133,7 @@ class Fleet:
         """Close every lane."""
         links = {link for group in self._groups.values() for link in group.values()} | set(self._open.values())
         self._groups.clear()
+        for timer in self._away.values():
+            timer.cancel()
         for link in links:
             await link.close()

@@ -1,17 +1,19 @@
 """A model version as a process is told to host it: it travels in Serve's user_config as plain data."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from repository_loader.deployment_plan import ModelPlan, Plan
-from repository_loader.package import InstanceSpec, ModelPackage, moved
+from repository_loader.package import IN_PLACE_FIELDS, InstanceSpec, ModelPackage, moved
 from repository_loader.serialisation import package_from_dict, package_to_dict, spec_from_dict, spec_to_dict
 from repository_loader.storage.model_source import ModelSource, provide
 from repository_loader.storage.remote_store import StorageError
@@ -46,7 +48,16 @@ class HostedModel:
         return cls(model.package, model.specs, steps, files, sources)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data; what has another `digest` has to be loaded anew."""
+        data = self._to_dict()
+        config = data["package"]["config"]
+        alike = {name: value for name, value in config.items() if name not in IN_PLACE_FIELDS}
+        instances = [{**spec, "name": ""} for spec in data["specs"]]
+        loaded = data | {"package": data["package"] | {"config": alike}, "specs": instances}
+        digest = hashlib.sha256(orjson.dumps(loaded, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+        return data | {"digest": digest}
+
+    def _to_dict(self) -> dict[str, Any]:
         return {
             "package": package_to_dict(self.package),
             "specs": [spec_to_dict(spec) for spec in self.specs],

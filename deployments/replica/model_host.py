@@ -41,8 +41,9 @@ class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
     `counters` is where statistics are kept, `regions` the clients' shared memory; `shared` says that the loop has other
-    work than these models'; `cache` is for the responses of models that want theirs kept. `changed` is told of each
-    version that is served from now on, and (None) no longer, before what served it until then finishes its requests.
+    work than these models'; `cache` is for the responses of models that want theirs kept. A model that does not load is
+    tried `retry_count` times more; `thread_count` load at the same time. `changed` is told of each version that is
+    served from now on, and (None) no longer, before what served it until then finishes its requests.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class ModelHost:
         shared: bool,
         changed: Callable[[str, int, ServedModel | None], None],
         cache: ResponseCache | None = None,
+        retry_count: int = 0,
+        thread_count: int = 4,
     ) -> None:
         self._loop = loop
         self._changed = changed
@@ -65,22 +68,25 @@ class ModelHost:
         self._limits = limits
         self._counters = counters
         self._clock = LoopClock(loop)
-        self._present: dict[Key, dict[str, Any]] = {}
+        self._present: dict[Key, str] = {}
         self._held: dict[Key, Sequence[int]] = {}
+        self._retry_count = retry_count
+        self._threads = asyncio.Semaphore(thread_count)
+        self._closing: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
         self.regions = regions
         self.router = HostRouter(self.core, fleet, self._clock)
         self.served: dict[Key, ServedModel] = {}
-        self.failures: dict[Key, str] = {}
+        self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
         self.seconds: dict[Key, float] = {}
 
     async def apply(self, models: Sequence[dict[str, Any]]) -> None:
         """Make the hosted models be these (as `HostedModel.to_dict` writes them).
 
-        What is hosted already and has not changed is left alone; a model that fails to load is noted in `failures`
-        and harms no other. New versions are ready before old ones go.
+        What is hosted already and has the same digest is left alone; a model that fails to load is noted in `failures`
+        and harms no other: what served in its place serves on. New versions are ready before old ones go.
         """
         async with self._lock:
             wanted: dict[Key, dict[str, Any]] = {}
@@ -90,17 +96,34 @@ class ModelHost:
             self._alone = len(wanted) == 1 and not self._shared
             for served in self.served.values():
                 self._allow_inline(served.model)
-            fresh = [key for key, data in wanted.items() if self._present.get(key) != data]
+            fresh = [key for key, data in wanted.items() if data["digest"] not in self._known(key)]
+            for key, data in wanted.items():
+                if self._present.get(key) == data["digest"]:
+                    self.failures.pop(key, None)  # of something else, which is wanted no more
             await asyncio.gather(*(self._load(key, wanted[key]) for key in fresh))
-            await asyncio.gather(*(self._unload(key) for key in self._present if key not in wanted))
-            replaced = any(wanted.get(key) != data for key, data in self._present.items())
-            self._present = wanted
-            if replaced:
+            gone = [key for key in {**self._present, **self.failures} if key not in wanted]
+            await asyncio.gather(*(self._unload(key) for key in gone))
+            if gone:
                 collect_long_lived_objects()
             elif fresh:
                 spare_long_lived_objects()
 
+    def _known(self, key: Key) -> tuple[str, ...]:
+        """Return the digests of what serves as this version, and of what could not be loaded for it last."""
+        return self._present.get(key, ""), self.failures.get(key, ("", ""))[1]
+
     async def _load(self, key: Key, data: dict[str, Any]) -> None:
+        async with self._threads:
+            reason = await self._try(key, data)
+            for _ in range(self._retry_count):
+                if reason:
+                    logger.warning("'%s' version %d is tried again: %s", *key, reason)
+                    reason = await self._try(key, data)
+        if reason:
+            self._fail(key, reason, data["digest"])
+
+    async def _try(self, key: Key, data: dict[str, Any]) -> str:
+        """Load a version and serve it; returns why that is not possible, "" when it is."""
         started = time.monotonic()
         name, version = key
         hosted = await asyncio.to_thread(HostedModel.from_dict, data)
@@ -115,16 +138,15 @@ class ModelHost:
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())
         except ModelLoadError as error:
             release(held)
-            self._fail(key, error.reason)
-            return
+            return error.reason or "it did not load"
         except Exception as error:
             release(held)
             logger.exception("failed to load '%s' version %d", name, version)
-            self._fail(key, f"{type(error).__name__}: {error}")
-            return
+            return f"{type(error).__name__}: {error}"
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self.seconds[key] = time.monotonic() - started
+        self._present[key] = data["digest"]
         old = self.served.get(key)
         self.served[key] = served = ServedModel(model, codecs)
         replaced = self.core.add(model)
@@ -133,9 +155,20 @@ class ModelHost:
             old.ready = False
         self._changed(name, version, served)
         if replaced is not None:
-            await replaced.close()
-        release(self._held.pop(key, ()))
+            self._close_in_background(replaced, self._held.pop(key, ()))
         self._held[key] = held
+        return ""
+
+    def _close_in_background(self, replaced: ModelVersion, held: Sequence[int]) -> None:
+        """Let a version that is served no more finish what it has; nobody waits for it."""
+        task = self._loop.create_task(self._close(replaced, held))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close(self, replaced: ModelVersion, held: Sequence[int]) -> None:
+        await replaced.close()
+        release(held)
+        collect_long_lived_objects()
 
     def _allow_inline(self, model: ModelVersion) -> None:
         """Say whether a model may run on the loop's thread.
@@ -155,15 +188,17 @@ class ModelHost:
         grpc = GrpcInferCodec(signature, version, self._limits, labels, self.regions)
         return http, grpc, GrpcStreamCodec(grpc)
 
-    def _fail(self, key: Key, reason: str) -> None:
+    def _fail(self, key: Key, reason: str, digest: str) -> None:
         name, version = key
-        self.failures[key] = reason
-        self.core.set_failed(name, version, reason)
+        self.failures[key] = (reason, digest)
+        if key not in self.served:
+            self.core.set_failed(name, version, reason)
         logger.error("failed to load '%s' version %d: %s", name, version, reason)
 
     async def _unload(self, key: Key, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         self.failures.pop(key, None)
         self.faults.pop(key, None)
+        self._present.pop(key, None)
         served = self.served.pop(key, None)
         if served is not None:
             served.ready = False
@@ -199,9 +234,12 @@ class ModelHost:
         return self.faults.get((name, version), "")
 
     def report(self) -> list[list[Any]]:
-        """Return name, version, reason ("" when loaded) and seconds of every version that was tried."""
-        rows: list[list[Any]] = [[*key, "", self.seconds.get(key, 0.0)] for key in self.served]
-        return rows + [[*key, reason, 0.0] for key, reason in self.failures.items()]
+        """Return name, version, reason ("" when loaded), seconds and digest of what is served, and of what failed.
+
+        A version that serves on although its successor failed has two rows.
+        """
+        rows: list[list[Any]] = [[*key, "", self.seconds.get(key, 0.0), self._present[key]] for key in self.served]
+        return rows + [[*key, reason, 0.0, digest] for key, (reason, digest) in self.failures.items()]
 
     async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Finish what is under way and free every model, all at the same time, within `timeout_s` and some seconds.
@@ -214,3 +252,5 @@ class ModelHost:
             for keys in (ensembles, [key for key in self.served if key not in ensembles]):
                 left_s = max(GRACE_S, deadline_s - self._loop.time())
                 await asyncio.gather(*(self._unload(key, left_s) for key in keys))
+            if self._closing:
+                await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))

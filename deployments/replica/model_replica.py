@@ -18,18 +18,20 @@ from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
+from deployments.replica.keeper_client import KeeperClient
 from deployments.replica.lane_address import LaneAddress, address_of
 from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.region_table import RegionTable
 from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
-from deployments.serve_internals import watch_replicas
+from deployments.serve_internals import OWNER_KEY, watch_replicas
 from protocol.infer import Parameter
 from protocol.limits import Limits
 
@@ -55,6 +57,8 @@ class ModelReplica:
         max_batch_duration_s: float,
         log_verbosity: int,
         response_cache_bytes: int,
+        load_retry_count: int,
+        load_thread_count: int,
         *bound: DeploymentHandle,
     ) -> None:
         set_up_logging(log_verbosity)
@@ -67,7 +71,7 @@ class ModelReplica:
         self._max_batch_duration_s = max_batch_duration_s
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
-        node = NodeFolder(node_id)
+        self._node = node = NodeFolder(node_id)
         self._counters = NodeCounters(node)
         self._fleet = Fleet(node_id, self._loop, lambda: None, Refusals(self._counters))
         regions = Regions(RegionTable(node))
@@ -80,31 +84,47 @@ class ModelReplica:
             shared=False,
             changed=self._model_changed,
             cache=ResponseCache(response_cache_bytes) if response_cache_bytes else None,
+            retry_count=load_retry_count,
+            thread_count=load_thread_count,
         )
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
         self._lane = LaneServer(self._address.secret, self._loop)
         self._watched: dict[tuple[str, str], Any] = {}
         self._listening = False
+        self._applying: set[asyncio.Task[None]] = set()
+        self._in_order = asyncio.Lock()
 
     async def reconfigure(self, user_config: dict[str, str]) -> None:
-        """Load what is new and unload what is gone.
+        """Load what is new and unload what is gone; a replica that serves already does so behind Serve's back.
+
+        While Serve waits for a replica to take a change, it does not count it as running. What came of it is told by
+        `describe`.
 
         Raises:
-            ModelLoadError: in a group of one model, which then fails as a deployment; in a packed group the failure
-                is that model's state and the others serve.
+            ModelLoadError: at the start, in a group of one model, which then fails as a deployment; in a packed group
+                the failure is that model's state and the others serve.
         """
         load = orjson.loads(user_config["load"])
         self.infer_batch.set_max_batch_size(load["batching"]["max_batch_size"])
         self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
         self._watch_steps({(app, deployment) for app, deployment in load["watch"]})
         self._lane.spill = load["spill"]
-        await self._host.apply(load["models"])
+        apply = self._apply(load["models"], user_config[OWNER_KEY])
+        if self._listening:
+            self._applying.add(task := self._loop.create_task(apply))
+            task.add_done_callback(self._applying.discard)
+            return
+        await apply
         if self._strict and self._host.failures:
-            raise ModelLoadError("; ".join(self._host.failures.values()))
-        if not self._listening:
-            self._listening = True
-            await self._lane.listen(self._address.sockets)
+            raise ModelLoadError("; ".join(reason for reason, _ in self._host.failures.values()))
+        self._listening = True
+        await self._lane.listen(self._address.sockets)
+
+    async def _apply(self, models: list[dict[str, Any]], owner: str) -> None:
+        async with self._in_order:
+            await asyncio.to_thread(OverrideFiles(self._node.path, KeeperClient(owner)).bring, models)
+            await self._host.apply(models)
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
         self._lane.set_model(name, version, served)
@@ -114,7 +134,7 @@ class ModelReplica:
             self._watched[key] = watch_replicas(*key, self._listener(key))
         for key in self._watched.keys() - wanted:
             self._watched.pop(key)()
-            self._fleet.set_replicas("#".join(key), {})
+            self._fleet.forget("#".join(key))
 
     def _listener(self, key: tuple[str, str]) -> Callable[[tuple[Any, ...]], None]:
         def changed(replicas: tuple[Any, ...]) -> None:
@@ -148,7 +168,7 @@ class ModelReplica:
         return {"inflight_requests": float(self._lane.inflight_count)}
 
     def describe(self) -> dict[str, Any]:
-        """Return what is loaded and what failed: `{"models": [[name, version, reason, seconds]], "pid": …}`."""
+        """Return what is loaded and what failed: `{"models": [[name, version, reason, seconds, digest]], "pid": …}`."""
         return {"models": self._host.report(), "pid": os.getpid()}
 
     async def infer(

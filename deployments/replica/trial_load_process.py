@@ -16,7 +16,7 @@ async def _host(model: dict[str, Any]) -> str:
     loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
     host = ModelHost(loop, None, Limits(), Totals(), regions, shared=False, changed=lambda *_: None)
     await host.apply([model])
-    failure = next(iter(host.failures.values()), "")
+    failure, _ = next(iter(host.failures.values()), ("", ""))
     await host.close()
     return failure
 

@@ -32,6 +32,8 @@ CACHED = "deployments/schedulers/test_cached.py::"
 SEQUENCES = "deployments/schedulers/test_sequence.py::"
 SEQUENCE_LANES = "deployments/lane/test_sequence_lanes.py::"
 SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
+CONTROL = "e2e/test_model_control.py::"
+POLL = "e2e/test_poll.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
@@ -169,6 +171,56 @@ TESTS: dict[str, tuple[str, ...]] = {
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
     ),
     "A card that a model of one kind": (PLAN + "test_a_card_belongs_to_one_kind_of_node",),
+    # Loading and unloading
+    "With `--model-control-mode explicit` the models": (
+        CONTROL + "test_only_chosen_models_are_loaded_and_patterns_choose",
+        CONTROL + "test_models_come_and_go_by_http",
+        CONTROL + "test_models_come_and_go_by_grpc",
+    ),
+    "A load is answered when the model is ready": (CONTROL + "test_models_come_and_go_by_http",),
+    "A reload loads just the versions": (
+        CONTROL + "test_instances_and_versions_change_in_place",
+        "repository_loader/test_fingerprint.py::test_a_change_concerns_the_versions_that_have_the_file",
+    ),
+    "What is new is ready and warm before": (
+        CONTROL + "test_a_reload_under_load_fails_no_request_and_the_new_answers_come_after_the_old",
+        CONTROL + "test_a_new_version_is_ready_before_the_old_one_goes",
+    ),
+    "When any version of a load fails": (CONTROL + "test_what_served_serves_on_when_its_successor_does_not_load",),
+    "`config` of a load takes the place": (
+        CONTROL + "test_config_and_files_of_a_client_take_the_place_of_the_repositorys",
+    ),
+    "They are written into a folder that only": (
+        "deployments/replica/test_override_files.py::test_files_lie_in_a_folder_of_their_users",
+        CONTROL + "test_refusals_have_tritons_texts",
+    ),
+    "Loading an ensemble loads the models": (
+        CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
+    ),
+    "`unload_dependents` unloads those of them": (
+        CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
+    ),
+    "An ensemble without one of its steps": (
+        CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
+    ),
+    "Commands for one model are done one after the other": (
+        CONTROL + "test_many_clients_at_once_end_in_the_state_of_the_last_command",
+    ),
+    "What the controller was told happens": (
+        CONTROL + "test_what_the_controller_was_told_happens_though_it_dies_on_the_way",
+    ),
+    "With `--model-control-mode poll` the repositories": (POLL + "test_models_follow_the_repository",),
+    "A change is taken once the model's folder": (
+        "deployments/control/test_repository_watch.py::test_a_model_that_is_being_copied_is_not_taken_before_it_is_quiet",
+        POLL + "test_a_model_that_is_copied_slowly_is_never_loaded_half",
+    ),
+    "A repository that cannot be read changes nothing": (
+        "deployments/control/test_repository_watch.py::"
+        "test_a_folder_that_has_gone_is_a_change_and_a_repository_that_has_gone_is_none",
+    ),
+    "A page of another site in somebody's browser": (
+        "app/http/test_api.py::test_a_page_of_another_site_cannot_load_a_model",
+    ),
     # Configuration
     "Every field of a model's configuration": (
         "repository_loader/test_field_rules.py::test_every_field_of_the_message_has_a_row",

@@ -6,6 +6,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.repository import LoaderOptions, RepositoryError, RepositoryModel, load_repositories
+from repository_loader.snapshot import Override
 from tests.repository_loader.repositories import BATCHING_ONNX, FIXED_ONNX, TENSORS, python_model, write
 
 AUTO = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(c):\n        return c\n"
@@ -208,7 +209,7 @@ def test_loads_only_what_is_asked_for_and_what_it_needs(tmp_path: Path) -> None:
 def test_an_override_replaces_the_file(tmp_path: Path) -> None:
     root = write(tmp_path, {**python_model("m"), "m/config.pbtxt": "broken"})
     override = text_format.Parse(f'backend: "python" max_batch_size: 3 {TENSORS}', ModelConfig())
-    model = load_repositories([root], LoaderOptions(), None, overrides={"m": override}).models["m"]
+    model = load_repositories([root], LoaderOptions(), None, overrides={"m": Override(override)}).models["m"]
     assert model.failure is None
     assert model.packages[0].config.max_batch_size == 3
     assert override.name == ""

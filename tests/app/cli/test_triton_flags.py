@@ -128,17 +128,12 @@ def test_every_flag_of_tritonserver_is_taken(given: str, repository: str, tmp_pa
         assert f"warning: --{name} has no effect: {REASONS[name]}" in output
     else:
         assert name.replace("-", "_") in Settings.model_fields
-        assert ("warning" in output) == (given == "model-control-mode=poll")
+        assert "warning" not in output
 
 
 def test_a_flag_may_be_followed_by_its_value(tmp_path: Path) -> None:
     output, code = invoke("--model-store", str(tmp_path), "--log-file", "/tmp/log", "--log-verbose", "1")
     assert code == 0, output
-
-
-def test_polling_says_what_is_missing(tmp_path: Path) -> None:
-    output, _ = invoke(f"--model-store={tmp_path}", "--model-control-mode=poll")
-    assert "--model-control-mode=poll: the repository is read once, at the start, as with 'none'" in output
 
 
 @pytest.mark.parametrize("offline", ["validate", "plan"])

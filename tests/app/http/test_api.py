@@ -8,7 +8,7 @@ import pytest
 
 from app.http.api import Api
 from app.http.routes import ROUTES
-from app.service.model_control import NoModelControl
+from app.service.model_control import ExplicitControl, LoadRequest
 from deployments.core.counts import MODEL, Label
 from tests.app.http.served import Served
 from tests.app.http.wire import Answer
@@ -218,8 +218,24 @@ def test_index_leaves_out_what_is_not_ready_when_asked_to() -> None:
     }
 
 
-def test_explicit_mode_refuses_bad_names_and_says_what_is_missing() -> None:
-    served = {"control": NoModelControl(explicit=True)}
+class Commands:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    async def load(self, request: LoadRequest) -> None:
+        self.told.append(request)
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        self.told.append((name, unload_dependents))
+
+    async def list_models(self) -> None:
+        self.told.append("list")
+
+
+def test_explicit_mode_refuses_bad_names() -> None:
+    served = {"control": ExplicitControl(Commands())}
     answer = ask("POST", "/v2/repository/models/..%2Fx/load", b"", served)
     assert (answer.status, answer.error) == (
         400,
@@ -227,7 +243,52 @@ def test_explicit_mode_refuses_bad_names_and_says_what_is_missing() -> None:
     )
     answer = ask("POST", "/v2/repository/models/%20/load", b"", served)
     assert answer.error == "Model name cannot be empty. Please enter a valid name to deploy."
-    assert ask("POST", "/v2/repository/models/good/unload", b"", served).status == 501
+    assert ask("POST", "/v2/repository/models/good/unload", b"", served).status == 200
+
+
+def test_load_and_unload_hand_on_what_the_client_gives() -> None:
+    commands = Commands()
+    served = {"control": ExplicitControl(commands)}
+    given = {"parameters": {"config": "{}", "file:1/model.onnx": "b25ueA=="}}
+    assert ask("POST", "/v2/repository/models/a%20b/load", given, served).status == 200
+    assert ask("POST", "/v2/repository/models/m/load", b"", served).status == 200
+    assert (
+        ask("POST", "/v2/repository/models/m/unload", {"parameters": {"unload_dependents": True}}, served).status == 200
+    )
+    assert commands.told == [LoadRequest("a b", "{}", {"file:1/model.onnx": b"onnx"}), LoadRequest("m"), ("m", True)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "error"),
+    [
+        ({"other": 1}, 500, "unexpected error on creating Triton parameter"),
+        ({"config": {}}, 400, "Unable to parse 'config'"),
+        ({"file:1/x": "?"}, 400, "Unable to parse 'file:1/x': it is not base64"),
+    ],
+)
+def test_load_refuses_parameters_that_mean_nothing(parameters: dict[str, Any], status: int, error: str) -> None:
+    answer = ask(
+        "POST", "/v2/repository/models/m/load", {"parameters": parameters}, {"control": ExplicitControl(Commands())}
+    )
+    assert (answer.status, answer.error.startswith(error)) == (status, True), answer.error
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"sec-fetch-site": "none"}, 200),
+        ({"sec-fetch-site": "same-origin", "origin": "http://test"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"origin": "http://elsewhere"}, 403),
+        ({"origin": "null"}, 403),
+    ],
+)
+def test_a_page_of_another_site_cannot_load_a_model(headers: dict[str, str], status: int) -> None:
+    served = {"control": ExplicitControl(Commands())}
+    named = {name.replace("-", "_"): value for name, value in headers.items()}
+    assert ask("POST", "/v2/repository/models/m/load", b"", served, **named).status == status
 
 
 def test_generate_reaches_a_decoupled_model() -> None:

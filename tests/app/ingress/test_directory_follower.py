@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from app.ingress.directory_follower import DirectoryFollower
@@ -16,6 +17,7 @@ from deployments.control.directory import LOADING, READY, ModelEntry, VersionEnt
 from deployments.control.publisher import Publisher
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
+from deployments.replica.override_files import OverrideFiles
 from repository_loader.config_json import config_to_json
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.app.http.served import FakeFleet, FakeHost
@@ -78,10 +80,23 @@ class EmbeddingHost(FakeHost):
         self.rows: list[list[Any]] = []
 
     async def apply(self, models: list[dict[str, Any]]) -> None:
-        self.rows = [[model["name"], 1, "", 0.1] for model in models]
+        self.rows = [[model["package"]["name"], 1, "", 0.1] for model in models]
 
     def report(self) -> list[list[Any]]:
         return self.rows
+
+
+class NoFiles:
+    """Keeps no files."""
+
+    def put_files(self, name: str, archive: bytes) -> None:
+        raise AssertionError("nobody sends files here")
+
+    def files(self, name: str) -> bytes:
+        return b""
+
+    def keep_files(self, names: list[str]) -> None:
+        raise AssertionError("nobody sends files here")
 
 
 class Followed:
@@ -97,7 +112,10 @@ class Followed:
         loop = asyncio.get_running_loop()
         health = Health(self.models, Routing(self.models, Refusals(Totals())), strict_readiness=True)
         self.settings = ClientSettings(TraceSettings(), LogSettings(), health)
-        self.follower = DirectoryFollower(controller, self.models, self.settings, host, fleet, loop, lambda: None)
+        files = OverrideFiles(Path("/nonexistent"), NoFiles())
+        self.follower = DirectoryFollower(
+            controller, self.models, self.settings, host, files, fleet, loop, lambda: None
+        )
         self.task = loop.create_task(self.follower.run())
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -160,7 +178,7 @@ def test_new_controller_is_told_what_is_embedded_before_its_directory_is_taken()
     async def run() -> None:
         followed = Followed()
         controller, known = followed.controller, followed.models.directory
-        embedded = {"model0/1": {"name": "model0"}}
+        embedded = {"model0/1": {"package": {"name": "model0", "model_path": "/r/model0"}, "label_files": {}}}
         controller.publisher.publish(settled=True, models=rows("", READY), embedded=embedded)
         await followed.until(lambda: bool(controller.reports))
         old, controller.publisher = controller.publisher, Publisher()

@@ -124,7 +124,7 @@ class Lanes:
 
     async def __aenter__(self) -> "Lanes":
         loop = asyncio.get_running_loop()
-        self.fleet = Fleet(NODE, loop, lambda: None, Refusals(self.counted), self._max_inflight)
+        self.fleet = Fleet(NODE, loop, lambda: None, Refusals(self.counted), self._max_inflight, away_s=0.0)
         for number in range(self._count):
             replica = Replica(self._folder.name, f"r{number}", loop)
             await replica.server.listen([replica.sock])

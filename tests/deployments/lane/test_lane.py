@@ -182,6 +182,7 @@ async def test_a_replica_that_left_the_list_gets_nothing_new_and_finishes_what_i
         sinks = [lanes.send()[0] for _ in range(4)]
         await lanes.until(lambda: len(first.model.held) == len(second.model.held) == 2)
         lanes.publish(second)
+        await lanes.until(lambda: lanes.lanes_open == 1)
         lanes.send()
         await lanes.until(lambda: len(second.model.held) == 3)
         first.model.release()

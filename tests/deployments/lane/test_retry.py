@@ -175,8 +175,11 @@ def test_a_request_alone_in_a_replica_that_was_told_to_go_is_sent_again() -> Non
             replica.model.submit_request = replica.model._submit  # type: ignore[method-assign]
             replica.model.hold = True
         lanes.publish(first)
+        await lanes.until(lambda: lanes.lanes_open == 1)
         sink, _ = lanes.send()
         await lanes.until(lambda: bool(first.model.held))
+        lanes.publish(first, second)
+        await lanes.until(lambda: lanes.lanes_open == 2)
         lanes.publish(second)
         await lanes.until(lambda: lanes.lanes_open == 1)
         first.die()
@@ -186,3 +189,16 @@ def test_a_request_alone_in_a_replica_that_was_told_to_go_is_sent_again() -> Non
         assert sink.error is None
 
     run(test, replicas=2)
+
+
+def test_a_replica_that_is_off_the_list_for_a_moment_gets_requests_all_the_time() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        (only,) = lanes.replicas
+        lanes.fleet.set_replicas("echo#v1", {})
+        sink, _ = lanes.send()
+        lanes.publish(only)
+        await answered([sink])
+        assert sink.error is None
+        assert lanes.lanes_open == 1
+
+    run(test, replicas=1)

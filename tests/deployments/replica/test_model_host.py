@@ -93,7 +93,7 @@ def test_a_model_that_fails_harms_no_other(models: dict[str, dict[str, Any]]) ->
     async def check() -> None:
         host = await host_of(*models.values())
         assert set(host.served) == {("one", 1), ("two", 1), ("quick", 1), ("slow", 1)}
-        assert "not today" in host.failures[("broken", 1)]
+        assert "not today" in host.failures[("broken", 1)][0]
         await host.close()
 
     asyncio.run(check())

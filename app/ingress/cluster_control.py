@@ -1,0 +1,84 @@
+"""Loading and unloading models on a client's wish: the controller does it, and every ingress follows."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from app.service.model_control import LoadRequest
+from app.service.models import Models
+from protocol.errors import Unavailable, from_grpc_code
+
+logger = logging.getLogger(__name__)
+
+_GIVE_UP_S: Final = 3600.0
+_RETRY_S: Final = 0.2
+_FOLLOW_TIMEOUT_S: Final = 2.0
+_LIST_TIMEOUT_S: Final = 2.0
+
+
+class ClusterControl:
+    """Hands commands to the controller; one that dies meanwhile is followed by another, which is told again."""
+
+    def __init__(self, controller: DeploymentHandle, models: Models) -> None:
+        self._controller = controller
+        self._models = models
+
+    async def load(self, request: LoadRequest) -> None:
+        """Load a model; returns when it is ready at every ingress."""
+        await self._command("load", request.name, request.config, dict(request.files))
+        try:
+            async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
+                await self._models.until_ready(request.name)
+        except TimeoutError:
+            logger.warning("'%s' is loaded, and cannot be reached from here yet", request.name)
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model; returns when no ingress sends requests to it."""
+        await self._command("unload", name, unload_dependents)
+
+    async def list_models(self) -> None:
+        """Have the directory name the models that the repositories have now; without a controller it stays as it is."""
+        try:
+            async with asyncio.timeout(_LIST_TIMEOUT_S):
+                told = await self._controller.list_models.remote()
+                await self._models.until_followed(told["epoch"], told["generation"])
+        except Exception as error:
+            logger.warning("the repositories could not be listed: %s: %s", type(error).__name__, error)
+
+    async def _command(self, method: str, *arguments: Any) -> None:
+        command = secrets.token_hex(8)
+        told = await self._tell(lambda: getattr(self._controller, method).remote(command, *arguments))
+        await self._followed(told["epoch"], told["generation"])
+        if told["error"] is not None:
+            raise from_grpc_code(*told["error"])
+
+    async def _tell(self, call: Callable[[], Any]) -> dict[str, Any]:
+        gives_up_s = time.monotonic() + _GIVE_UP_S
+        while True:
+            response = call()
+            try:
+                told: dict[str, Any] = await response
+                return told
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+                if time.monotonic() > gives_up_s:
+                    raise Unavailable("models cannot be loaded or unloaded at present") from None
+            await asyncio.sleep(_RETRY_S)
+
+    async def _followed(self, epoch: str, generation: int) -> None:
+        context = serve.get_replica_context()
+        ingresses = serve.get_deployment_handle(context.deployment, context.app_name)
+        try:
+            followed = ingresses.broadcast("has_followed", epoch, generation)
+            await followed.results_async(timeout_s=_FOLLOW_TIMEOUT_S, return_exceptions=True)
+        except TimeoutError:
+            logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)

@@ -1,0 +1,185 @@
+"""Loading and unloading on a client's wish: what becomes of the desired state, and what the client is told.
+
+Source: core's model repository manager (LoadUnloadModel); the texts are its own.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from deployments.backends.python.auto_complete import complete
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.current_state import CurrentState
+from deployments.control.desired_state import (
+    DesiredState,
+    Origin,
+    displaced,
+    loaded,
+    not_polled,
+    overrides,
+    refused,
+    unloaded,
+    with_dependents,
+)
+from deployments.replica.override_files import OverrideFiles
+from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
+from repository_loader.config_json import ConfigJsonError, config_from_json
+from repository_loader.repository import RepositoryError, Snapshot, load_repositories
+from repository_loader.snapshot import Override
+
+logger = logging.getLogger(__name__)
+
+MAX_COMMANDS: Final = 1024
+_TIMEOUT_S: Final = 3600.0
+
+
+class ModelCommands:
+    """Commands for one model are done one after the other, in the order in which they came; others at the same time.
+
+    A command that was accepted before its controller died may come again, under the same id: it is not done twice.
+    """
+
+    def __init__(self, options: ControllerOptions, state: CurrentState, files: OverrideFiles) -> None:
+        self._options = options
+        self._state = state
+        self._files = files
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether no command is under way."""
+        return not self._turns
+
+    async def load(self, command: str, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model, or load it again; returns when it is ready.
+
+        Raises:
+            ServingError: it is not; what had served before serves on.
+        """
+        async with asyncio.timeout(_TIMEOUT_S), self._turn(name):
+            await self._accept_load(command, name, await self._override(name, config, files))
+            error = await self._state.until(lambda desired: desired.outcomes.get(command))
+        if error:
+            raise InvalidArgument(error)
+
+    async def unload(self, command: str, name: str, unload_dependents: bool) -> None:
+        """Unload a model; returns as soon as it gets no more requests. An unknown model is no error."""
+        async with asyncio.timeout(_TIMEOUT_S), self._turn(name):
+            while True:
+                async with self._state.lock:
+                    desired = await self._state.until(lambda desired: desired)
+                    names = with_dependents(desired, name) if unload_dependents else {name}
+                    if command in desired.outcomes:
+                        return
+                    if names.isdisjoint(desired.on_trial):
+                        await self._state.change(unloaded(self._options, desired, names, command))
+                        return
+                await self._end_of_trials(names)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        if sum(count for _, count in self._turns.values()) >= MAX_COMMANDS:
+            raise Unavailable("too many models are being loaded and unloaded")
+        lock, count = self._turns.get(name, (asyncio.Lock(), 0))
+        self._turns[name] = (lock, count + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, count = self._turns.pop(name)
+            if count > 1:
+                self._turns[name] = (lock, count - 1)
+
+    async def _override(self, name: str, config: str | None, files: Mapping[str, bytes]) -> Override | None:
+        if config is None:
+            if files:
+                raise Internal("Load parameter 'config' must be specified for model file override")
+            return None
+        try:
+            given = config_from_json(config)
+        except ConfigJsonError as error:
+            raise InvalidArgument(f"Invalid config override: {error}") from None
+        path = await asyncio.to_thread(self._files.write, name, files) if files else ""
+        return Override(given, path)
+
+    async def _accept_load(self, command: str, name: str, override: Override | None) -> None:
+        while True:
+            desired = await self._state.until(lambda desired: desired)
+            if command in desired.outcomes:
+                return
+            read = await asyncio.to_thread(read_models, self._options, desired, name, override)
+            async with self._state.lock:
+                desired = await self._state.until(lambda desired: desired)
+                if read.models.keys().isdisjoint(desired.on_trial):
+                    await self._take(desired, command, name, read, Origin(True, override))
+                    return
+            await self._end_of_trials(read.models.keys())
+
+    async def _end_of_trials(self, names: Collection[str]) -> None:
+        await self._state.until(lambda desired: True if desired.on_trial.keys().isdisjoint(names) else None)
+
+    async def _take(self, desired: DesiredState, command: str, name: str, read: Snapshot, origin: Origin) -> None:
+        found = read.models.get(name)
+        if found is None:
+            raise Internal(not_polled(name))
+        if found.failure is not None:
+            await self._refuse(desired, name, found.failure)
+        changed = await asyncio.to_thread(loaded, self._options, desired, read, {name: origin}, command, name)
+        reason = displaced(desired, changed) or changed.plan.unplaced.get(name, "")
+        if reason:
+            await self._refuse(desired, name, reason)
+        await self._state.change(changed)
+
+    async def _refuse(self, desired: DesiredState, name: str, reason: str) -> None:
+        if not desired.runs(name):
+            await self._state.change(refused(desired, name, reason))
+        raise InvalidArgument(f"load failed for model '{name}': {reason}")
+
+
+def read_models(options: ControllerOptions, desired: DesiredState, name: str, override: Override | None) -> Snapshot:
+    """Read a model, the models of its steps, and the ensembles that it is a step of; blocks.
+
+    Raises:
+        Internal: a repository cannot be read.
+    """
+    given = overrides(desired)
+    given.pop(name, None)
+    if override is not None:
+        given[name] = override
+    loader = replace(options.loader, gpu_count=desired.facts.num_gpus)
+    try:
+        return load_repositories(options.repositories, loader, complete, {name, *desired.dependents([name])}, given)
+    except RepositoryError as error:
+        raise Internal(not_polled(name)) from error
+
+
+def load_error(asked: str, reasons: Mapping[str, Mapping[int, str]]) -> str:
+    """Return what the client is told whose model did not load: `reasons` by model and version."""
+    if not asked or not reasons:
+        return ""
+    failed = asked if asked in reasons else min(reasons)
+    text = "".join(
+        f"version {version} is at UNAVAILABLE state: Internal: {reason};\n"
+        for version, reason in sorted(reasons[failed].items())
+    )
+    if failed != asked:
+        text = (
+            f"ensemble '{asked}' depends on '{failed}' which has no loaded version. "
+            f"Model '{failed}' loading failed with error: {text}"
+        )
+    return f"load failed for model '{asked}': {text}"
+
+
+def log_failures(reasons: Mapping[str, Mapping[int, str]]) -> None:
+    """Log why versions did not load."""
+    for name, versions in sorted(reasons.items()):
+        for version, reason in sorted(versions.items()):
+            logger.error("failed to load '%s' version %d: %s", name, version, reason)
+
+
+def told(error: ServingError) -> list[int | str]:
+    """Return an error as plain data: gRPC code and message."""
+    return [error.grpc_code, error.message]

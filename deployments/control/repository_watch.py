@@ -1,0 +1,125 @@
+"""Poll mode: the repositories are looked at again and again, and what has changed in them is loaded or unloaded.
+
+A change is taken once nothing more has changed in the model's folder for a while: a model that is being copied is not
+loaded half. That is told by the watch's own clock, as the times of files may be those of another machine.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.current_state import CurrentState
+from deployments.control.desired_state import DesiredState, Origin, displaced, loaded, unloaded
+from deployments.control.model_commands import read_models
+from repository_loader.fingerprint import take_fingerprint
+from repository_loader.repository import RepositoryError, find_models
+
+logger = logging.getLogger(__name__)
+
+_GONE: Final = "gone"
+_LOOKS: Final = 4
+"""How often a folder that has changed is looked at in the time that it must be quiet for."""
+
+
+class Changes:
+    """Which models differ from what runs of them, and for how long they have looked as they do; `look` blocks."""
+
+    def __init__(self, options: ControllerOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._since: dict[str, tuple[str, float]] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has changed a moment ago."""
+        return bool(self._since)
+
+    def look(self, desired: DesiredState) -> list[str]:
+        """Return the models that have changed and are quiet; an empty list when a repository cannot be read."""
+        try:
+            folders = find_models(self._options.repositories, self._options.loader.cache_dir)
+        except RepositoryError as error:
+            logger.error("%s; what runs is kept", error)
+            return []
+        found = {name: _looks(paths) for name, paths in folders.items()}
+        found |= {name: _GONE for name in desired.snapshot.models if name not in folders}
+        changed = {
+            name: looks
+            for name, looks in found.items()
+            if (model := desired.snapshot.models.get(name)) is None or model.fingerprint != looks
+        }
+        now_s = self._clock()
+        self._since = {
+            name: known if (known := self._since.get(name, ("", now_s)))[0] == looks else (looks, now_s)
+            for name, looks in changed.items()
+        }
+        quiet_s = self._options.repository_quiet_s
+        return [name for name, (_, since_s) in self._since.items() if now_s - since_s >= quiet_s]
+
+    def is_gone(self, name: str) -> bool:
+        """Whether a model that has changed is not there any more."""
+        return self._since.get(name, ("", 0.0))[0] == _GONE
+
+    def taken(self, names: list[str]) -> None:
+        """Start anew with these."""
+        for name in names:
+            self._since.pop(name, None)
+
+
+class RepositoryWatch:
+    """Looks every `repository_poll_s`, and more often while something changes."""
+
+    def __init__(self, options: ControllerOptions, state: CurrentState) -> None:
+        self._options = options
+        self._state = state
+        self._changes = Changes(options)
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        while True:
+            pending_s = self._options.repository_quiet_s / _LOOKS
+            poll_s = self._options.repository_poll_s
+            await asyncio.sleep(min(poll_s, pending_s) if self._changes.pending else poll_s)
+            try:
+                await self._look()
+            except Exception:
+                logger.exception("the repositories are looked at again in %g s", poll_s)
+
+    async def _look(self) -> None:
+        desired = await self._state.until(lambda desired: desired)
+        names = await asyncio.to_thread(self._changes.look, desired)
+        for name in names:
+            if self._changes.is_gone(name):
+                await self._unload(name)
+            else:
+                await self._load(name)
+        self._changes.taken(names)
+
+    async def _load(self, name: str) -> None:
+        desired = await self._state.until(lambda desired: desired)
+        read = await asyncio.to_thread(read_models, self._options, desired, name, None)
+        async with self._state.lock:
+            desired = await self._state.until(lambda desired: desired)
+            if name not in read.models or not read.models.keys().isdisjoint(desired.on_trial):
+                return  # the next look finds it again
+            origins = {name: Origin()}
+            changed = await asyncio.to_thread(loaded, self._options, desired, read, origins)
+            reason = displaced(desired, changed)
+            if reason:
+                logger.error("'%s' serves on as it is: %s", name, reason)
+                return
+            await self._state.change(changed)
+
+    async def _unload(self, name: str) -> None:
+        async with self._state.lock:
+            desired = await self._state.until(lambda desired: desired)
+            if name not in desired.on_trial:
+                await self._state.change(unloaded(self._options, desired, [name]))
+
+
+def _looks(paths: list[str]) -> str:
+    """Return what changes with the files of a model; one in two repositories is read in neither."""
+    return take_fingerprint(paths[0]).whole if len(paths) == 1 else ""

@@ -1,0 +1,69 @@
+"""How processes reach the actor that keeps the desired state, and the files that clients sent."""
+
+from typing import Any, Final
+
+import ray
+from ray.exceptions import RayActorError
+
+from eagleray.state_keeper import StateKeeper
+
+_NAMESPACE: Final = "eagleray"
+_TIMEOUT_S: Final = 30.0
+# Ray's head node is the one that the cluster does not outlive.
+_ON_HEAD: Final = {"node:__internal_head__": 0.0001}
+
+
+class KeeperClient:
+    """Asks the actor of one owner, a Serve application; every method blocks. One that has died is made anew, empty."""
+
+    def __init__(self, owner: str) -> None:
+        self._name = f"eagleray-state-{owner}"
+        self._actor: Any = None
+
+    def put_files(self, name: str, archive: bytes) -> None:
+        """Keep files that a client sent."""
+        self.ask("put_files", name, archive)
+
+    def files(self, name: str) -> bytes:
+        """Return files that a client sent, b"" when they are not known."""
+        archive: bytes = self.ask("files", name)
+        return archive
+
+    def keep_files(self, names: list[str]) -> None:
+        """Forget all files that clients sent but these."""
+        self.ask("keep_files", names)
+
+    def end(self) -> None:
+        """Forget everything."""
+        try:
+            ray.kill(ray.get_actor(self._name, namespace=_NAMESPACE))
+        except ValueError:
+            self._actor = None
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the actor.
+
+        Raises:
+            ray.exceptions.RayError: it does not answer.
+        """
+        try:
+            return self._call(method, *arguments)
+        except RayActorError:
+            self._actor = None
+            return self._call(method, *arguments)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if self._actor is None:
+            self._actor = (
+                ray.remote(StateKeeper)
+                .options(
+                    name=self._name,
+                    namespace=_NAMESPACE,
+                    lifetime="detached",
+                    get_if_exists=True,
+                    num_cpus=0,
+                    resources=_ON_HEAD,
+                )
+                .remote()
+            )
+        return ray.get(getattr(self._actor, method).remote(*arguments), timeout=_TIMEOUT_S)

@@ -1,0 +1,114 @@
+"""Files that clients send in place of a model's own, in a folder of the node that only its user can open."""
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from protocol.errors import InvalidArgument
+from repository_loader.model_files import leaves_folder
+
+_FOLDER: Final = "models"
+_PREFIX: Final = "file:"
+
+
+class FileStore(Protocol):
+    """Where the files are kept for other nodes, and for other processes of a node whose folder has gone."""
+
+    def put_files(self, name: str, archive: bytes) -> None:
+        """Keep files under a name."""
+        ...
+
+    def files(self, name: str) -> bytes:
+        """Return files, b"" when they are not known."""
+        ...
+
+    def keep_files(self, names: list[str]) -> None:
+        """Forget all files but these."""
+        ...
+
+
+class OverrideFiles:
+    """Writes model folders `<node's folder>/models/<digest>/<model>`; the same files are the same folder."""
+
+    def __init__(self, node: Path, store: FileStore) -> None:
+        self._root = node / _FOLDER
+        self._store = store
+
+    def write(self, model: str, files: Mapping[str, bytes]) -> str:
+        """Write `file:<path>` → content as a model's folder, and return its path; blocks.
+
+        Raises:
+            InvalidArgument: a path is not one of a file inside the model's folder.
+        """
+        for key in files:
+            _inside(key)
+        archive = _pack({_inside(key): content for key, content in files.items()})
+        digest = hashlib.sha256(archive).hexdigest()[:32]
+        self._store.put_files(digest, archive)
+        return str(self._unpack(digest, model, archive))
+
+    def bring(self, load: list[dict[str, Any]]) -> None:
+        """Make the paths of hosted models be those of this node, and fetch files that are not here yet; blocks."""
+        for data in load:
+            package = data["package"]
+            found = re.fullmatch(rf"(.+/{_FOLDER})/([0-9a-f]{{32}})/[^/]+", package["model_path"])
+            if found is None:
+                continue
+            here, digest = str(self._root), found[2]
+            for name in ("model_path", "version_path", "file_path"):
+                package[name] = package[name].replace(found[1], here, 1)
+            labels = data["label_files"]
+            data["label_files"] = {output: path.replace(found[1], here, 1) for output, path in labels.items()}
+            if not os.path.isdir(package["model_path"]):
+                self._unpack(digest, package["name"], self._store.files(digest))
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Forget all folders that `write` returned but these; blocks."""
+        digests = {Path(path).parent.name for path in paths if path}
+        self._store.keep_files(sorted(digests))
+        if self._root.is_dir():
+            for folder in self._root.iterdir():
+                if folder.name not in digests:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _unpack(self, digest: str, model: str, archive: bytes) -> Path:
+        target = self._root / digest / model
+        if target.is_dir() or not archive:
+            return target
+        part = self._root / f".{digest}-{os.getpid()}"
+        shutil.rmtree(part, ignore_errors=True)
+        (part / model).mkdir(mode=0o700, parents=True)
+        try:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                tar.extractall(part / model, filter="data")
+        except (OSError, tarfile.TarError) as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise InvalidArgument("the file parameters cannot be the files of one model") from error
+        try:
+            part.rename(self._root / digest)
+        except OSError:  # somebody else was quicker
+            shutil.rmtree(part, ignore_errors=True)
+        return target
+
+
+def _inside(key: str) -> str:
+    path = key.removeprefix(_PREFIX)
+    if not path or leaves_folder(path) or path.endswith("/") or os.path.normpath(path) != path:
+        raise InvalidArgument(f"Invalid file parameter '{key}': the path must stay within model directory.")
+    return path
+
+
+def _pack(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path, content in sorted(files.items()):
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,73 @@
+"""Files that clients send: where they lie, who can read them, and how other nodes get them."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from deployments.replica.override_files import OverrideFiles
+from protocol.errors import InvalidArgument
+
+FILES = {"file:1/model.onnx": b"onnx", "file:1/data/weights": b"w", "file:labels.txt": b"l"}
+
+
+class Kept:
+    """Keeps files in memory."""
+
+    def __init__(self) -> None:
+        self.archives: dict[str, bytes] = {}
+
+    def put_files(self, name: str, archive: bytes) -> None:
+        self.archives[name] = archive
+
+    def files(self, name: str) -> bytes:
+        return self.archives.get(name, b"")
+
+    def keep_files(self, names: list[str]) -> None:
+        self.archives = {name: archive for name, archive in self.archives.items() if name in names}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_lie_in_a_folder_of_their_users(tmp_path: Path) -> None:
+    path = Path(OverrideFiles(tmp_path, Kept()).write("m", FILES))
+    assert path.name == "m"
+    assert content(path) == {"1/model.onnx": b"onnx", "1/data/weights": b"w", "labels.txt": b"l"}
+    assert not stat.S_IMODE(path.stat().st_mode) & 0o077
+
+
+@pytest.mark.parametrize(
+    "key", ["file:../x", "file:/etc/x", "file:", "file:1/../../x", "file:a//b", "file:1/", "file:\0"]
+)
+def test_a_path_that_leaves_the_model_is_refused(tmp_path: Path, key: str) -> None:
+    kept = Kept()
+    with pytest.raises(InvalidArgument, match="must stay within model directory"):
+        OverrideFiles(tmp_path, kept).write("m", {**FILES, key: b"x"})
+    assert not kept.archives and not list(tmp_path.iterdir())
+
+
+def test_files_that_cannot_be_one_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be the files of one model"):
+        OverrideFiles(tmp_path, Kept()).write("m", {"file:1": b"x", "file:1/model.onnx": b"x"})
+
+
+def test_another_node_fetches_them(tmp_path: Path) -> None:
+    kept = Kept()
+    path = OverrideFiles(tmp_path / "here", kept).write("m", FILES)
+    there = OverrideFiles(tmp_path / "there", kept)
+    package = {"name": "m", "model_path": path, "version_path": f"{path}/1", "file_path": f"{path}/1/model.onnx"}
+    data = {"package": package, "label_files": {"OUT": f"{path}/labels.txt"}}
+    there.bring([data])
+    assert Path(package["file_path"]).read_bytes() == b"onnx"
+    assert Path(package["file_path"]).is_relative_to(tmp_path / "there")
+    assert Path(data["label_files"]["OUT"]).read_bytes() == b"l"
+
+
+def test_what_is_not_used_any_more_goes(tmp_path: Path) -> None:
+    kept = Kept()
+    files = OverrideFiles(tmp_path, kept)
+    first, second = files.write("m", FILES), files.write("m", {"file:1/model.onnx": b"other"})
+    files.keep([second])
+    assert (Path(first).exists(), Path(second).exists(), len(kept.archives)) == (False, True, 1)

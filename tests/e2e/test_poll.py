@@ -1,0 +1,105 @@
+"""Poll mode: what is done to the repository happens to the models, and nothing is loaded half."""
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_model_control import Asking, ask, states, tag, write_tagged
+from tests.serving import Server, wait_until
+
+POLL_S, QUIET_S = 0.5, 1.0
+FLAGS = (
+    *("--model-control-mode", "poll", "--repository-poll-secs", str(POLL_S), "--repository-quiet-secs", str(QUIET_S)),
+    *("--num-cpus", "4", "--no-dashboard", "--placement", "packed"),
+)
+ROUNDS = int(os.environ.get("SLOW_COPY_ROUNDS", "1"))
+"""`make soak` copies more."""
+COPIES = 8
+PIECES = 6
+PAUSE_S = 0.4
+NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("polled")
+    write_tagged(root, "stays", "1")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    started = Server(repository, tmp_path_factory.mktemp("polled-log") / "log", *FLAGS)
+    try:
+        yield started.wait_ready()
+        started.stop()
+    finally:
+        started.kill()
+
+
+def answers(server: Server, name: str) -> int:
+    """Return what a model answers, 0 when it does not."""
+    with server.client() as client:
+        answer = ask(client, name)
+        return tag(answer) if answer.status == 200 else 0
+
+
+def test_models_follow_the_repository(server: Server, repository: Path) -> None:
+    write_tagged(repository, "added", "1")
+    wait_until(lambda: answers(server, "added") == 1, "the model that was added")
+    with Asking(server, "added", count=2).running() as asking:
+        write_tagged(repository, "added", "2")
+        wait_until(lambda: answers(server, "added") == 2, "the model that was changed")
+        write_tagged(repository, "added", "3", version=3)
+        wait_until(lambda: answers(server, "added") == 3, "the version that was added")
+        write_tagged(repository, "added", "nonesuch", version=4)
+        wait_until(lambda: "nonesuch" in server.log() or len(asking.answers) > 2000, "an attempt at what is broken")
+        assert answers(server, "added") == 3
+        shutil.rmtree(repository / "added/4")
+    asking.assert_served()
+    shutil.rmtree(repository / "added")
+    wait_until(lambda: states(server, "added").get("3") == ("UNAVAILABLE", "unloaded"), "the model that was removed")
+    assert states(server, "stays") == {"1": ("READY", "")}
+    assert server.get("/v2/health/ready").status == 200
+
+
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_clients_have_no_say(server: Server, action: str) -> None:
+    answer = server.post(f"/v2/repository/models/stays/{action}")
+    assert (answer.status, answer.error) == (503, NO_CONTROL)
+
+
+def copy_slowly(root: Path, name: str, pause: threading.Event) -> None:
+    """Write a model piece by piece; every piece alone would load, and answer with another number."""
+    folder = root / name / "1"
+    folder.mkdir(parents=True)
+    write_tagged(root, name, "0")
+    for number in range(1, PIECES + 1):
+        pause.wait(PAUSE_S)
+        with (folder / "model.py").open("a") as file:
+            file.write(f"\nTAG = {number}\n")
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_model_that_is_copied_slowly_is_never_loaded_half(server: Server, repository: Path, number: int) -> None:
+    names = [f"copied_{number}_{copy}" for copy in range(COPIES)]
+    pause = threading.Event()
+    threads = [threading.Thread(target=copy_slowly, args=(repository, name, pause)) for name in names]
+    for thread in threads:
+        thread.start()
+    seen: set[str] = set()
+    while any(thread.is_alive() for thread in threads):
+        seen.update(row["name"] for row in server.post("/v2/repository/index").json)
+    for thread in threads:
+        thread.join(30)
+    assert seen.isdisjoint(names)
+    with server.client() as client:
+        for name in names:
+            wait_until(lambda name=name: ask(client, name).status == 200, f"{name} is loaded")
+            assert tag(ask(client, name)) == PIECES
+    for name in names:
+        shutil.rmtree(repository / name)
