@@ -54,9 +54,11 @@ class Run:
 
     def rows(self) -> Iterator[tuple[int, float, int, float]]:
         """Yield second, requests per second, replicas and p99 in milliseconds."""
+        replicas = 1
         for second, rate in enumerate(self.rates):
             taken = sorted(self.latencies_ms.get(second, [0.0]))
-            yield second, rate, self.replicas.get(second, 0), taken[min(len(taken) - 1, int(0.99 * len(taken)))]
+            replicas = self.replicas.get(second, replicas)
+            yield second, rate, replicas, taken[min(len(taken) - 1, int(0.99 * len(taken)))]
 
 
 async def load(port: int, run: Run, mark: str) -> None:
