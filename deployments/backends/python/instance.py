@@ -219,6 +219,7 @@ class DecoupledPythonInstance(PythonInstance):
     ) -> None:
         super().__init__(name, signature, module, model, loop=loop, inline=False)
         self._replies = replies
+        self._iterative = signature.iterative
 
     def execute(self, batch: Batch) -> None:
         """Hand the batch to the model; `async def execute` runs on while the next batch comes."""
@@ -238,10 +239,8 @@ class DecoupledPythonInstance(PythonInstance):
                 self._check_none(returned)
         except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             self._fail(error, batch, senders)
-        for sender, request in zip(senders, batch.requests, strict=True):
-            if request.flags & RESCHEDULED:
-                assert isinstance(sender, DecoupledResponseSender)
-                sender.release()
+        if self._iterative:
+            _release_rescheduled(batch.requests, senders)
         batch.infer_end_ns = monotonic_ns()
         batch.answered = True
 
@@ -266,3 +265,10 @@ class DecoupledPythonInstance(PythonInstance):
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
         return DecoupledResponseSender(request._request, self._read_alone, self._replies)
+
+
+def _release_rescheduled(requests: list[InferRequest], senders: list[Any]) -> None:
+    """Close the senders of requests that run again: they get others then."""
+    for request, sender in zip(requests, senders, strict=True):
+        if request.flags & RESCHEDULED:
+            sender.release()
