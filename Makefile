@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: serve test lint bench fuzz install pin clean
+.PHONY: serve test lint bench fuzz soak install pin clean
 
 serve: install
 	@exec $(BIN)/eagleray serve --model-repository $(REPOSITORY) $(ARGS)
@@ -30,6 +30,11 @@ bench: install
 
 fuzz: install
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+# 200 slow copies into a polled repository, and a minute of 64 clients that load and unload one model.
+soak: install
+	SLOW_COPY_ROUNDS=25 $(BIN)/python -m pytest tests/e2e/test_poll.py -k slowly $(ARGS)
+	CHANGE_SECONDS=60 $(BIN)/python -m pytest tests/e2e/test_model_control.py -k many_clients $(ARGS)
 
 install: $(STAMP)
 

@@ -4,6 +4,7 @@
 """
 
 import logging
+import secrets
 from typing import Any
 
 from ray import serve
@@ -80,6 +81,7 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         repository_poll_s=settings.repository_poll_secs,
         repository_quiet_s=settings.repository_quiet_secs,
         ingress=INGRESS,
+        deployed=secrets.token_hex(8),
         lane_tcp=settings.lane_tcp,
         health_check_period_s=settings.health_check_period_s,
         drain_timeout_s=min(10.0, settings.exit_timeout_secs),

@@ -12,6 +12,7 @@ from protocol.model_metadata import model_metadata, server_metadata
 EXTENSIONS: Final = (
     "classification",
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",

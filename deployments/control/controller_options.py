@@ -16,7 +16,8 @@ class ControllerOptions:
 
     `load_models` are names and patterns (`*`) of what to load at the start in explicit mode. `gpu_memory_bytes` 0 has
     each GPU tell its memory. `response_cache_bytes` 0 is no response cache. `ingress` is the deployment that follows
-    the directory.
+    the directory. A controller goes on with what another one was told that was `deployed` with it; whoever deploys
+    again has the repositories read again.
     """
 
     repositories: tuple[str, ...]
@@ -30,6 +31,7 @@ class ControllerOptions:
     repository_poll_s: float = 15.0
     repository_quiet_s: float = 2.0
     ingress: str = "Ingress"
+    deployed: str = ""
     lane_tcp: bool = True
     health_check_period_s: float = 2.0
     drain_timeout_s: float = 10.0
