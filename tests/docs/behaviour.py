@@ -266,6 +266,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{MIRROR}test_changed_model_gets_a_folder_of_its_own_and_others_stay",
         f"{MIRROR}test_folder_that_is_used_is_not_evicted",
     ),
+    "Stores are polled as folders are": ("e2e/test_storage.py::test_changes_of_a_polled_bucket_are_served",),
     "While a store is down": (
         f"{MIRROR}test_store_that_is_down_unloads_nothing",
         f"{MIRROR}test_store_that_has_lost_everything_unloads_nothing",

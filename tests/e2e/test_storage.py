@@ -84,6 +84,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
             processes.append(worker)
             worker.wait_for("Ray runtime started")
             flags = ("--ray-address", address, "--placement", "isolated", "--model-cache-dir", str(caches["head"]))
+            flags += ("--model-control-mode", "poll", "--repository-poll-secs", "1")
             server = Server(f"{bucket.uri}/repository", logs / "log", *flags, env=on_head)
             processes.append(server)
             yield Stored(server.wait_ready(), bucket, caches["head"], caches["worker"])
@@ -103,6 +104,17 @@ def test_each_node_fetches_its_models_itself(stored: Stored) -> None:
         assert folder.startswith(f"{cache}/models/") and folder.endswith(f"/{name}")
     models = {path.name for path in stored.worker_cache.glob("models/*/*") if path.is_dir()}
     assert models == {"on_worker"}
+
+
+def test_changes_of_a_polled_bucket_are_served(stored: Stored) -> None:
+    before, _ = stored.told("on_head")
+    stored.bucket.put({"repository/on_head/1/model.py": MODEL + "# changed"})
+    wait_until(lambda: stored.told("on_head")[0] != before, "the changed model", timeout_s=90)
+    after, _ = stored.told("on_head")
+    assert (
+        "# changed" in Path(after, "1/model.py").read_text()
+        and "# changed" not in Path(before, "1/model.py").read_text()
+    )
 
 
 def test_replica_is_replaced_while_the_store_is_down(stored: Stored) -> None:
