@@ -162,7 +162,7 @@ def test_status_shows_every_model(guarded: Server, all_scopes: str) -> None:
     done = ask(guarded, all_scopes, "status")
     assert done.returncode == 0, done.stderr
     assert f"at http://{guarded.address}: ready" in done.stdout
-    assert re.search(r"simple\s+│ 1\s+│ READY", done.stdout)
+    assert re.search(r"simple\s+1\s+READY", done.stdout)
     document = json.loads(ask(guarded, all_scopes, "status", "--json").stdout)
     assert document["ready"] is True
     (row,) = [row for row in document["models"] if row["name"] == "simple"]

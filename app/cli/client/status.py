@@ -10,6 +10,7 @@ from app.cli.client.remote_server import RemoteServer
 
 _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
 _NS_PER_MS = 1e6
+_NAME_WIDTH = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,17 @@ class Status:
         return {"server": self.server, "url": self.url, "ready": self.ready, "models": models}
 
     def print(self, before: "Status | None", *, clear: bool) -> None:
-        """Print a table; requests a second are those since `before`."""
+        """Print a table, and below it a line for each reason; requests a second are those since `before`."""
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Column, Table
         from rich.text import Text
 
         console = Console(highlight=False)
+        names = [row["name"] for row in self.index]
         rate = [] if before is None else ["req/s"]
-        table = Table("model", "version", "state", "requests", "failed", "mean ms", "queue ms", *rate, "reason")
+        name = Column("model", overflow="fold", min_width=min(_NAME_WIDTH, max(map(len, names), default=0)))
+        columns = ("version", "state", "requests", "failed", "mean ms", "queue ms", *rate)
+        table = Table(name, *columns, box=None, pad_edge=False)
         for row in self.index:
             state = row.get("state", "-")
             table.add_row(
@@ -52,13 +56,15 @@ class Status:
                 row.get("version", "-"),
                 Text(state, _STYLES.get(state, "")),
                 *self._columns(_key(row), before),
-                Text(row.get("reason", "")),
             )
         if clear and console.is_terminal:
             click.clear()
         ready = "ready" if self.ready else "not ready"
         console.print(Text(f"{self.server['name']} {self.server['version']} at {self.url}: {ready}"))
         console.print(table)
+        for row in self.index:
+            if row.get("reason"):
+                console.print(Text(f"{row['name']} {row.get('version', '')}: {row['reason']}"))
 
     def _columns(self, key: tuple[str, str], before: "Status | None") -> list[str]:
         row = self.counts.get(key)

@@ -1,0 +1,32 @@
+from typing import Any
+
+import pytest
+
+from app.cli.client.status import Status
+
+
+def row(name: str, state: str = "READY", reason: str = "") -> dict[str, Any]:
+    return {"name": name, "version": "1", "state": state, "reason": reason}
+
+
+def test_names_and_reasons_are_whole_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [row("digits_postprocess"), row("digits_preprocess"), row("broken", "UNAVAILABLE", "no file")]
+    counts = {
+        ("digits_postprocess", "1"): {
+            "inference_stats": {
+                "success": {"count": 1_234_567, "ns": 1_234_567_000_000},
+                "fail": {"count": 3},
+                "queue": {"ns": 0},
+            }
+        }
+    }
+    Status({"name": "triton", "version": "1"}, True, rows, counts, "http://x").print(None, clear=False)
+    first, head, *lines = capsys.readouterr().out.splitlines()
+    assert first == "triton 1 at http://x: ready"
+    assert head.split() == ["model", "version", "state", "requests", "failed", "mean", "ms", "queue", "ms"]
+    assert lines[0].split() == ["digits_postprocess", "1", "READY", "1234567", "3", "1.00", "0.00"]
+    assert [line.split()[0] for line in lines] == ["digits_postprocess", "digits_preprocess", "broken", "broken"]
+    assert lines[-1] == "broken 1: no file"
