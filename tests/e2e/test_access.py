@@ -107,6 +107,7 @@ KINDS = {
     r":RepositoryController$": "controller",
     r"^ray::ServeReplica": "replica",
     r"^ray::ServeController": "Serve's controller",
+    r"^ray::StateKeeper": "keeper of the controller's state",
     r"^ray::(DashboardAgent|RuntimeEnvAgent)": "agents of the node",
     r"dashboard/dashboard\.py": "dashboard",
     r"autoscaler/_private/monitor\.py": "monitor",
