@@ -26,6 +26,14 @@ GONE_TIMEOUT_S = 10.0
 T = TypeVar("T")
 
 
+def title_of(process: psutil.Process) -> str:
+    """Return a process's command line, as Ray's workers rewrite theirs; "" when it has ended."""
+    try:
+        return " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""
+
+
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0, poll_s: float = 0.1) -> T:
     """Ask until the answer is true, and return it; the one place where a test sleeps."""
     deadline = time.monotonic() + timeout_s
@@ -251,7 +259,6 @@ class Server(Process):
         """Return the processes of Serve's replicas and controller."""
         found = set()
         for process in self.descendants():
-            title = " ".join(process.cmdline())
-            if title.startswith(("ray::ServeReplica", "ray::ServeController")):
+            if title_of(process).startswith(("ray::ServeReplica", "ray::ServeController")):
                 found.add(process.pid)
         return found

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.hostile.watch import grpc_address
 from tests.repositories import write_small_models
-from tests.serving import EAGLERAY, ROOT, Client, Server, environment, run, wait_until
+from tests.serving import EAGLERAY, ROOT, Client, Server, environment, run, title_of, wait_until
 
 SCOPES = ("infer", "read", "manage")
 
@@ -128,8 +128,8 @@ def documented() -> set[tuple[str, str]]:
 def listening(server: Server) -> set[tuple[str, str]]:
     found = set()
     for process in (psutil.Process(server.pid), *server.descendants()):
-        title = " ".join(process.cmdline()).strip()
-        for connection in process.net_connections("inet"):
+        title = title_of(process)
+        for connection in process.net_connections("inet") if title else ():
             if connection.status != psutil.CONN_LISTEN:
                 continue
             kind = next((kind for pattern, kind in KINDS.items() if re.search(pattern, title)), title)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serving import Server, tensor, wait_until
+from tests.serving import Server, tensor, title_of, wait_until
 
 MODEL = """
 import os, time
@@ -55,9 +55,7 @@ def scaling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def replicas(server: Server, model: str) -> int:
-    return sum(
-        " ".join(process.cmdline()).startswith(f"ray::ServeReplica:{model}:") for process in server.descendants()
-    )
+    return sum(title_of(process).startswith(f"ray::ServeReplica:{model}:") for process in server.descendants())
 
 
 def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_fallen(scaling: Server) -> None:

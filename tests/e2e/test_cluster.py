@@ -1,7 +1,6 @@
 """Eagleray on a Ray cluster that runs already: deployed by `serve deploy`, composed by others, joined by `serve`."""
 
 import base64
-import contextlib
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -25,7 +23,19 @@ from tests.e2e import ray_head
 from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
 from tests.e2e.test_gpus import MODEL as GPU_MODEL
 from tests.repositories import EXAMPLE_VERSIONS, write_small_models
-from tests.serving import EAGLERAY, ROOT, Client, Process, Server, environment, free_port, run, tensor, wait_until
+from tests.serving import (
+    EAGLERAY,
+    ROOT,
+    Client,
+    Process,
+    Server,
+    environment,
+    free_port,
+    run,
+    tensor,
+    title_of,
+    wait_until,
+)
 
 COMPOSE = Path(__file__).parent / "compose_digits.py"
 
@@ -251,11 +261,7 @@ def script(cluster: Cluster, code: str, *names: str) -> None:
 
 def serve_pid(cluster: Cluster, title: str) -> int:
     """Return the process of a deployment's only replica, 0 when there is none."""
-    found = []
-    for process in cluster.head.descendants():
-        with contextlib.suppress(psutil.Error):
-            if title in " ".join(process.cmdline()):
-                found.append(process.pid)
+    found = [process.pid for process in cluster.head.descendants() if title in title_of(process)]
     return found[0] if len(found) == 1 else 0
 
 

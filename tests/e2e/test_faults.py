@@ -1,6 +1,5 @@
 """What is left when a process dies, a client goes away or a model raises."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -10,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.e2e.conftest import isolated
-from tests.serving import Answer, Client, Server, infer_path, tensor, wait_until
+from tests.serving import Answer, Client, Server, infer_path, tensor, title_of, wait_until
 
 BACK_TIMEOUT_S = 30.0
 
@@ -148,7 +146,7 @@ def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, t
 
     def over() -> bool:
         for process in server.descendants():
-            if " ".join(process.cmdline()).startswith(title):
+            if title_of(process).startswith(title):
                 process.kill()
         return time.monotonic() > deadline
 
@@ -162,9 +160,8 @@ def controller_pid(server: Server) -> int:
     """Return the process of Eagleray's controller, 0 while there is none."""
     title = "ray::ServeReplica:eagleray:RepositoryController"
     for process in server.descendants():
-        with contextlib.suppress(psutil.Error):
-            if " ".join(process.cmdline()).startswith(title):
-                return process.pid
+        if title_of(process).startswith(title):
+            return process.pid
     return 0
 
 

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.hostile.watch import grpc_address
 from tests.repositories import write_examples, write_small_models
-from tests.serving import Answer, Client, Server, tensor, wait_until
+from tests.serving import Answer, Client, Server, tensor, title_of, wait_until
 
 FLAGS = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard")
 PACKED_LOAD_S = 1.0
@@ -362,7 +362,7 @@ STEPS_S = (0.0, 0.03, 0.1, 0.3)
 
 def kill_controller(server: Server) -> None:
     for process in server.descendants():
-        if " ".join(process.cmdline()).startswith(CONTROLLER):
+        if title_of(process).startswith(CONTROLLER):
             process.kill()
 
 

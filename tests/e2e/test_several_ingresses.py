@@ -4,7 +4,7 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.repositories import write_sequence_models, write_small_models
-from tests.serving import Answer, Client, Server, tensor, wait_until
+from tests.serving import Answer, Client, Server, tensor, title_of, wait_until
 
 FLAGS = ("--ingresses-per-node", "2", "--allow-client-shm=true", "--num-cpus", "4", "--no-dashboard")
 INGRESS = "ray::ServeReplica:eagleray:Ingress"
@@ -35,7 +35,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def ingresses(server: Server) -> list[psutil.Process]:
-    return [each for each in server.descendants() if " ".join(each.cmdline()).startswith(INGRESS)]
+    return [each for each in server.descendants() if title_of(each).startswith(INGRESS)]
 
 
 def holder(server: Server, client: Client) -> int:
@@ -100,12 +100,7 @@ def test_shared_memory_registered_at_one_is_known_to_both(server: Server) -> Non
 
 def replicas(server: Server) -> list[psutil.Process]:
     """Return the processes of the model that has two."""
-    found = []
-    for process in server.descendants():
-        with suppress(psutil.Error):
-            if "shared_sums" in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+    return [process for process in server.descendants() if "shared_sums" in title_of(process)]
 
 
 def add(client: Client, sequence_id: int, value: int, *, start: bool = False, end: bool = False) -> Answer:
@@ -188,7 +183,7 @@ def test_settings_changed_at_one_hold_at_both(server: Server) -> None:
 def test_settings_outlive_the_controller(server: Server) -> None:
     with one_client_of_each(server, server.address) as (one, other):
         one.request("POST", "/v2/logging", {"log_format": "ISO8601"})
-        (controller,) = [each for each in server.descendants() if CONTROLLER in " ".join(each.cmdline())]
+        (controller,) = [each for each in server.descendants() if CONTROLLER in title_of(each)]
         controller.kill()
         wait_until(
             lambda: one.request("POST", "/v2/logging", {"log_warning": False}).status == 200,
