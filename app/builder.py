@@ -86,6 +86,7 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         health_check_period_s=settings.health_check_period_s,
         drain_timeout_s=min(10.0, settings.exit_timeout_secs),
         max_batch_duration_s=settings.max_batch_duration_s,
+        max_queue_s=settings.max_queue_s,
         gpu_memory_bytes=settings.gpu_memory_bytes,
         log_verbosity=settings.log_verbose,
         response_cache_bytes=settings.response_cache_bytes(),

@@ -237,6 +237,12 @@ class Settings(BaseModel):
     max_inflight_per_replica: int = Field(
         4096, description="Largest number of requests under way to one replica; more are refused with 503.", gt=0
     )
+    max_queue_s: float = Field(
+        2.0,
+        description="How long a model's queue may get: as many requests as the model answers in this time, and 256 at "
+        "least; more are refused with 503. 0: any, as in Triton. A model with a default_queue_policy goes by that.",
+        ge=0,
+    )
     replica_num_cpus: float = Field(
         0.05, description="CPUs that Ray reserves for each replica of a model, unless the model says otherwise.", ge=0
     )

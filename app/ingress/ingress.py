@@ -70,6 +70,7 @@ class Ingress:
             cache=ResponseCache(size) if (size := self._settings.response_cache_bytes()) else None,
             retry_count=self._settings.model_load_retry_count,
             thread_count=self._settings.model_load_thread_count,
+            max_queue_s=self._settings.max_queue_s,
         )
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)

@@ -36,6 +36,7 @@ class ControllerOptions:
     health_check_period_s: float = 2.0
     drain_timeout_s: float = 10.0
     max_batch_duration_s: float = 600.0
+    max_queue_s: float = 2.0
     gpu_memory_bytes: int = 0
     log_verbosity: int = 0
     response_cache_bytes: int = 0

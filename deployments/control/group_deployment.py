@@ -71,6 +71,7 @@ def group_application(
             options.response_cache_bytes,
             options.load_retry_count,
             options.load_thread_count,
+            options.max_queue_s,
         )
         replicas = max(1, count(plan.app_name, plan.name) or plan.replica_count)
         deployment = serve.deployment(ModelReplica).options(**{**deployment_options, "num_replicas": replicas})

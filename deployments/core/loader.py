@@ -24,7 +24,7 @@ from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
 from deployments.schedulers.ensemble import EnsembleScheduler
 from deployments.schedulers.fifo import FifoBatcher
 from deployments.schedulers.implicit_states import ImplicitStates
-from deployments.schedulers.scheduler import Scheduler
+from deployments.schedulers.scheduler import PoolScheduler, Scheduler
 from deployments.schedulers.sequence import SequenceScheduler
 from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
@@ -53,6 +53,7 @@ async def load(
     router: Router,
     step_signatures: Mapping[str, Signature] | None = None,
     cache: ResponseCache | None = None,
+    max_queue_s: float = 0.0,
 ) -> ModelVersion:
     """Prepare a package on a worker thread and assemble it on the loop's.
 
@@ -60,7 +61,7 @@ async def load(
         ModelLoadError: with the reason that the repository index shows.
     """
     prepared = await asyncio.to_thread(prepare, package, specs, clock)
-    return assemble(prepared, clock, router, step_signatures, cache)
+    return assemble(prepared, clock, router, step_signatures, cache, max_queue_s)
 
 
 def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None = None) -> PreparedModel:
@@ -94,11 +95,12 @@ def assemble(
     router: Router,
     step_signatures: Mapping[str, Signature] | None = None,
     cache: ResponseCache | None = None,
+    max_queue_s: float = 0.0,
 ) -> ModelVersion:
     """Give a prepared model its scheduler; quick, on the loop's thread.
 
     `step_signatures` holds the signatures of an ensemble's models by name; `cache` keeps the responses of a model that
-    wants that.
+    wants that. A queue holds what its model does in `max_queue_s` (0: anything), unless the model has a queue policy.
 
     Raises:
         ModelLoadError: an ensemble does not fit its models.
@@ -119,18 +121,25 @@ def assemble(
         return ModelVersion(package, signature, statistics, sequences, pools, clock)
     pool = InstancePool(prepared.instances, clock)
     scheduler = _scheduler(package, signature, pool, statistics, clock)
+    if max_queue_s and not _has_queue_policy(package):
+        scheduler.bound_queue(max_queue_s)
     return ModelVersion(package, signature, statistics, cached(scheduler), pool, clock)
 
 
 def _scheduler(
     package: ModelPackage, signature: Signature, pool: InstancePool, statistics: ModelStatistics, clock: Clock
-) -> Scheduler:
+) -> PoolScheduler:
     config = package.config
     if not config.HasField("dynamic_batching"):
         return DefaultScheduler(pool, statistics, clock)
     if needs_policies(config.dynamic_batching, config.max_batch_size):
         return DynamicBatcher(config.dynamic_batching, signature, pool, statistics, clock)
     return FifoBatcher(signature, pool, statistics, clock)
+
+
+def _has_queue_policy(package: ModelPackage) -> bool:
+    batching = package.config.dynamic_batching
+    return batching.HasField("default_queue_policy") or bool(batching.priority_levels)
 
 
 def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None) -> list[ModelInstance]:

@@ -41,9 +41,10 @@ class ModelHost:
     """Loads and unloads model versions; methods run on the loop's thread, loading itself on worker threads.
 
     `counters` is where statistics are kept, `regions` the clients' shared memory; `shared` says that the loop has other
-    work than these models'; `cache` is for the responses of models that want theirs kept. A model that does not load is
-    tried `retry_count` times more; `thread_count` load at the same time. `changed` is told of each version that is
-    served from now on, and (None) no longer, before what served it until then finishes its requests.
+    work than these models'; `cache` is for the responses of models that want theirs kept; `max_queue_s` bounds their
+    queues (`QueueBound`). A model that does not load is tried `retry_count` times more; `thread_count` load at the same
+    time. `changed` is told of each version that is served from now on, and (None) no longer, before what served it
+    until then finishes its requests.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ModelHost:
         cache: ResponseCache | None = None,
         retry_count: int = 0,
         thread_count: int = 4,
+        max_queue_s: float = 0.0,
     ) -> None:
         self._loop = loop
         self._changed = changed
@@ -71,6 +73,7 @@ class ModelHost:
         self._present: dict[Key, str] = {}
         self._held: dict[Key, Sequence[int]] = {}
         self._retry_count = retry_count
+        self._max_queue_s = max_queue_s
         self._threads = asyncio.Semaphore(thread_count)
         self._closing: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
@@ -132,7 +135,9 @@ class ModelHost:
         held: list[int] = []
         try:
             hosted, held = await asyncio.to_thread(hosted.provided)
-            model = await loader.load(hosted.package, hosted.specs, self._clock, self.router, signatures, self._cache)
+            model = await loader.load(
+                hosted.package, hosted.specs, self._clock, self.router, signatures, self._cache, self._max_queue_s
+            )
             self._allow_inline(model)
             model.statistics.count_in(self._counters)
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())

@@ -59,6 +59,7 @@ class ModelReplica:
         response_cache_bytes: int,
         load_retry_count: int,
         load_thread_count: int,
+        max_queue_s: float,
         *bound: DeploymentHandle,
     ) -> None:
         set_up_logging(log_verbosity)
@@ -86,6 +87,7 @@ class ModelReplica:
             cache=ResponseCache(response_cache_bytes) if response_cache_bytes else None,
             retry_count=load_retry_count,
             thread_count=load_thread_count,
+            max_queue_s=max_queue_s,
         )
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)

@@ -1,6 +1,7 @@
 """The seam between a model version and its scheduler, and what the schedulers over an instance pool share."""
 
 import logging
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -8,7 +9,9 @@ from typing import Protocol
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
+from deployments.core.refusals import QUEUE_FULL
 from deployments.core.statistics import CANCELED, OTHER, ModelStatistics
+from deployments.schedulers.queue_bound import ALWAYS_TAKEN, QueueBound
 from protocol.errors import Cancelled, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
 from protocol.normalise import request_prefix
@@ -67,7 +70,14 @@ class PoolScheduler:
         self._call_soon = clock.call_soon
         self._dispatch_due = False
         self._drained: Callable[[], None] | None = None
+        self._bound: QueueBound | None = None
+        self._bound_from_count = sys.maxsize
         pool.finished = self._finished
+
+    def bound_queue(self, max_queue_s: float) -> None:
+        """Refuse, from now on, what comes while more waits than the model answers in so many seconds."""
+        self._bound = QueueBound(max_queue_s, self._statistics)
+        self._bound_from_count = ALWAYS_TAKEN
 
     def submit(self, request: InferRequest) -> None:
         """Queue the request."""
@@ -77,6 +87,8 @@ class PoolScheduler:
             request.received_ns = now_ns
         if self._drained is not None:
             return self._refuse(request, Unavailable(STOPPING))
+        if len(self._queue) >= self._bound_from_count and self._is_full(now_ns):
+            return self._refuse(request, Unavailable(QUEUE_FULL))
         try:
             self._queue.append(request)
         except Unavailable as error:
@@ -101,6 +113,9 @@ class PoolScheduler:
         """Fail the queued requests as a stopping server does."""
         while self._queue:
             self._fail(self._queue.popleft(), Unavailable(STOPPING), OTHER)
+
+    def _is_full(self, now_ns: int) -> bool:
+        return self._bound is not None and self._bound.is_reached(len(self._queue), now_ns)
 
     def _make_room(self) -> bool:
         """Take out of a full queue what need not wait any more; returns whether there was anything."""

@@ -60,7 +60,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         TIMES + "test_the_connection_that_was_idle_for_longest_gives_way_to_a_new_one",
     ),
     "| requests under way to one replica |": (LANE + "test_requests_under_way_are_bounded",),
-    "| queue of a model |": (
+    "| queue of a model, in each of its replicas": (
+        "deployments/schedulers/test_queue_bound.py::test_waits_are_bounded_under_overload_and_what_does_not_fit_is_refused_at_once",
+        "deployments/schedulers/test_queue_bound.py::test_many_requests_at_once_are_all_taken",
+        "deployments/schedulers/test_queue_bound.py::test_a_slow_model_keeps_few_waiting",
+    ),
+    "| queue of a model with a `default_queue_policy` |": (
+        "deployments/core/test_loader.py::test_queues_are_bounded_unless_the_model_has_a_policy_for_them",
         "deployments/schedulers/test_dynamic.py::test_queue_size_is_per_level_and_a_refused_request_is_not_counted",
     ),
     "| time that one batch may run": (

@@ -111,6 +111,40 @@ def test_configuration_chooses_the_scheduler(text, kind):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("text", "max_queue_s", "bounded"),
+    [
+        ("", 2.0, True),
+        ("dynamic_batching { }", 2.0, True),
+        ("dynamic_batching { max_queue_delay_microseconds: 5 }", 2.0, True),
+        ("dynamic_batching { default_queue_policy { } }", 2.0, False),
+        ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", 2.0, False),
+        ("", 0.0, False),
+    ],
+)
+def test_queues_are_bounded_unless_the_model_has_a_policy_for_them(monkeypatch, text, max_queue_s, bounded):
+    replies = []
+
+    def submit(model_version):
+        request = InferRequest({"X": np.ones((1, 2), np.float32)}, 1, lambda _, result: replies.append(result))
+        model_version.submit(request)
+
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        model_version = await loader.load(package_of(text), SPECS, clock, Core(clock), max_queue_s=max_queue_s)
+        scheduler = model_version.scheduler
+        for now_s in (10.0, 11.5):
+            monkeypatch.setattr(scheduler, "_now_ns", lambda now_s=now_s: int(now_s * 1e9))
+            for _ in range(300):
+                submit(model_version)
+        monkeypatch.undo()
+        await model_version.close()
+        refused = [str(reply) for reply in replies if isinstance(reply, ServingError)]
+        assert refused == ["[request id: <id_unknown>] Exceeds maximum queue size"] * (300 if bounded else 0)
+
+    asyncio.run(run())
+
+
 def test_unknown_backend_is_told_in_tritons_words():
     with pytest.raises(ModelLoadError) as caught:
         loader.prepare(package_of('backend: "mine"'), SPECS)
