@@ -13,8 +13,16 @@ import numpy as np
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
-from deployments.backends.onnxruntime_options import CPU, CUDA, providers, run_options, session_options
+from deployments.backends.onnxruntime_options import (
+    CPU,
+    CUDA,
+    chooses_threads,
+    providers,
+    run_options,
+    session_options,
+)
 from deployments.backends.ragged import RaggedTensors
+from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit, core_count
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -62,7 +70,7 @@ class OnnxRuntimeBackend:
         models: dict[tuple[str, int], OnnxModel] = {}
         for spec in specs:
             if (spec.kind, spec.device) not in models:
-                models[spec.kind, spec.device] = OnnxModel(package, _open(onnxruntime, package, spec), onnxruntime)
+                models[spec.kind, spec.device] = OnnxModel(package, spec, onnxruntime)
         return [OnnxRuntimeInstance(spec.name, models[spec.kind, spec.device]) for spec in specs]
 
 
@@ -86,10 +94,10 @@ class OnnxRuntimeInstance:
 class OnnxModel:
     """A session, and how requests become its feeds and its outputs responses."""
 
-    def __init__(self, package: ModelPackage, session: Any, runtime: Any) -> None:
+    def __init__(self, package: ModelPackage, spec: InstanceSpec, runtime: Any) -> None:
         config = package.config
         signature = Signature.for_backend(config)
-        self._session = session
+        self._session = session = _open(runtime, package, spec)
         self._runtime = runtime
         self._run_options = run_options(runtime, config)
         self._batching = signature.max_batch_size > 0
@@ -108,6 +116,12 @@ class OnnxModel:
             if spec.reshaped or (not ranks[name] and spec.dims == (1,))
         }
         self._plain_outputs = not self._reshaped and not self._texts
+        by_rows = self._batching and not self._ragged.names and not self._ragged.targets and not self._brain_floats
+        self._row_split: RowSplit | None = None
+        if by_rows and _may_split(package, spec):
+            self._row_split = RowSplit(
+                config.name, session, lambda: _open(runtime, package, spec, thread_count=1), core_count()
+            )
 
     def execute(self, batch: Batch) -> None:
         """Run the batch as one call of the session; `ModelInstance.execute`."""
@@ -116,7 +130,10 @@ class OnnxModel:
         feed = requests[0].inputs if len(requests) == 1 and self._plain_feed else self._gather(requests)
         batch.infer_start_ns = time.monotonic_ns()
         try:
-            arrays = self._run(names, feed)
+            if self._row_split is None:
+                arrays = self._run(names, feed)
+            else:
+                arrays = self._row_split.run(names, feed, batch.rows, self._run_options)
         except UnicodeDecodeError as error:
             batch.results = self._run_alone(requests, error)
             return
@@ -238,12 +255,23 @@ class OnnxModel:
         return make.ortvalue_from_numpy(array)
 
 
-def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec) -> Any:
-    """Open a session on the spec's device, and make sure that it is there."""
-    config = package.config
+def _may_split(package: ModelPackage, spec: InstanceSpec) -> bool:
+    """Whether rows may run in parts: on the CPU, with small weights, and where nobody has said how many threads run."""
+    if core_count() < 2 or providers(package.config, spec) != [(CPU, {})] or chooses_threads(package):
+        return False
+    folder = os.path.dirname(_model_file(package, spec))
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()) <= LARGEST_WEIGHTS_BYTES
+
+
+def _model_file(package: ModelPackage, spec: InstanceSpec) -> str:
     path = file_for(package, spec)
-    if os.path.isdir(path):
-        path = os.path.join(path, "model.onnx")
+    return os.path.join(path, "model.onnx") if os.path.isdir(path) else path
+
+
+def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count: int = 0) -> Any:
+    """Open a session on the spec's device, and make sure that it is there; 0 threads are as many as configured."""
+    config = package.config
+    path = _model_file(package, spec)
     asked = providers(config, spec)
     missing = [name for name, _ in asked if name not in runtime.get_available_providers()]
     if missing:
@@ -251,6 +279,7 @@ def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec) -> Any:
     if spec.kind == "GPU" and hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
     options = session_options(runtime, package)
+    options.intra_op_num_threads = thread_count or options.intra_op_num_threads
     try:
         session = runtime.InferenceSession(path, options, asked, enable_fallback=0)
     except Exception as error:

@@ -66,6 +66,13 @@ def session_options(runtime: Any, package: ModelPackage) -> Any:
     return options
 
 
+def chooses_threads(package: ModelPackage) -> bool:
+    """Whether the model's configuration or the server's says how many threads run an operator, or several operators."""
+    values = dict(package.backend_settings) | parameters(package.config)
+    names = ("intra_op_thread_count", "inter_op_thread_count", "execution_mode")
+    return any(read_integer(package.config.name, values, name) for name in names)
+
+
 def run_options(runtime: Any, config: ModelConfig) -> Any:
     """Return `onnxruntime.RunOptions`, or None when the defaults do."""
     shrinkage = parameters(config).get("memory.enable_memory_arena_shrinkage")

@@ -34,6 +34,7 @@ SEQUENCE_LANES = "deployments/lane/test_sequence_lanes.py::"
 SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
 CONTROL = "e2e/test_model_control.py::"
 POLL = "e2e/test_poll.py::"
+ROW_SPLIT = "deployments/backends/test_row_split.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
@@ -284,6 +285,16 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{MIRROR}test_archive_with_another_digest_is_refused",
     ),
     # Batching
+    "A batch of an ONNX model on the CPU is divided": (
+        ROW_SPLIT + "test_rows_run_in_parts_once_that_is_measured_as_quicker",
+        ROW_SPLIT + "test_two_batches_at_a_time_have_a_core_each",
+    ),
+    "Only models with `max_batch_size`, whose batches": (
+        ROW_SPLIT + "test_quick_batches_and_single_rows_open_no_second_session",
+        ROW_SPLIT + "test_the_second_session_goes_when_parts_are_slower",
+        ROW_SPLIT + "test_only_some_models_are_measured",
+    ),
+    "Where `intra_op_thread_count`": (ROW_SPLIT + "test_only_some_models_are_measured",),
     "A queue delay of less than a millisecond": (
         "deployments/core/test_fine_timer.py::test_a_short_delay_is_kept",
         "deployments/core/test_fine_timer.py::test_a_batch_waits_for_less_than_a_millisecond_if_its_model_says_so",

@@ -1,0 +1,161 @@
+"""A batch's rows in parts, a thread for each, where that is quicker than all threads on one operator after the other.
+
+With threads inside operators each operator waits for the slowest thread, so whatever else runs on the machine stops all
+of them. Threads that each take rows through the whole model wait for each other once.
+"""
+
+import itertools
+import logging
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from protocol.infer import Array
+
+log = logging.getLogger(__name__)
+
+LARGEST_WEIGHTS_BYTES: Final = 256 << 20
+"""The second session holds the weights again."""
+SLOW_RUN_NS: Final = 2_000_000
+SLOW_RUNS: Final = 16
+COMPARED_RUNS: Final = 12
+
+Feed = Mapping[str, Array]
+
+
+class RowSplit:
+    """Runs batches of a model whose rows do not depend on each other, in the way that has been measured as quicker.
+
+    After 16 batches of at least a row for each core that took 2 ms or more, a thread opens a second session, which uses
+    only the thread that calls it. The next 24 such batches run in turn on all threads and in parts. If parts were
+    quicker, batches are divided from then on between the cores that no other batch of the model uses; those with fewer
+    rows than cores run on all threads. Else the second session is dropped.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        session: Any,
+        open_single: Callable[[], Any],
+        core_count: int,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._model_name = model_name
+        self._session = session
+        self._single: Any = None
+        self._open_single = open_single
+        self._core_count = core_count
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._slow_run_count = 0
+        self._whole_ns: list[float] = []
+        self._parts_ns: list[float] = []
+        self._way = self._watch
+
+    def run(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
+        """Return the outputs `names` for `rows` rows; may be called on several threads at once."""
+        return self._way(names, feed, rows, options)
+
+    def _whole(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
+        del rows
+        outputs: list[Array] = self._session.run(names, feed, options)
+        return outputs
+
+    def _watch(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
+        if rows < self._core_count:
+            return self._whole(names, feed, rows, options)
+        start_ns = self._clock_ns()
+        outputs = self._whole(names, feed, rows, options)
+        if self._clock_ns() - start_ns < SLOW_RUN_NS:
+            return outputs
+        with self._lock:
+            self._slow_run_count += 1
+            enough = self._slow_run_count == SLOW_RUNS
+        if enough:
+            self._way = self._whole
+            by_rows = all(array.ndim and len(array) == rows for array in outputs)
+            if by_rows and all(len(array) == rows for array in feed.values()):
+                threading.Thread(target=self._open, name="open-session", daemon=True).start()
+        return outputs
+
+    def _open(self) -> None:
+        try:
+            self._single = self._open_single()
+        except Exception:
+            log.warning(
+                "model '%s': batches are not divided between cores, a second session cannot be opened",
+                self._model_name,
+                exc_info=True,
+            )
+            return
+        self._way = self._compare
+
+    def _compare(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
+        if rows < self._core_count:
+            return self._whole(names, feed, rows, options)
+        with self._lock:
+            divided = len(self._parts_ns) < len(self._whole_ns)
+            times_ns = self._parts_ns if divided else self._whole_ns
+        start_ns = self._clock_ns()
+        outputs = (self._divided if divided else self._whole)(names, feed, rows, options)
+        with self._lock:
+            times_ns.append((self._clock_ns() - start_ns) / rows)
+            if len(self._parts_ns) >= COMPARED_RUNS and self._way == self._compare:
+                self._decide()
+        return outputs
+
+    def _decide(self) -> None:
+        parts_us, whole_us = (statistics.median(times_ns) / 1000 for times_ns in (self._parts_ns, self._whole_ns))
+        log.info(
+            "model '%s': a row takes %.0f us in batches divided between cores and %.0f us in whole ones",
+            self._model_name,
+            parts_us,
+            whole_us,
+        )
+        if parts_us < whole_us:
+            self._way = self._divided
+        else:
+            self._way = self._whole
+            self._single = None
+
+    def _divided(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
+        single = self._single
+        with self._lock:
+            self._under_way += 1
+            part_count = max(1, self._core_count // self._under_way)
+        try:
+            if rows < part_count or single is None:
+                return self._whole(names, feed, rows, options)
+            if part_count == 1:
+                outputs: list[Array] = single.run(names, feed, options)
+                return outputs
+            return _in_parts(single, names, feed, rows, part_count, options)
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+
+def core_count() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _in_parts(session: Any, names: Sequence[str], feed: Feed, rows: int, part_count: int, options: Any) -> list[Array]:
+    bounds = [rows * part // part_count for part in range(part_count + 1)]
+    parts = [{name: array[start:end] for name, array in feed.items()} for start, end in itertools.pairwise(bounds)]
+    others = [_threads().submit(session.run, names, part, options) for part in parts[1:]]
+    results = [session.run(names, parts[0], options), *(other.result() for other in others)]
+    return [np.concatenate(arrays) for arrays in zip(*results, strict=True)]
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(core_count(), "rows")
