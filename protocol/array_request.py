@@ -1,6 +1,6 @@
 """An inference request made from arrays, for callers inside the cluster; checked like one that came by wire."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
@@ -19,8 +19,11 @@ def request_from_arrays(
     outputs: Sequence[str] | None = None,
     parameters: Mapping[str, Parameter] | None = None,
     id: str = "",
+    bfloat16: Container[str] = (),
 ) -> InferRequest:
     """Return the request; the arrays are shaped as a client would send them and are not copied where they fit.
+
+    UINT16 stands for BF16 in the inputs that `bfloat16` names, and where the model takes BF16.
 
     Raises:
         InvalidArgument: with the text that an HTTP client would get.
@@ -35,7 +38,7 @@ def request_from_arrays(
             datatype = of_array(array).name
         except KeyError:
             raise InvalidArgument(f"input '{name}' has the type {array.dtype}, which no datatype stands for") from None
-        if spec is not None and spec.datatype.name == "BF16" and datatype == "UINT16":
+        if datatype == "UINT16" and (name in bfloat16 or (spec is not None and spec.datatype.name == "BF16")):
             datatype = "BF16"
         described.append((name, datatype, array.shape))
     rows, shapes = normalise(signature, described, id)

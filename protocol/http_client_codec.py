@@ -16,6 +16,7 @@ from protocol.json_document import array_member, as_unsigned, member, parameters
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.normalise import Shape, client_shape
 from protocol.output_content import Body, number_bytes, tensor_bytes
+from protocol.request_parameters import CALLERS
 from protocol.signature import Signature
 
 _TEMPLATES_KEPT = 256
@@ -175,4 +176,6 @@ def _parameters(request: InferRequest) -> bytes:
         parameters["priority"] = request.priority
     if request.timeout_us:
         parameters["timeout"] = request.timeout_us
+    if request.callers:
+        parameters[CALLERS] = "/".join(request.callers)
     return orjson.dumps(parameters)

@@ -139,6 +139,7 @@ class HttpInferCodec:
             flags=header.flags,
             context=context,
             encoding=plan,
+            callers=header.callers,
         )
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, list[Body]]:

@@ -1,7 +1,7 @@
 """An inference request and its response, as every scheduler and backend sees them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,6 +12,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
+MAX_CALLERS: Final = 16
+"""How many models may wait for each other."""
 RESCHEDULED = 4
 """Set by a backend: the request of an iterative sequence is to run again. No client can set it."""
 
@@ -55,10 +57,12 @@ class InferRequest:
     an optional input that was not sent is absent. `rows` is the batch size, 1 for a model that does not batch.
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
+    `callers` are the models that wait for the answer, the client's first, where a model has called this one.
     `started_ns` is when a decoupled model's instance got the request, 0 before. Times are monotonic nanoseconds.
     """
 
     __slots__ = (
+        "callers",
         "cancelled",
         "context",
         "encoding",
@@ -92,6 +96,7 @@ class InferRequest:
         flags: int = 0,
         context: Any = None,
         encoding: Any = None,
+        callers: tuple[str, ...] = (),
     ) -> None:
         self.inputs = inputs
         self.rows = rows
@@ -105,6 +110,7 @@ class InferRequest:
         self.flags = flags
         self.context = context  # what the transport needs to answer; the core never looks at it
         self.encoding = encoding  # what the codec that decoded it needs to encode its responses
+        self.callers = callers
         self.cancelled = False
         self.started_ns = 0
         self.received_ns = 0

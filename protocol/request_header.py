@@ -58,6 +58,7 @@ class RequestHeader:
 
     __slots__ = (
         "binary_bytes",
+        "callers",
         "flags",
         "id",
         "outputs",
@@ -90,6 +91,7 @@ class RequestHeader:
         self.timeout_us = parameters.timeout_us
         self.sequence_id = parameters.sequence_id
         self.flags = parameters.flags
+        self.callers = parameters.callers
         self.plan = plan
         self.outputs = tuple(plan.forms) or None
         self.reusable = not any([part[4] is not None and part[4].inline for part in parts])

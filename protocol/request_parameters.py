@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from protocol.errors import InvalidArgument
-from protocol.infer import SEQUENCE_END, SEQUENCE_START, Parameter
+from protocol.infer import MAX_CALLERS, SEQUENCE_END, SEQUENCE_START, Parameter
 from protocol.json_document import NON_STRING, as_boolean, as_unsigned, unparsable
 from protocol.limits import Limits
 
@@ -14,10 +14,17 @@ A client that sets it itself gains nothing: these are parameters that it could h
 """
 
 
+CALLERS: Final = "eagleray_callers"
+"""Parameter that names the models which wait for a request of theirs, with "/" between them, which no name holds.
+
+A client that sets it gains nothing: models refuse more than they would.
+"""
+
+
 class RequestParameters:
     """What a request's parameters say. `custom` is None when there are no keys of the model's own."""
 
-    __slots__ = ("binary_data_output", "custom", "flags", "priority", "sequence_id", "timeout_us")
+    __slots__ = ("binary_data_output", "callers", "custom", "flags", "priority", "sequence_id", "timeout_us")
 
     def __init__(self) -> None:
         self.sequence_id: int | str = 0
@@ -25,6 +32,7 @@ class RequestParameters:
         self.priority = 0
         self.timeout_us = 0
         self.binary_data_output = False
+        self.callers: tuple[str, ...] = ()
         self.custom: dict[str, Parameter] | None = None
 
 
@@ -63,6 +71,8 @@ def _read(found: RequestParameters, key: str, value: Any, limits: Limits) -> Non
         found.timeout_us = as_unsigned(value, key)
     elif key == "binary_data_output":
         found.binary_data_output = as_boolean(value, key)
+    elif key == CALLERS and isinstance(value, str):
+        found.callers = tuple(value.split("/", MAX_CALLERS))
     elif key.startswith("triton_"):
         raise InvalidArgument(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."

@@ -45,6 +45,11 @@ class Signature:
     decoupled: bool = False
     iterative: bool = False
 
+    @property
+    def bfloat16_outputs(self) -> frozenset[str]:
+        """The outputs whose arrays of UINT16 stand for BF16."""
+        return frozenset([spec.name for spec in self.outputs.values() if spec.datatype.name == "BF16"])
+
     @classmethod
     def from_config(cls, config: ModelConfig) -> "Signature":
         """Read a completed and validated configuration."""

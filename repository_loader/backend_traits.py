@@ -29,6 +29,7 @@ class BackendTraits:
         kinds: instance kinds (CPU, GPU, MODEL) that it runs.
         releases_gil: whether `count` instances are threads of one process; otherwise each is a process.
         bounded: whether how long a batch takes is known from batches before it, so that it may share an event loop.
+        calls_models: whether its models' code may call other models.
         cpu_count: instances of a KIND_CPU group without `count`.
         rules: the column of `field_rules` that speaks for it, "" for one of its own name.
     """
@@ -42,6 +43,7 @@ class BackendTraits:
     kinds: frozenset[str] = frozenset({"CPU", "GPU", "MODEL"})
     releases_gil: bool = False
     bounded: bool = True
+    calls_models: bool = False
     cpu_count: int = 1
     rules: str = ""
 
@@ -108,6 +110,7 @@ BACKENDS: dict[str, BackendTraits] = {
             infers=True,
             implementation="deployments.backends.python.backend:PythonBackend",
             bounded=False,
+            calls_models=True,
         ),
         BackendTraits("dali", (ModelFile("model.dali"),), instead="do its preprocessing in a Python model"),
         BackendTraits("vllm", (ModelFile("model.json"),), instead="call it from a Python model, or use Ray Serve LLM"),

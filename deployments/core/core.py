@@ -78,6 +78,11 @@ class Core:
         model = self._models.get(name)
         return model is not None and model.latest is not None
 
+    def instance_count(self, name: str) -> int:
+        """Return the least number of instances that a ready version of the model has; an ensemble has 0."""
+        pools = [version.pool for version in self._models.get(name, _NONE).ready.values()]
+        return min([0 if pool is None else pool.instance_count for pool in pools], default=0)
+
     def forget(self, name: str) -> None:
         """Know nothing more of a model of which no version is served."""
         model = self._models.get(name)

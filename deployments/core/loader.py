@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from deployments.backends.backend import Backend, ModelInstance, ModelLoadError
+from deployments.backends.python.server import ModelServer
 from deployments.core.clock import Clock
 from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
@@ -54,20 +55,27 @@ async def load(
     step_signatures: Mapping[str, Signature] | None = None,
     cache: ResponseCache | None = None,
     max_queue_s: float = 0.0,
+    server: ModelServer | None = None,
 ) -> ModelVersion:
     """Prepare a package on a worker thread and assemble it on the loop's.
 
     Raises:
         ModelLoadError: with the reason that the repository index shows.
     """
-    prepared = await asyncio.to_thread(prepare, package, specs, clock)
+    prepared = await asyncio.to_thread(prepare, package, specs, clock, server)
     return assemble(prepared, clock, router, step_signatures, cache, max_queue_s)
 
 
-def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None = None) -> PreparedModel:
+def prepare(
+    package: ModelPackage,
+    specs: Sequence[InstanceSpec],
+    clock: Clock | None = None,
+    server: ModelServer | None = None,
+) -> PreparedModel:
     """Load the instances and warm them up; blocks, and may run on any thread.
 
-    `clock` is needed by decoupled models only, whose responses it brings to the loop.
+    `clock` is needed by decoupled models only, whose responses it brings to the loop; `server` by models that call
+    others.
 
     Raises:
         ModelLoadError: the configuration or the backend is not supported, or not installed, or the model does not
@@ -79,7 +87,7 @@ def prepare(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock |
     signature = Signature.from_config(package.config)
     statistics = ModelStatistics(package.name, package.version, Totals())
     states = ImplicitStates.of(package)
-    instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock)
+    instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock, server)
     try:
         warm_up(package, signature, instances, statistics)
     except BaseException:
@@ -142,9 +150,11 @@ def _has_queue_policy(package: ModelPackage) -> bool:
     return batching.HasField("default_queue_policy") or bool(batching.priority_levels)
 
 
-def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None) -> list[ModelInstance]:
+def _load_instances(
+    package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None, server: ModelServer | None
+) -> list[ModelInstance]:
     try:
-        instances = _backend(package.config.backend, clock).load(package, specs)
+        instances = _backend(package.config.backend, clock, server).load(package, specs)
     except ModelLoadError:
         raise
     except ParameterError as error:  # of --backend-config
@@ -157,10 +167,12 @@ def _load_instances(package: ModelPackage, specs: Sequence[InstanceSpec], clock:
     return instances
 
 
-def _backend(name: str, clock: Clock | None) -> Backend:
+def _backend(name: str, clock: Clock | None, server: ModelServer | None) -> Backend:
     """Return the one object that loads a backend's models for a core."""
-    module, _, kind = traits_of(name).implementation.partition(":")
-    return cast(Backend, getattr(importlib.import_module(module), kind)(clock))
+    traits = traits_of(name)
+    module, _, kind = traits.implementation.partition(":")
+    make = getattr(importlib.import_module(module), kind)
+    return cast(Backend, make(clock, server) if traits.calls_models else make(clock))
 
 
 def _not_installed(package: ModelPackage, error: ImportError) -> ModelLoadError:

@@ -1,7 +1,8 @@
-"""How an ensemble reaches its steps: in this process's core, else over a lane as a KServe v2 body."""
+"""How ensembles reach their steps, and models those that they call: in this core, else by lane as a KServe v2 body."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from deployments.core.clock import Clock
 from deployments.core.core import Core
@@ -10,10 +11,14 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.frames import Buffer
 from deployments.lane.target import LaneTarget
 from deployments.schedulers.scheduler import reply
-from protocol.errors import Cancelled, Internal, ServingError, Unavailable
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServingError, Unavailable
 from protocol.http_client_codec import HttpClientCodec
-from protocol.infer import InferRequest
+from protocol.infer import InferRequest, InferResponse, Reply
 from protocol.signature import Signature
+
+_WAITS_FOR_ITSELF: Final = (
+    "Failed for execute the inference request. Model '{}' would wait for an instance of its own that waits for it: {}"
+)
 
 
 class _RemoteStep:
@@ -66,6 +71,7 @@ class HostRouter:
         self._fleet = fleet
         self._clock = clock
         self._codecs: dict[str, HttpClientCodec] = {}
+        self._returning: dict[str, int] = {}
 
     def set_signatures(self, signatures: Mapping[str, Signature]) -> None:
         """Take the signatures of models in other processes; a request to them is written by these."""
@@ -74,7 +80,12 @@ class HostRouter:
 
     def infer(self, model_name: str, version: int, request: InferRequest) -> None:
         """Send the request; every outcome comes through `request.reply`, never before this returns."""
-        if self._core.has(model_name):
+        here = self._core.has(model_name)
+        if model_name in request.callers and not self._may_return(model_name, request, here):
+            callers = " -> ".join((*request.callers, model_name))
+            self._refuse(request, InvalidArgument(_WAITS_FOR_ITSELF.format(model_name, callers)))
+            return
+        if here:
             self._core.infer(model_name, version, request)
             return
         target = self._fleet.target(model_name, version) if self._fleet is not None else None
@@ -92,6 +103,25 @@ class HostRouter:
             return
         step = request.context = _RemoteStep(request, codec, target, self._clock)
         step.send(json_length, parts)
+
+    def _may_return(self, name: str, request: InferRequest, here: bool) -> bool:
+        """Whether a model may be asked by what waits for it: if one of its instances is sure to become free.
+
+        Each request on its way back to the model may have an instance wait for it. What other processes wait for is
+        not known here.
+        """
+        instances = self._core.instance_count(name) if here else 0
+        if self._returning.get(name, 0) + 1 >= instances:
+            return False
+        self._returning[name] = self._returning.get(name, 0) + 1
+        request.reply = partial(self._returned, name, request.reply)
+        return True
+
+    def _returned(self, name: str, tell: Reply, request: InferRequest, result: InferResponse | ServingError) -> None:
+        if not isinstance(result, InferResponse) or result.final:
+            self._returning[name] -= 1
+            request.reply = tell
+        tell(request, result)
 
     def cancel(self, request: InferRequest) -> None:
         """Give a request up; its reply still comes."""

@@ -17,6 +17,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
+from deployments.replica.model_calls import ModelCalls
 from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
 from deployments.replica.served_model import LocalTarget, ServedModel
 from deployments.replica.shared_memory import Regions
@@ -80,6 +81,7 @@ class ModelHost:
         self.core = Core(self._clock)
         self.regions = regions
         self.router = HostRouter(self.core, fleet, self._clock)
+        self.calls = ModelCalls(loop, self.core, self.router, self._clock)
         self.served: dict[Key, ServedModel] = {}
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
@@ -136,7 +138,14 @@ class ModelHost:
         try:
             hosted, held = await asyncio.to_thread(hosted.provided)
             model = await loader.load(
-                hosted.package, hosted.specs, self._clock, self.router, signatures, self._cache, self._max_queue_s
+                hosted.package,
+                hosted.specs,
+                self._clock,
+                self.router,
+                signatures,
+                self._cache,
+                self._max_queue_s,
+                self.calls,
             )
             self._allow_inline(model)
             model.statistics.count_in(self._counters)

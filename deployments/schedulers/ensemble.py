@@ -132,6 +132,7 @@ class EnsembleScheduler:
             timeout_us=request.timeout_us,
             sequence_id=run.sequence_id,
             flags=run.flags,
+            callers=request.callers,
         )
         run.in_flight += 1
         run.children.append(child)

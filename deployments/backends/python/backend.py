@@ -14,6 +14,7 @@ from deployments.backends.python.instance import DecoupledPythonInstance, Python
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.response_sender import ReplyQueue
+from deployments.backends.python.server import ModelServer
 from deployments.core.clock import Clock
 from protocol.signature import Signature
 from repository_loader.config_json import config_to_json
@@ -21,7 +22,9 @@ from repository_loader.package import InstanceSpec, ModelPackage
 
 _LOG = logging.getLogger(__name__)
 
-_MAY_WAIT = re.compile(r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(")
+_MAY_WAIT = re.compile(
+    r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(|\b(?:un)?load_model\b|\bis_model_ready\b"
+)
 """Words in a model's code that say it may wait for the event loop or for a thread of its own."""
 
 
@@ -29,10 +32,12 @@ class PythonBackend:
     """Loads Python models; each instance imports the model anew, as each process of Triton does.
 
     `clock` is the core's; without one decoupled models, which answer from any thread at any time, cannot be loaded.
+    `server` is what models may ask, None: they cannot call others.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, server: ModelServer | None = None) -> None:
         self._clock = clock
+        self._server = server
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
         """Import the model and call `initialize`, once for each spec.
@@ -55,7 +60,7 @@ class PythonBackend:
         return instances
 
     def _load_instance(self, package: ModelPackage, signature: Signature, spec: InstanceSpec) -> ModelInstance:
-        module = ModelModule(package.model_path, package.version_path)
+        module = ModelModule(package.model_path, package.version_path, self._server)
         loop: ModelLoop | None = None
         try:
             model = model_class(module, package.name, package.file_path)()
@@ -74,6 +79,7 @@ class PythonBackend:
             _LOG.error("model instance '%s' cannot be loaded", spec.name, exc_info=error)
             raise ModelLoadError(f"{type(error).__name__}: {error}") from None
         module.finish_loading()
+        module.may_call = True
         if signature.decoupled:
             assert self._clock is not None
             replies = ReplyQueue(self._clock.call_soon_threadsafe)

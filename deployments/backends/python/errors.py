@@ -64,3 +64,9 @@ def to_serving_error(error: object) -> ServingError:
     if isinstance(error, TritonError):
         return _BY_TRITON_CODE.get(error.code(), Internal)(error.message())
     return Internal(str(error))
+
+
+def of_serving_error(error: ServingError) -> TritonError:
+    """Return the error of a response to a call that ended with this one."""
+    code = next((code for code, kind in _BY_TRITON_CODE.items() if isinstance(error, kind)), TritonError.INTERNAL)
+    return TritonError(error.message, code)

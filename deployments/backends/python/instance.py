@@ -10,6 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 from deployments.backends.backend import Batch
+from deployments.backends.python.bls import parents_here
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.outputs import OutputReader, Views, settle
@@ -47,6 +48,7 @@ class PythonInstance:
         self.may_run_inline = inline
         self._model_name = signature.model_name
         self._module = module
+        module.blocks_loop = self._leave_loop
         self._model = model
         self._model_execute: Callable[[list[ServedRequest]], Any] = model.execute
         self._loop = loop
@@ -63,10 +65,12 @@ class PythonInstance:
         requests = [make(request, output_names, make_sender) for request in batch.requests]
         batch.infer_start_ns = monotonic_ns()
         failure: Internal | None = None
+        self._module.requests = batch.requests
         try:
             responses = self._run(requests)
         except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             failure = self._failure(error, batch)
+        self._module.requests = ()
         batch.infer_end_ns = monotonic_ns()
         if failure is not None:
             raise failure  # not in the handler: the model's frames, and so its arrays, would live on with it
@@ -100,6 +104,7 @@ class PythonInstance:
 
     def close(self) -> None:
         """Call the model's `finalize` and forget its modules; what it raises is logged."""
+        self._module.may_call = False
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
@@ -130,8 +135,12 @@ class PythonInstance:
     def _own_loop(self) -> ModelLoop:
         if self._loop is None:  # `execute` is a plain function that returns a coroutine
             self._loop = ModelLoop(self.name)
-            self.may_run_inline = False
+            self._leave_loop()
         return self._loop
+
+    def _leave_loop(self) -> None:
+        """Run in a thread from the next batch on."""
+        self.may_run_inline = False
 
     def _checked(self, responses: Any, request_count: int) -> list[Any]:
         if responses is None:
@@ -229,6 +238,8 @@ class DecoupledPythonInstance(PythonInstance):
         batch.infer_start_ns = monotonic_ns()
         for request in batch.requests:
             request.started_ns = batch.infer_start_ns
+        self._module.callers = max([request.callers for request in batch.requests], key=len)
+        parents = parents_here.set(batch.requests)
         try:
             returned = self._model_execute(requests)
             if asyncio.iscoroutine(returned):
@@ -239,6 +250,8 @@ class DecoupledPythonInstance(PythonInstance):
                 self._check_none(returned)
         except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             self._fail(error, batch, senders)
+        finally:
+            parents_here.reset(parents)
         if self._iterative:
             _release_rescheduled(batch.requests, senders)
         batch.infer_end_ns = monotonic_ns()

@@ -11,13 +11,16 @@ import builtins
 import importlib
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from deployments.backends.python.server import ModelServer
+from protocol.infer import InferRequest
 
 _PREFIX = "eagleray_model_"
 _OWNER = "__eagleray_model__"
@@ -30,9 +33,19 @@ _hidden: dict[str, ModuleType] = {}
 
 
 class ModelModule:
-    """The modules of one model instance. Import and use may happen on any thread."""
+    """The modules of one model instance. Import and use may happen on any thread.
 
-    def __init__(self, model_path: str, version_path: str) -> None:
+    `server` is what the model's code may ask, with `may_call` also to call other models. `requests` are those that a
+    model runs which is not decoupled, and `callers` what waits for those that a decoupled one got last. `blocks_loop`
+    hears that the model would have waited on the event loop's thread.
+    """
+
+    def __init__(self, model_path: str, version_path: str, server: ModelServer | None = None) -> None:
+        self.server = server
+        self.may_call = False
+        self.callers: tuple[str, ...] = ()
+        self.requests: Sequence[InferRequest] = ()
+        self.blocks_loop: Callable[[], None] = _nothing
         self.model_name = Path(model_path).name
         self.version_path = version_path
         self.package = f"{_PREFIX}{next(_numbers)}"
@@ -83,6 +96,7 @@ class ModelModule:
 
     def close(self) -> None:
         """Take the modules out of `sys.modules`."""
+        self.server = None
         self._forget_aliases()
         _owners.pop(self.package, None)
         for name in [
@@ -182,11 +196,21 @@ def calling_model() -> ModelModule | None:
     return None
 
 
+def only_model() -> ModelModule | None:
+    """Return the one model instance of this process, None when there are several."""
+    owners = list(_owners.values())
+    return owners[0] if len(owners) == 1 else None
+
+
 def model_at_work() -> str | None:
     """Return the name of the model whose code is on this thread's stack, or of the only one in this process."""
     caller = calling_model()
     names = {owner.model_name for owner in (list(_owners.values()) if caller is None else [caller])}
     return names.pop() if len(names) == 1 else None
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Loader(SourceFileLoader):

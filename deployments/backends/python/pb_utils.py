@@ -1,25 +1,30 @@
 """The module that models import as `triton_python_backend_utils`.
 
-Names and behaviour are those of Triton's Python backend; calls that would need another model are refused for now.
+Names and behaviour are those of Triton's Python backend.
 """
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
+from deployments.backends.python import bls
+from deployments.backends.python.bls import ResponseIterator
 from deployments.backends.python.byte_tensor import deserialize_bytes_tensor, serialize_byte_tensor
 from deployments.backends.python.errors import TritonError, TritonModelException
 from deployments.backends.python.logger import Logger
 from deployments.backends.python.metric import Metric, MetricFamily
 from deployments.backends.python.model_config import ModelConfig
-from deployments.backends.python.model_module import PB_UTILS_NAMES, calling_model
+from deployments.backends.python.model_module import PB_UTILS_NAMES, calling_model, only_model
 from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.response_sender import ResponseSender
+from deployments.backends.python.server import ModelServer
 from deployments.backends.python.tensor import Tensor
 from protocol.datatypes import BY_CONFIG_NAME
+from protocol.errors import ServingError
 
 __all__ = [
     "InferenceRequest",
@@ -61,19 +66,6 @@ NUMPY_TO_TRITON_TYPE: dict[type[Any], int] = {
     np.bytes_: BY_CONFIG_NAME["TYPE_STRING"].enum,
     np.str_: BY_CONFIG_NAME["TYPE_STRING"].enum,
 }
-
-
-class ResponseIterator:
-    """The responses of a call to a decoupled model; there are none while calls are not offered."""
-
-    def __iter__(self) -> Iterator[InferenceResponse]:
-        return self
-
-    def __next__(self) -> InferenceResponse:
-        raise StopIteration
-
-    def cancel(self) -> None:
-        """Give the call up."""
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -128,19 +120,55 @@ def get_model_dir() -> str:
     return model.version_path
 
 
-def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> NoReturn:
-    """Load a model of this server; not offered yet."""
-    raise TritonModelException("load_model is not available")
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    """Load a model of this server, or load it again; blocks until it is ready.
+
+    Args:
+        model_name: a model of the repository.
+        config: JSON that takes the place of its config.pbtxt.
+        files: what takes the place of its files, by `file:<path>`.
+
+    Raises:
+        TritonModelException: it does not load, or the server is not in explicit model control mode.
+    """
+    with _told_as_exception():
+        _server().load_model(model_name, config or None, files or {})
 
 
-def unload_model(model_name: str, unload_dependents: bool = False) -> NoReturn:
-    """Unload a model of this server; not offered yet."""
-    raise TritonModelException("unload_model is not available")
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload a model of this server; blocks until no more requests go to it. Raises as `load_model`."""
+    with _told_as_exception():
+        _server().unload_model(model_name, unload_dependents)
 
 
-def is_model_ready(model_name: str, model_version: str = "") -> NoReturn:
-    """Return whether a model of this server is ready; not offered yet."""
-    raise TritonModelException("is_model_ready is not available")
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Return whether a model of this server, or one version of it, takes requests; blocks.
+
+    Raises:
+        TritonModelException: the version is not a number.
+    """
+    if model_version and not model_version.isdecimal():
+        raise TritonModelException(f"failed to get model version from specified version string '{model_version}'")
+    with _told_as_exception():
+        return _server().is_model_ready(model_name, int(model_version or -1))
+
+
+def _server() -> ModelServer:
+    module = calling_model() or only_model()
+    if module is None or module.server is None:
+        raise TritonModelException("Models cannot be loaded, unloaded or asked for in this function.")
+    if not module.server.may_wait():
+        module.blocks_loop()
+        raise TritonModelException(bls.NOT_ON_LOOP)
+    return module.server
+
+
+@contextmanager
+def _told_as_exception() -> Iterator[None]:
+    try:
+        yield
+    except ServingError as error:
+        raise TritonModelException(error.message) from None
 
 
 def _by_name(model_config: Mapping[str, Any], kind: str, name: str) -> dict[str, Any] | None:

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
+from deployments.backends.python import bls
 from deployments.backends.python.errors import TritonModelException
+from deployments.backends.python.model_module import ModelModule, calling_model
+from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.tensor import Tensor
 from protocol.infer import Parameter
 
@@ -44,6 +47,7 @@ class InferenceRequest:
         "_inputs",
         "_model_name",
         "_model_version",
+        "_module",
         "_parameters",
         "_preferred_memory",
         "_request_id",
@@ -75,6 +79,7 @@ class InferenceRequest:
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' "
                 "should not be empty."
             )
+        self._module: ModelModule | None = calling_model()
         self._request_id = request_id
         self._correlation_id = correlation_id
         self._inputs = inputs
@@ -154,10 +159,16 @@ class InferenceRequest:
         """Refuse; only a served request has a sender."""
         raise TritonModelException("get_response_sender is only supported on requests that execute was given.")
 
-    def exec(self, decoupled: bool = False) -> NoReturn:
-        """Call the model and wait for its response; not offered yet."""
-        raise TritonModelException("BLS is not available")
+    def exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:
+        """Call the model and wait for its response; an error is one with `has_error`.
 
-    async def async_exec(self, decoupled: bool = False) -> NoReturn:
-        """Call the model and await its response; not offered yet."""
-        raise TritonModelException("BLS is not available")
+        `decoupled` is for models that answer with any number of responses: it returns their iterator.
+
+        Raises:
+            TritonModelException: outside `execute` and what it has started.
+        """
+        return bls.execute(self, decoupled)
+
+    async def async_exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:
+        """Do as `exec` does, and await instead of waiting."""
+        return await bls.execute_async(self, decoupled)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
@@ -113,9 +113,13 @@ class ServedRequest(InferenceRequest):
             self._sender = self._make_sender(self)
         return self._sender
 
-    def exec(self, decoupled: bool = False) -> object:  # type: ignore[override]
+    def exec(self, decoupled: bool = False) -> NoReturn:
         """Refuse: a served request names no model."""
         raise TritonModelException("exec is not supported on requests that execute was given.")
+
+    async def async_exec(self, decoupled: bool = False) -> NoReturn:
+        """Refuse, as `exec` does."""
+        self.exec(decoupled)
 
     def _tensor(self, name: str, array: Array) -> Tensor:
         """Return the input as a tensor over writable memory, which models may count on.

@@ -97,7 +97,7 @@ def test_model_that_may_call_others_never_runs_inline(load):
             return pb_utils.InferenceRequest(model_name="other", requested_output_names=["Y"], inputs=[]).exec()
     """})  # fmt: skip
     assert not instance.may_run_inline
-    with pytest.raises(Internal, match="TritonModelException: BLS is not available"):
+    with pytest.raises(Internal, match="TritonModelException: BLS is only supported"):
         run(instance, request_of(X=floats(1)))
 
 

@@ -114,7 +114,7 @@ def test_request_for_another_model_keeps_its_arguments():
     assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == ("1", "c", 1, 5)
     assert (request.requested_output_names(), request.parameters()) == (["Y"], '{"k": "v"}')
     for call in (request.exec, lambda: asyncio.run(request.async_exec())):
-        with pytest.raises(TritonModelException, match="BLS is not available"):
+        with pytest.raises(TritonModelException, match="BLS is only supported during"):
             call()
     with pytest.raises(
         TritonModelException, match="Input tensor for request with id '7' and model name 'm' should not"

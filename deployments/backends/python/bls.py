@@ -1,0 +1,184 @@
+"""Business logic scripting: a model's code calls other models, and waits for their responses or awaits them."""
+
+import asyncio
+import queue
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from deployments.backends.python.errors import TritonModelException, of_serving_error
+from deployments.backends.python.model_module import ModelModule, calling_model, only_model
+from deployments.backends.python.response import InferenceResponse
+from deployments.backends.python.server import CallResult, ModelCall, ModelServer
+from deployments.backends.python.tensor import BFloat16Tensor, Tensor
+from protocol.errors import Internal
+from protocol.infer import InferRequest, InferResponse
+
+if TYPE_CHECKING:
+    from deployments.backends.python.request import InferenceRequest
+
+MAX_UNREAD_RESPONSES: Final = 100_000
+
+parents_here: ContextVar[Sequence[InferRequest]] = ContextVar("parents_here", default=())
+"""The requests of the `execute` of a decoupled model that this code runs in; unknown in threads that it starts."""
+
+NOT_ON_LOOP: Final = "A model cannot wait on the thread of the event loop; it runs on another from its next batch on."
+_NOT_HERE: Final = "BLS is only supported during the 'execute' function."
+_OVERRUN = f"The model left more than {MAX_UNREAD_RESPONSES:,} responses to a call unread."
+_Item = tuple[CallResult, frozenset[str]]
+
+
+def execute(request: "InferenceRequest", decoupled: bool) -> "InferenceResponse | ResponseIterator":
+    """Call a model; blocks until its response is there, unless it is decoupled."""
+    module, server = _server_for(request)
+    if not server.may_wait():
+        module.blocks_loop()
+        raise TritonModelException(NOT_ON_LOOP)
+    if decoupled:
+        return ResponseIterator(server, _call_of(request, module, decoupled=True))
+    results: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+    server.call(_call_of(request, module, decoupled=False), lambda *item: results.put(item))
+    return _response(*results.get())
+
+
+async def execute_async(request: "InferenceRequest", decoupled: bool) -> "InferenceResponse | ResponseIterator":
+    """Call a model and await its response; one that is decoupled is not waited for. Cancelling gives the call up."""
+    module, server = _server_for(request)
+    if decoupled:
+        return ResponseIterator(server, _call_of(request, module, decoupled=True))
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[_Item] = loop.create_future()
+
+    def take(*item: object) -> None:
+        loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(item))  # type: ignore[arg-type]
+
+    give_up = server.call(_call_of(request, module, decoupled=False), take)
+    try:
+        return _response(*await answer)
+    except asyncio.CancelledError:
+        give_up()
+        raise
+
+
+class ResponseIterator:
+    """The responses of a call to a decoupled model, as they come, by `for` or by `async for`; the last may be empty.
+
+    An iterator that is dropped gives its call up.
+    """
+
+    def __init__(self, server: ModelServer, call: ModelCall) -> None:
+        self._responses = _Responses()
+        self._ended = False
+        self._give_up = server.call(call, self._responses.put)
+
+    def __iter__(self) -> "ResponseIterator":
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._ended:
+            raise StopIteration
+        return self._next(self._responses.items.get())
+
+    def __aiter__(self) -> "ResponseIterator":
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        if self._ended:
+            raise StopAsyncIteration
+        return self._next(await self._responses.wait())
+
+    def cancel(self) -> None:
+        """Give the call up; unless it has ended, its last response is an error."""
+        self._give_up()
+
+    def _next(self, item: _Item) -> InferenceResponse:
+        if self._responses.overrun:
+            self._ended = True
+            self._give_up()
+            return _response(Internal(_OVERRUN), frozenset())
+        self._ended = not isinstance(item[0], InferResponse) or item[0].final
+        return _response(*item)
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self._give_up()
+
+
+class _Responses:
+    """Responses between the thread that brings them and the code that reads them; too many unread end the call."""
+
+    def __init__(self) -> None:
+        self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self.overrun = False
+        self._wake: Callable[[], object] | None = None
+
+    def put(self, result: CallResult, bfloat16: frozenset[str]) -> None:
+        if self.items.qsize() >= MAX_UNREAD_RESPONSES:
+            self.overrun = True
+            return
+        self.items.put((result, bfloat16))
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    async def wait(self) -> _Item:
+        while True:
+            woken = asyncio.Event()
+            self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
+            try:
+                return self.items.get_nowait()
+            except queue.Empty:
+                await woken.wait()
+
+
+def module_of(request: "InferenceRequest") -> ModelModule:
+    """Return the model whose code has made a request.
+
+    Raises:
+        TritonModelException: no model's code has, or not while it may call others.
+    """
+    module = request._module or calling_model() or only_model()
+    if module is None or not module.may_call:
+        raise TritonModelException(_NOT_HERE)
+    return module
+
+
+def _server_for(request: "InferenceRequest") -> tuple[ModelModule, ModelServer]:
+    module = module_of(request)
+    if module.server is None:
+        raise TritonModelException(_NOT_HERE)
+    return module, module.server
+
+
+def _call_of(request: "InferenceRequest", module: ModelModule, *, decoupled: bool) -> ModelCall:
+    parents = module.requests or parents_here.get()
+    callers = max([parent.callers for parent in parents], key=len, default=module.callers)
+    inputs = request._inputs
+    return ModelCall(
+        model_name=request._model_name,
+        model_version=request._model_version,
+        inputs={tensor.name(): tensor.host_array(isinstance(tensor, BFloat16Tensor)) for tensor in inputs},
+        bfloat16=frozenset([tensor.name() for tensor in inputs if isinstance(tensor, BFloat16Tensor)]),
+        outputs=tuple(request._requested_output_names) or None,
+        request_id=request._request_id,
+        sequence_id=request._correlation_id,
+        flags=request._flags,
+        timeout_us=request._timeout_us,
+        parameters=request._parameters,
+        decoupled=decoupled,
+        parents=parents,
+        callers=(*callers, module.model_name),
+    )
+
+
+def _response(result: CallResult, bfloat16: frozenset[str]) -> InferenceResponse:
+    if not isinstance(result, InferResponse):
+        return InferenceResponse(error=of_serving_error(result))
+    tensors = [
+        BFloat16Tensor(name, array) if name in bfloat16 else Tensor(name, array)
+        for name, array in result.outputs.items()
+    ]
+    response = InferenceResponse(tensors)
+    response._parameters = result.parameters
+    return response

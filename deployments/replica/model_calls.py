@@ -1,0 +1,213 @@
+"""The calls that a process's models make to other models: in the same core, else over lanes."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+from deployments.backends.python.server import CallResult, ModelCall, Take
+from deployments.core.clock import Clock
+from deployments.core.core import Core
+from deployments.replica.host_router import HostRouter
+from deployments.replica.neighbours import Neighbours, NoNeighbours
+from protocol.array_request import request_from_arrays
+from protocol.errors import Cancelled, Internal, InvalidArgument, NotFound, ServingError, Unavailable
+from protocol.infer import MAX_CALLERS, InferRequest, InferResponse
+from protocol.limits import DEFAULT_LIMITS
+from protocol.normalise import effective_priority
+from protocol.request_parameters import read_parameters
+from protocol.signature import Signature
+
+_T = TypeVar("_T")
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.05
+"""How often calls are compared with those on whose behalf they are made."""
+
+
+class ModelCalls:
+    """The `ModelServer` of one process; made on its loop's thread. `neighbours` are set before models are loaded."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, core: Core, router: HostRouter, clock: Clock) -> None:
+        self.neighbours: Neighbours = NoNeighbours()
+        self.router = router
+        self.clock = clock
+        self._loop = loop
+        self._core = core
+        self._thread = threading.get_ident()
+        self._open: set[_OpenCall] = set()
+        self._looking = False
+
+    def may_wait(self) -> bool:
+        """Whether this thread is another than the loop's."""
+        return threading.get_ident() != self._thread
+
+    def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
+        """Send a request; see `ModelServer`."""
+        opened = _OpenCall(self, call, take)
+        try:
+            self.clock.call_soon_threadsafe(opened.start)
+        except RuntimeError:  # the loop is closed
+            opened.end(Unavailable("Server is stopping"))
+        return opened.give_up
+
+    def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model; see `ModelServer`."""
+        self._wait(self.neighbours.load(name, config, files))
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model; see `ModelServer`."""
+        self._wait(self.neighbours.unload(name, unload_dependents))
+
+    def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether a model takes requests; see `ModelServer`."""
+        return self._wait(self._is_ready(name, version))
+
+    def _wait(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _is_ready(self, name: str, version: int) -> bool:
+        answer: asyncio.Future[bool] = self._loop.create_future()
+        self.find(name, version, lambda signature: answer.set_result(signature is not None))
+        return await answer
+
+    def find(self, name: str, version: int, found: Callable[[Signature | None], None]) -> None:
+        """Tell the signature of a model version that can be asked from here, None when there is none."""
+        if not self._core.has(name):
+            self.neighbours.find(name, version, found)
+            return
+        try:
+            signature = self._core.resolve(name, version).signature
+        except ServingError:
+            self.neighbours.find(name, version, found)
+        else:
+            found(signature)
+
+    def opened(self, call: "_OpenCall") -> None:
+        """Have a call end when all on whose behalf it is made are given up."""
+        self._open.add(call)
+        if not self._looking:
+            self._looking = True
+            self.clock.call_later(_LOOK_S, self._look)
+
+    def closed(self, call: "_OpenCall") -> None:
+        """Look at a call no longer."""
+        self._open.discard(call)
+
+    def _look(self) -> None:
+        for call in list(self._open):
+            if all([parent.cancelled for parent in call.call.parents]):
+                call.cancel()
+        self._looking = bool(self._open)
+        if self._looking:
+            self.clock.call_later(_LOOK_S, self._look)
+
+
+class _OpenCall:
+    """One call under way; all but `give_up` happens on the loop's thread."""
+
+    __slots__ = ("_bfloat16", "_calls", "_ended", "_request", "_take", "call")
+
+    def __init__(self, calls: ModelCalls, call: ModelCall, take: Take) -> None:
+        self.call = call
+        self._calls = calls
+        self._take = take
+        self._ended = False
+        self._request: InferRequest | None = None
+        self._bfloat16: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        if self._ended:
+            return
+        if self.call.parents:
+            self._calls.opened(self)
+        self._calls.find(self.call.model_name, self.call.model_version, self._found)
+
+    def _found(self, signature: Signature | None) -> None:
+        if self._ended:
+            return
+        name = self.call.model_name
+        if signature is None:
+            return self.end(NotFound(f"Failed for execute the inference request. Model '{name}' is not ready."))
+        if signature.decoupled and not self.call.decoupled:
+            return self.end(InvalidArgument(_NOT_FOR_DECOUPLED.format(name)))
+        self._bfloat16 = signature.bfloat16_outputs
+        try:
+            self._send(signature)
+        except ServingError as error:
+            self.end(error)
+        except Exception as error:
+            logger.exception("a call of model '%s' by a model could not be sent", name)
+            self.end(Internal(f"the request to model '{name}' could not be understood: {type(error).__name__}"))
+
+    def _send(self, signature: Signature) -> None:
+        call = self.call
+        if len(call.callers) > MAX_CALLERS:
+            raise InvalidArgument(
+                f"Failed for execute the inference request. More than {MAX_CALLERS} models wait for each other: "
+                f"{' -> '.join(call.callers)} -> {call.model_name}"
+            )
+        given = read_parameters({"parameters": dict(call.parameters or {})}, DEFAULT_LIMITS)
+        inputs = {name: _read_only(array) for name, array in call.inputs.items()}
+        request = request_from_arrays(
+            signature,
+            inputs,
+            self._reply,
+            outputs=call.outputs,
+            parameters=given.custom,
+            id=call.request_id,
+            bfloat16=call.bfloat16,
+        )
+        request.sequence_id = call.sequence_id or given.sequence_id
+        request.flags = call.flags | given.flags
+        request.timeout_us = call.timeout_us or given.timeout_us
+        request.priority = effective_priority(signature, given.priority)
+        request.callers = call.callers
+        self._request = request
+        self._calls.router.infer(call.model_name, call.model_version, request)
+
+    def give_up(self) -> None:
+        """End the call as cancelled; on any thread."""
+        if not self._ended:
+            try:
+                self._calls.clock.call_soon_threadsafe(self.cancel)
+            except RuntimeError:  # the loop is closed, and so nothing comes any more
+                self._ended = True
+
+    def cancel(self) -> None:
+        if self._ended:
+            return
+        request = self._request
+        self.end(Cancelled("the request has been cancelled"))
+        if request is not None:
+            self._calls.router.cancel(request)
+
+    def end(self, error: ServingError) -> None:
+        self._close()
+        self._take(error, frozenset())
+
+    def _reply(self, request: InferRequest, result: CallResult) -> None:
+        if self._ended:
+            return
+        if not isinstance(result, InferResponse) or result.final:
+            self._close()
+        self._take(result, self._bfloat16)
+
+    def _close(self) -> None:
+        self._ended = True
+        self._request = None
+        self._calls.closed(self)
+
+
+def _read_only(array: Any) -> Any:
+    """Return a view that the called model cannot write to; one that wants to gets a copy."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+_NOT_FOR_DECOUPLED: Final = (
+    "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
+    "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models."
+)

@@ -1,0 +1,48 @@
+"""How a process finds models of other processes that its own models call, and who loads models for them."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from protocol.errors import Unavailable
+from protocol.signature import Signature
+
+Found = Callable[[Signature | None], None]
+
+
+class Neighbours(Protocol):
+    """The models of other processes; all on the loop's thread."""
+
+    def find(self, name: str, version: int, found: Found) -> None:
+        """Tell, now or within seconds, the signature of a model version (-1: any) that a lane leads to.
+
+        None when there is none.
+        """
+        ...
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model; returns when it is ready.
+
+        Raises:
+            ServingError: with Triton's text.
+        """
+        ...
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model; raises as `load`."""
+        ...
+
+
+class NoNeighbours:
+    """A process that is alone."""
+
+    def find(self, name: str, version: int, found: Found) -> None:
+        """Find nothing."""
+        found(None)
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Refuse."""
+        raise Unavailable("models cannot be loaded or unloaded here")
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Refuse."""
+        raise Unavailable("models cannot be loaded or unloaded here")

@@ -1,0 +1,457 @@
+"""Python models that call other models of their process."""
+
+import asyncio
+import gc
+import textwrap
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deployments.core.counts import Totals
+from deployments.replica.handle_calls import HandleCall, HandleCalls
+from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.model_host import ModelHost
+from deployments.replica.shared_memory import OwnTable, Regions
+from protocol.errors import Cancelled, Internal, ServingError
+from protocol.infer import InferRequest, InferResponse
+from protocol.limits import Limits
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
+from repository_loader.repository import LoaderOptions, load_repositories
+
+CONFIG = """
+backend: "python" max_batch_size: 0
+input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }
+"""
+DECOUPLED = CONFIG + "model_transaction_policy { decoupled: true }"
+IDENTITY = """
+backend: "identity" max_batch_size: 0
+input { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
+"""
+PRELUDE = """
+import asyncio
+import json
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def x_of(request):
+    return pb_utils.get_input_tensor_by_name(request, "X")
+
+def answer(array):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("Y", array)])
+
+def request_to(name, tensor, **more):
+    array = tensor.as_numpy() if hasattr(tensor, "as_numpy") else tensor
+    return pb_utils.InferenceRequest(
+        model_name=name, inputs=[pb_utils.Tensor("X", array)], requested_output_names=["Y"], **more
+    )
+
+def outcome(response):
+    if response.has_error():
+        return pb_utils.InferenceResponse(error=response.error())
+    return answer(pb_utils.get_output_tensor_by_name(response, "Y").as_numpy())
+"""
+ADD_ONE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [answer(x_of(r).as_numpy() + 1) for r in requests]
+"""
+CALLER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [outcome(request_to(%r, x_of(r)).exec()) for r in requests]
+"""
+COUNTDOWN = """
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for number in range(int(x_of(request).as_numpy()[0]), 0, -1):
+                sender.send(answer(np.array([number], np.int32)))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+class Models:
+    """A repository of small models, hosted in one process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def add(self, name: str, code: str = "", config: str = CONFIG, more: str = "") -> "Models":
+        (self.root / name / "1").mkdir(parents=True)
+        (self.root / name / "config.pbtxt").write_text(config + more)
+        if code:
+            (self.root / name / "1" / "model.py").write_text(PRELUDE + textwrap.dedent(code))
+        return self
+
+    @asynccontextmanager
+    async def hosted(self) -> AsyncIterator["Hosted"]:
+        snapshot = load_repositories([str(self.root)], LoaderOptions(), None)
+        plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
+        packages = packages_by_name(plan)
+        planned = [HostedModel.of(model, packages).to_dict() for each in plan.deployments for model in each.models]
+        loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
+        host = ModelHost(loop, None, Limits(), Totals(), regions, shared=False, changed=lambda *_: None)
+        await host.apply(planned)
+        assert not host.failures
+        try:
+            yield Hosted(host, loop)
+        finally:
+            await host.close(5.0)
+
+
+class Hosted:
+    """The models, and calls of them as by a deployment handle."""
+
+    def __init__(self, host: ModelHost, loop: asyncio.AbstractEventLoop) -> None:
+        self.host = host
+        self._calls = HandleCalls(host, loop)
+
+    def start(self, name: str, *values: int, **more: Any) -> "asyncio.Future[dict[str, np.ndarray[Any, Any]]]":
+        return self._calls.submit(HandleCall({"X": np.array(values, np.int32)}, model_name=name, **more))
+
+    async def __call__(self, name: str, *values: int, **more: Any) -> list[int]:
+        async with asyncio.timeout(60):
+            outputs = await self.start(name, *values, **more)
+        result: list[int] = outputs["Y"].tolist()
+        return result
+
+    async def error(self, name: str, *values: int) -> ServingError:
+        with pytest.raises(ServingError) as raised:
+            await self(name, *values)
+        return raised.value
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Models:
+    return Models(tmp_path)
+
+
+@on_a_loop
+async def test_a_model_calls_models_of_its_process(models: Models) -> None:
+    models.add("add_one", ADD_ONE).add("caller", CALLER % "add_one").add("outer", CALLER % "caller")
+    async with models.hosted() as call:
+        assert await call("outer", 1, 2) == [2, 3]
+        assert await asyncio.gather(*(call("outer", number) for number in range(20))) == [[n + 1] for n in range(20)]
+
+
+@on_a_loop
+async def test_an_async_model_awaits_several_at_a_time(models: Models) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            async def execute(self, requests):
+                responses = []
+                for request in requests:
+                    calls = [request_to("add_one", x_of(request).as_numpy() + n).async_exec() for n in range(3)]
+                    got = await asyncio.gather(*calls)
+                    responses.append(answer(np.concatenate([r.output_tensors()[0].as_numpy() for r in got])))
+                return responses
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 5) == [6, 7, 8]
+
+
+@on_a_loop
+async def test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy(models: Models) -> None:
+    models.add("same", config=IDENTITY)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                array = x_of(requests[0]).as_numpy()
+                inputs = [pb_utils.Tensor("INPUT0", array)]
+                got = pb_utils.InferenceRequest(model_name="same", inputs=inputs).exec().output_tensors()[0].as_numpy()
+                return [answer(np.array([np.shares_memory(got, array)], np.int32)) for r in requests]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 5) == [1]
+
+
+@on_a_loop
+async def test_a_called_model_cannot_write_to_its_callers_tensors(models: Models) -> None:
+    models.add(
+        "writer",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                for request in requests:
+                    x_of(request).as_numpy()[:] = 99
+                return [answer(x_of(r).as_numpy()) for r in requests]
+        """,
+    )
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                array = np.array([7], np.int32)
+                got = request_to("writer", array).exec().output_tensors()[0].as_numpy()
+                return [answer(np.concatenate([array, got])) for r in requests]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 0) == [7, 99]
+
+
+@pytest.mark.parametrize("way", ["for response in got", "async for response in got"])
+@on_a_loop
+async def test_the_responses_of_a_decoupled_model_come_one_by_one(models: Models, way: str) -> None:
+    models.add("countdown", COUNTDOWN, DECOUPLED)
+    models.add(
+        "caller",
+        f"""
+        class TritonPythonModel:
+            async def execute(self, requests):
+                got = await request_to("countdown", x_of(requests[0])).async_exec(decoupled=True)
+                numbers = []
+                {way}:
+                    numbers += [int(tensor.as_numpy()[0]) for tensor in response.output_tensors()]
+                return [answer(np.array(numbers, np.int32)) for r in requests]
+        """,
+    )
+    models.add(
+        "blocking",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                got = list(request_to("countdown", x_of(requests[0])).exec(decoupled=True))
+                assert not got[-1].output_tensors() and not got[-1].has_error()
+                return [answer(np.concatenate([r.output_tensors()[0].as_numpy() for r in got[:-1]])) for _ in requests]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 3) == [3, 2, 1]
+        assert await call("blocking", 4) == [4, 3, 2, 1]
+
+
+@on_a_loop
+async def test_errors_are_responses_with_tritons_texts(models: Models) -> None:
+    models.add("countdown", COUNTDOWN, DECOUPLED).add("to_countdown", CALLER % "countdown")
+    models.add("to_nobody", CALLER % "nobody")
+    models.add("failing", "class TritonPythonModel:\n    def execute(self, requests): raise ValueError('no')")
+    models.add("to_failing", CALLER % "failing")
+    models.add("add_one", ADD_ONE)
+    models.add("wrong_input", CALLER.replace("x_of(r)", "x_of(r).as_numpy().astype(np.float32)") % "add_one")
+    async with models.hosted() as call:
+        text = "Failed for execute the inference request. Model 'nobody' is not ready."
+        assert (await call.error("to_nobody", 1)).message == text
+        assert "Please use 'decoupled=True'" in (await call.error("to_countdown", 1)).message
+        failed = await call.error("to_failing", 1)
+        assert isinstance(failed, Internal)
+        assert failed.message.endswith("ValueError: no")
+        assert "inference input 'X' data-type is 'FP32'" in (await call.error("wrong_input", 1)).message
+
+
+@on_a_loop
+async def test_a_call_carries_all_that_a_request_can(models: Models) -> None:
+    models.add(
+        "echo",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                (r,) = requests
+                told = [r.request_id(), r.correlation_id(), r.flags(), r.timeout(), r.parameters()]
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([json.dumps(told)], object))])]
+        """,
+        CONFIG.replace('name: "Y" data_type: TYPE_INT32', 'name: "Y" data_type: TYPE_STRING'),
+    )
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                request = request_to("echo", x_of(requests[0]), request_id="me", correlation_id=7, flags=3, timeout=9,
+                    model_version=1, parameters={"depth": 2, "priority": 1},
+                    preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
+                    trace=requests[0].trace())
+                told = json.loads(request.exec().output_tensors()[0].as_numpy()[0])
+                assert told == ["me", 7, 3, 9, '{"depth": 2}'], told
+                return [answer(np.array([1], np.int32))]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 0) == [1]
+
+
+@on_a_loop
+async def test_a_model_that_calls_itself_is_told_so(models: Models) -> None:
+    models.add("itself", CALLER % "itself")
+    models.add("ping", CALLER % "pong").add("pong", CALLER % "ping")
+    async with models.hosted() as call:
+        for name, chain in (("itself", "itself -> itself"), ("ping", "ping -> pong -> ping")):
+            error = await call.error(name, 1)
+            assert error.message.endswith(
+                f"Model '{name}' would wait for an instance of its own that waits for it: {chain}"
+            )
+            assert (await call.error(name, 1)).message == error.message
+
+
+@on_a_loop
+async def test_so_is_one_that_comes_back_through_an_ensemble(models: Models) -> None:
+    models.add("caller", CALLER % "round")
+    ensemble = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    step = """ensemble_scheduling { step { model_name: "caller" model_version: -1
+        input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }"""
+    models.add("round", "", ensemble, step)
+    (models.root / "round" / "1" / "kept").write_text("")
+    async with models.hosted() as call:
+        assert "would wait for an instance of its own" in (await call.error("caller", 1)).message
+
+
+@on_a_loop
+async def test_a_cancelled_request_ends_the_calls_that_are_made_for_it(models: Models) -> None:
+    models.add(
+        "slow",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                def later(request, sender):
+                    while not request.is_cancelled():
+                        self.turn.wait(0.01)
+                    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                for request in requests:
+                    threading.Thread(target=later, args=(request, request.get_response_sender())).start()
+            def initialize(self, args):
+                self.turn = threading.Event()
+        """,
+        DECOUPLED,
+    )
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                got = list(request_to("slow", x_of(requests[0])).exec(decoupled=True))
+                seen.append(got[-1].error().code() == pb_utils.TritonError.CANCELLED)
+                return [answer(np.array([1], np.int32)) for r in requests]
+        seen = []
+        """,
+    )
+    models.add("outer", CALLER % "caller")
+    async with models.hosted() as call:
+        started: asyncio.Future[InferResponse | ServingError] = asyncio.get_running_loop().create_future()
+        served = call.host.served[("outer", 1)]
+        inputs = {"X": np.array([0], np.int32)}
+        request = InferRequest(inputs, 1, lambda _, result: started.set_result(result))
+        served.submit_request(request)
+        while not call.host.served[("slow", 1)].model.streams.open_count:  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        served.cancel_request(request)
+        async with asyncio.timeout(60):
+            result = await started
+        assert isinstance(result, Cancelled)
+
+
+@on_a_loop
+async def test_calls_are_refused_outside_execute(models: Models) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def initialize(self, args):
+                try:
+                    request_to("add_one", np.array([1], np.int32)).exec()
+                except pb_utils.TritonModelException as error:
+                    self.error = str(error)
+            def execute(self, requests):
+                assert self.error == "BLS is only supported during the 'execute' function."
+                return [answer(np.array([1], np.int32)) for r in requests]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 0) == [1]
+
+
+@on_a_loop
+async def test_threads_of_a_model_call_too(models: Models) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        class TritonPythonModel:
+            def execute(self, requests):
+                with ThreadPoolExecutor(4) as pool:
+                    calls = [pool.submit(request_to("add_one", np.array([n], np.int32)).exec) for n in range(8)]
+                got = [call.result().output_tensors()[0].as_numpy() for call in calls]
+                return [answer(np.concatenate(got)) for r in requests]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 0) == list(range(1, 9))
+
+
+@on_a_loop
+async def test_a_model_that_hides_its_calls_leaves_the_loops_thread(models: Models) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                call = getattr(pb_utils, "Inference" + "Request")(
+                    model_name="add_one", inputs=[pb_utils.Tensor("X", np.array([1], np.int32))])
+                return [outcome(getattr(call, "exec")()) for r in requests]
+        """,
+        CONFIG,
+        'parameters { key: "eagleray.inline" value { string_value: "true" } }',
+    )
+    text = models.root / "caller" / "1" / "model.py"
+    text.write_text(
+        text.read_text().split("def request_to")[0] + "def outcome" + text.read_text().split("def outcome")[1]
+    )
+    async with models.hosted() as call:
+        errors = []
+        for _ in range(200):  # the first ones measure how quick it is, in a thread
+            try:
+                assert await call("caller", 0) == [2]
+            except ServingError as error:
+                errors.append(error.message)
+        assert len(errors) == 1
+        assert "on the thread of the event loop" in errors[0]
+
+
+@on_a_loop
+async def test_is_model_ready(models: Models) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                ready = [pb_utils.is_model_ready("add_one"), pb_utils.is_model_ready("add_one", "1"),
+                         pb_utils.is_model_ready("add_one", "2"), pb_utils.is_model_ready("nobody")]
+                return [answer(np.array(ready, np.int32)) for r in requests]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 0) == [1, 1, 0, 0]
