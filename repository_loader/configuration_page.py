@@ -6,6 +6,7 @@ Run `python -m repository_loader.configuration_page > docs/configuration.md` aft
 from collections.abc import Iterable, Iterator, Sequence
 
 from repository_loader.backend_traits import BACKENDS, BackendTraits
+from repository_loader.ensemble_conditions import CONDITION_KEYS
 from repository_loader.field_rules import COLUMNS, FIELDS, FieldRule
 from repository_loader.overrides import OVERRIDES, PREFIX
 from repository_loader.parameters import EVERY_BACKEND, PARAMETERS, Parameter
@@ -53,7 +54,8 @@ def _blocks() -> Iterator[str]:
     yield from ("", _FIELDS, "")
     yield from _table(("field", *COLUMNS, "what it does here"), map(_field_row, FIELDS.values()))
     yield from ("", _PARAMETERS, "")
-    yield from _table(("key", "what it says"), ((f"`{PREFIX}{name}`", text) for name, text in OVERRIDES.items()))
+    own = {PREFIX + name: text for name, text in OVERRIDES.items()} | CONDITION_KEYS
+    yield from _table(("key", "what it says"), ((f"`{name}`", text) for name, text in own.items()))
     yield from ("", _OTHERS, "")
     rows = [("all", parameter) for parameter in EVERY_BACKEND]
     rows += [(backend, parameter) for backend, parameters in PARAMETERS.items() for parameter in parameters]

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from repository_loader.ensemble_conditions import DEFAULT, check_condition_types, read_conditions
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
 from repository_loader.snapshot import RepositoryModel
+from repository_loader.validation import check_cache
 
 _BASE = "ensemble_scheduling"
 
@@ -144,6 +146,7 @@ class _Graph:
         if not faults:
             faults.extend(_check_edges(config, steps))
         if not faults:
+            faults.extend(_check_conditions(config, steps))
             faults.extend(_check_decoupled(config, steps))
         return EnsembleVerdict(tuple(faults), tuple(warnings), config)
 
@@ -225,31 +228,45 @@ def _text(dims: Sequence[int]) -> str:
     return "[" + ",".join(map(str, dims)) + "]"
 
 
-def decoupled_step(ensemble: str, step: str) -> str:
-    """Return why an ensemble with a decoupled step cannot be loaded."""
-    return f"ensemble '{ensemble}' contains the decoupled model '{step}', which is not supported"
+def _check_conditions(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
+    """Check conditions and defaults against the types and shapes of their tensors."""
+    nodes = {tensor.name: _node(config, tensor.data_type, tensor.dims) for tensor in config.input}
+    for step, model in zip(config.ensemble_scheduling.step, steps, strict=True):
+        outputs = {tensor.name: tensor for tensor in model.output}
+        nodes.update(
+            (mapped, _node(model, outputs[key].data_type, outputs[key].dims)) for key, mapped in step.output_map.items()
+        )
+    yield from check_condition_types(config, {name: node.data_type for name, node in nodes.items()})
+    for name, default in read_conditions(config).defaults.items():
+        text = _inconsistency(nodes[name], nodes[default.tensor]) if default.tensor else None
+        if text:
+            yield Fault(f'parameters["{DEFAULT}{name}"]', f"in ensemble {config.name}, ensemble tensor {name}: {text}")
 
 
 def _check_decoupled(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
-    """Check what decoupled steps may not do; then refuse them: ensembles hand on one response for each request."""
+    """Check what decoupled steps may not do; an ensemble that has one is decoupled itself."""
     yield from _check_joined_responses(config, steps)
-    for index, step in enumerate(steps):
-        if step.model_transaction_policy.decoupled:
-            yield Fault(f"{_BASE}.step[{index}].model_name", decoupled_step(config.name, step.name))
+    if any(step.model_transaction_policy.decoupled for step in steps):
+        config.model_transaction_policy.decoupled = True
+    yield from check_cache(config)
 
 
 def _check_joined_responses(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
     """A step must not join the responses of two decoupled models: nothing says which belong together."""
     origin: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in config.input}
-    waiting = list(enumerate(zip(config.ensemble_scheduling.step, steps, strict=True)))
+    conditions = read_conditions(config)
+    waiting = [
+        (index, step, model, {*step.input_map.values(), *conditions.guards(step.output_map, index)})
+        for index, (step, model) in enumerate(zip(config.ensemble_scheduling.step, steps, strict=True))
+    ]
     while waiting:
-        ready = [item for item in waiting if origin.keys() >= set(item[1][0].input_map.values())]
+        ready = [item for item in waiting if origin.keys() >= item[3]]
         if not ready:
             return
         for item in ready:
             waiting.remove(item)
-            index, (step, model) = item
-            sources = frozenset().union(*(origin[tensor] for tensor in step.input_map.values()))
+            index, step, model, awaited = item
+            sources = frozenset().union(*(origin[tensor] for tensor in awaited))
             if len(sources) > 1:
                 yield Fault(
                     f"{_BASE}.step[{index}]",

@@ -3,10 +3,11 @@
 Source: core's ValidateEnsembleSchedulingConfig.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.ensemble_conditions import ConditionError, Conditions, read_conditions
 from repository_loader.findings import Fault
 
 _BASE = "ensemble_scheduling"
@@ -29,8 +30,14 @@ def check_ensemble(config: ModelConfig) -> Iterator[Fault]:
         return
     faults = [*_check_steps(config)]
     yield from faults
-    if not faults:
-        yield from _check_connections(config)
+    if faults:
+        return
+    try:
+        conditions = read_conditions(config)
+    except ConditionError as error:
+        yield error.fault
+        return
+    yield from _check_connections(config, conditions)
 
 
 def _check_steps(config: ModelConfig) -> Iterator[Fault]:
@@ -51,13 +58,16 @@ def _check_steps(config: ModelConfig) -> Iterator[Fault]:
             written.add(tensor)
 
 
-def _check_connections(config: ModelConfig) -> Iterator[Fault]:
+def _check_connections(config: ModelConfig, conditions: Conditions) -> Iterator[Fault]:
     """Every tensor must be written and read; what is never written starves the steps behind it."""
     name = config.name
     steps = config.ensemble_scheduling.step
     inputs = [tensor.name for tensor in config.input]
     outputs = [tensor.name for tensor in config.output]
-    read = {tensor for step in steps for tensor in step.input_map.values()}
+    awaited = [
+        {*step.input_map.values(), *conditions.guards(step.output_map, index)} for index, step in enumerate(steps)
+    ]
+    read = set().union(*awaited)
     written = {tensor for step in steps for tensor in step.output_map.values()}
     for index, tensor in enumerate(inputs):
         if tensor not in read:
@@ -65,12 +75,12 @@ def _check_connections(config: ModelConfig) -> Iterator[Fault]:
     for index, tensor in enumerate(outputs):
         if tensor not in written and tensor not in inputs:
             yield Fault(f"output[{index}]", f"ensemble output '{tensor}' for ensemble {name}' is not used")
-    available = _reachable(config)
+    available = _reachable(config, awaited)
     for index, tensor in enumerate(outputs):
-        producer = next((step for step in steps if tensor in step.output_map.values()), None)
+        producer = next((at for at, step in enumerate(steps) if tensor in step.output_map.values()), None)
         if tensor in available or producer is None:
             continue
-        starving = sorted(source for source in producer.input_map.values() if source not in available)
+        starving = sorted(awaited[producer] - available)
         yield Fault(
             f"output[{index}]",
             f"output '{tensor}' for ensemble '{name}' is not written: at least one of its depending tensors, "
@@ -87,15 +97,15 @@ def _check_connections(config: ModelConfig) -> Iterator[Fault]:
                 yield Fault(path, f"ensemble tensor '{tensor}' is not written in ensemble '{name}'")
 
 
-def _reachable(config: ModelConfig) -> set[str]:
-    """Return the tensors that get written when every step runs as soon as its inputs are there."""
+def _reachable(config: ModelConfig, awaited: Sequence[set[str]]) -> set[str]:
+    """Return the tensors that get written when every step runs as soon as what it awaits is there."""
     available = {tensor.name for tensor in config.input}
-    waiting = list(config.ensemble_scheduling.step)
+    waiting = list(zip(config.ensemble_scheduling.step, awaited, strict=True))
     while waiting:
-        ready = [step for step in waiting if available.issuperset(step.input_map.values())]
+        ready = [each for each in waiting if available.issuperset(each[1])]
         if not ready:
             break
-        for step in ready:
-            available.update(step.output_map.values())
-            waiting.remove(step)
+        for each in ready:
+            available.update(each[0].output_map.values())
+            waiting.remove(each)
     return available

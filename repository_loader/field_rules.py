@@ -213,10 +213,8 @@ _ROWS = (
     ),
     FieldRule(
         "ensemble_scheduling.max_inflight_requests",
-        "",
-        warned=frozenset({ENSEMBLE}),
+        "how many requests of each step are under way at the same time; others wait",
         refused=_BACKENDS,
-        because="requests to a step are bounded by the queue of its model",
     ),
     *(
         FieldRule(f"instance_group.{name}", meaning, refused=frozenset({ENSEMBLE}))

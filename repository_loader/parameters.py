@@ -10,6 +10,7 @@ from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.ensemble_conditions import DEFAULT, WHEN
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
 from repository_loader.overrides import OVERRIDES, PREFIX
@@ -174,7 +175,7 @@ def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
     """Return why a key has no effect, "" when it has one."""
     if key.startswith(PREFIX):
         name = key.removeprefix(PREFIX)
-        if name in OVERRIDES:
+        if name in OVERRIDES or (is_ensemble(config) and key.startswith((WHEN, DEFAULT))):
             return ""
         close = get_close_matches(name, OVERRIDES, 1)
         return "Eagleray has no such parameter" + (f"; did you mean '{PREFIX}{close[0]}'?" if close else "")

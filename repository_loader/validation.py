@@ -58,7 +58,7 @@ def check_config(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fa
     else:
         yield from _check_groups(config, surroundings)
         yield from _check_warmup(config)
-    yield from _check_cache(config)
+    yield from check_cache(config)
     yield from _check_metrics(config)
     try:
         read_overrides(config)
@@ -210,7 +210,8 @@ def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
                 yield Fault(path, f"warmup data file of input '{name}' leaves the folder it belongs to")
 
 
-def _check_cache(config: ModelConfig) -> Iterator[Fault]:
+def check_cache(config: ModelConfig) -> Iterator[Fault]:
+    """Yield a fault where responses are to be kept of a model whose responses cannot be."""
     if not config.response_cache.enable:
         return
     for used, what in (

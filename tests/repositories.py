@@ -24,9 +24,11 @@ SMALL = (
     "cached",
     "countdown",
     "countdown_in_thread",
+    "countdown_told",
     "failing",
     "flags",
     "floats",
+    "gated",
     "halves",
     "lone",
     "moody",
@@ -35,6 +37,7 @@ SMALL = (
     "sequence_sums",
     "simple",
     "slow",
+    "slow_twice",
     "strings",
     "two_replicas",
 )
@@ -85,6 +88,7 @@ def write_small_models(root: Path) -> Path:
     _python(root, "countdown", _COUNTDOWN, counting + streaming)
     _python(root, "countdown_in_thread", _COUNTDOWN_IN_THREAD, counting + streaming)
     write_sequence_models(root)
+    _write_ensembles(root)
     caching = _tensors(0, ("X", "INT32", "-1"), ("RUNS", "INT32", "1")) + "response_cache { enable: true }"
     _python(root, "cached", _COUNTED, caching)
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
@@ -96,6 +100,32 @@ def _parameters(**values: str) -> str:
     return "".join(
         f'parameters {{ key: "eagleray.{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items()
     )
+
+
+def _write_ensembles(root: Path) -> None:
+    """Write ensembles: with a decoupled step, with a condition, and one whose steps take their time."""
+    number, info = ("COUNT", "INT32", "1"), ("INFO", "STRING", "1")
+    streaming = (("countdown_in_thread", "COUNT COUNT", "NUMBER n"), ("async_model", "X n", "INFO INFO"))
+    gate = _parameters(**{"when.floats": "X > 0.5", "default.Y": "-1"})
+    for name, tensors, steps in (
+        ("countdown_told", _tensors(0, number, info), streaming),
+        ("gated", _tensors(0, ("X", "FP32", "-1"), ("Y", "FP32", "-1")) + gate, (("floats", "X X", "Y Y"),)),
+        (
+            "slow_twice",
+            _tensors(0, ("SECONDS", "FP32", "1"), ("SLEPT", "FP32", "1")),
+            (("slow", "SECONDS SECONDS", "SLEPT t"), ("slow", "SECONDS t", "SLEPT SLEPT")),
+        ),
+    ):
+        lines = []
+        for model, taken, given in steps:
+            maps = []
+            for field, pair in (("input_map", taken), ("output_map", given)):
+                key, value = pair.split()
+                maps.append(f'{field} {{ key: "{key}" value: "{value}" }}')
+            lines.append(f'step {{ model_name: "{model}" model_version: -1 {" ".join(maps)} }}')
+        config = f'platform: "ensemble"{tensors}ensemble_scheduling {{ {" ".join(lines)} }}\n'
+        _write(root / name / "config.pbtxt", config)
+        (root / name / "1").mkdir()
 
 
 def write_sequence_models(root: Path, *, shared: bool = False) -> None:

@@ -38,7 +38,6 @@ class Core:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._models: dict[str, _Model] = {}
-        self._ensembles: list[ModelVersion] = []
 
     def add(self, model_version: ModelVersion) -> ModelVersion | None:
         """Serve a loaded version from now on; returns the one it takes the place of, which the caller closes."""
@@ -46,9 +45,7 @@ class Core:
         replaced = model.ready.get(model_version.version)
         model.ready[model_version.version] = model_version
         model.states[model_version.version] = VersionState("READY")
-        self._update(model, replaced)
-        if model_version.pool is None:
-            self._ensembles.append(model_version)
+        self._update(model)
         return replaced
 
     def remove(self, name: str, version: int, reason: str = "unloaded") -> ModelVersion:
@@ -62,7 +59,7 @@ class Core:
         if removed is None:
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
         model.states[version] = VersionState("UNAVAILABLE", reason)
-        self._update(model, removed)
+        self._update(model)
         return removed
 
     def set_state(self, name: str, version: int, state: str, reason: str = "") -> None:
@@ -114,17 +111,16 @@ class Core:
         except ServingError as error:
             self._clock.call_soon(partial(reply, request, error))
         else:
+            request.context = model_version
             model_version.submit(request)
 
     def cancel(self, request: InferRequest) -> None:
-        """Give a request up, with the steps of an ensemble that it has started."""
-        request.cancelled = True
-        for ensemble in self._ensembles:
-            ensemble.cancel(request)
+        """Give up a request that `infer` was given; its reply still comes."""
+        if isinstance(request.context, ModelVersion):
+            request.context.cancel(request)
 
-    def _update(self, model: _Model, gone: ModelVersion | None) -> None:
+    def _update(self, model: _Model) -> None:
         model.latest = model.ready[max(model.ready)] if model.ready else None
-        self._ensembles = [ensemble for ensemble in self._ensembles if ensemble is not gone]
 
 
 _NONE = _Model()

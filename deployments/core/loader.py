@@ -22,7 +22,7 @@ from deployments.core.warmup import warm_up
 from deployments.schedulers.cached import CachedScheduler
 from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
-from deployments.schedulers.ensemble import EnsembleScheduler
+from deployments.schedulers.ensemble import ensemble_scheduler
 from deployments.schedulers.fifo import FifoBatcher
 from deployments.schedulers.implicit_states import ImplicitStates
 from deployments.schedulers.scheduler import PoolScheduler, Scheduler
@@ -121,7 +121,7 @@ def assemble(
         return CachedScheduler(scheduler, cache, statistics, clock)
 
     if _is_ensemble(package):
-        ensemble = EnsembleScheduler(package.config, step_signatures or {}, router, statistics, clock)
+        ensemble = ensemble_scheduler(package.config, step_signatures or {}, router, statistics, clock)
         return ModelVersion(package, signature, statistics, cached(ensemble), None, clock)
     if package.config.HasField("sequence_batching"):
         pools = PoolGroup(prepared.instances, clock)

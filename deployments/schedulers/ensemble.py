@@ -9,11 +9,20 @@ from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
 from deployments.core.router import Router
 from deployments.core.statistics import OTHER, ModelStatistics
+from deployments.schedulers.branching_ensemble import BranchingEnsembleScheduler
 from deployments.schedulers.ensemble_plan import EnsemblePlan, Plan, Step
-from deployments.schedulers.scheduler import STOPPING, reply
+from deployments.schedulers.ensemble_step import (
+    follow_sequence,
+    read_only,
+    sequence_parameters,
+    step_error,
+    step_inputs,
+)
+from deployments.schedulers.scheduler import STOPPING, Scheduler, reply
+from deployments.schedulers.step_limit import limited
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
-from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, Parameter
-from protocol.normalise import normalise, request_prefix
+from protocol.infer import Array, InferRequest, InferResponse
+from protocol.normalise import request_prefix
 from protocol.signature import Signature
 
 _DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
@@ -36,26 +45,45 @@ class _Run:
         self.flags = request.flags
 
 
+def ensemble_scheduler(
+    config: ModelConfig,
+    step_signatures: Mapping[str, Signature],
+    router: Router,
+    statistics: ModelStatistics,
+    clock: Clock,
+) -> Scheduler:
+    """Return the scheduler of an ensemble.
+
+    Raises:
+        ModelLoadError: it does not fit its models.
+    """
+    plans = EnsemblePlan(config, step_signatures)
+    branches = bool(plans.streamed or plans.conditions.when) or config.model_transaction_policy.decoupled
+    kind = BranchingEnsembleScheduler if branches else EnsembleScheduler
+    return kind(config, plans, router, statistics, clock)
+
+
 class EnsembleScheduler:
     """Runs an ensemble's steps over a router; independent steps run at the same time, unneeded ones not at all.
 
-    The first error of a step is the ensemble's answer; steps that are on their way then finish unheard. Statistics are
-    the ensemble's own: what its steps compute is not known here when they run elsewhere, so all time from arrival to
-    answer counts as `compute_infer`, and an ensemble's failures are all of reason OTHER.
+    Every step runs once and answers once; `BranchingEnsembleScheduler` is for others. The first error of a step is the
+    ensemble's answer; steps that are on their way then finish unheard. Statistics are the ensemble's own: what its
+    steps compute is not known here when they run elsewhere, so all time from arrival to answer counts as
+    `compute_infer`, and an ensemble's failures are all of reason OTHER.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        step_signatures: Mapping[str, Signature],
+        plans: EnsemblePlan,
         router: Router,
         statistics: ModelStatistics,
         clock: Clock,
     ) -> None:
-        self._ensemble = EnsemblePlan(config, step_signatures)
-        self._prefix = f"in ensemble '{config.name}', "
-        self._infer = router.infer
-        self._cancel = router.cancel
+        self._ensemble = plans
+        self._name = config.name
+        limit = config.ensemble_scheduling.max_inflight_requests
+        self._sends, self._cancel = limited(limit, router, plans.steps, clock)
         self._statistics = statistics
         self._now_ns = clock.now_ns
         self._call_soon = clock.call_soon
@@ -103,8 +131,7 @@ class EnsembleScheduler:
         shared = run.plan.shared
         for tensor, array in arrived:
             if tensor in shared and array is not None:
-                array = array.view()
-                array.flags.writeable = False
+                array = read_only(array)
             tensors[tensor] = array
             for step in consumers[tensor]:
                 missing[step.index] -= 1
@@ -118,9 +145,9 @@ class EnsembleScheduler:
         if request.cancelled:
             return self._fail(run, Cancelled(""))
         try:
-            inputs, rows = _step_inputs(run, step)
+            inputs, rows = step_inputs(run.tensors, step, request.id)
         except ServingError as error:
-            return self._fail(run, type(error)(self._prefix + error.message))
+            return self._fail(run, step_error(self._name, step, error))
         child = InferRequest(
             inputs,
             rows,
@@ -136,7 +163,7 @@ class EnsembleScheduler:
         )
         run.in_flight += 1
         run.children.append(child)
-        self._infer(step.model_name, step.version, child)
+        self._sends[step.index](child)
 
     def _step_replied(self, run: _Run, step: Step, child: InferRequest, result: InferResponse | ServingError) -> None:
         run.in_flight -= 1
@@ -144,10 +171,10 @@ class EnsembleScheduler:
             if not run.in_flight:
                 self._forget(run)
         elif isinstance(result, ServingError):
-            self._fail(run, Cancelled("") if run.request.cancelled else type(result)(self._prefix + result.message))
+            self._fail(run, Cancelled("") if run.request.cancelled else step_error(self._name, step, result))
         else:
             if result.parameters:
-                _follow_sequence(run, result.parameters)
+                follow_sequence(run, result.parameters)
             outputs = result.outputs
             self._arrived(run, [(tensor, outputs.get(name)) for name, tensor in step.outputs])
 
@@ -156,12 +183,14 @@ class EnsembleScheduler:
         outputs = {}
         for edge in run.plan.outputs:
             array = run.tensors[edge.tensor]
-            if array is None:
-                return self._fail(run, InvalidArgument(f"{self._prefix}{request_prefix(request.id)}{_DEADLOCK}"))
-            outputs[edge.name] = edge.convert(array) if edge.converts else array
+            if array is not None:  # else its step did not give it
+                outputs[edge.name] = edge.convert(array) if edge.converts else array
+        if not outputs:
+            where = f"in ensemble '{self._name}', {request_prefix(request.id)}"
+            return self._fail(run, InvalidArgument(where + _DEADLOCK))
         run.answered = True
         batch = Batch([request], request.rows)
-        batch.results = [InferResponse(outputs, _sequence_parameters(run))]
+        batch.results = [InferResponse(outputs, sequence_parameters(run))]
         batch.start_ns = batch.infer_start_ns = request.queued_ns
         batch.infer_end_ns = batch.end_ns = self._now_ns()
         self._statistics.record_batch(batch)
@@ -181,49 +210,3 @@ class EnsembleScheduler:
         run.children.clear()  # they point back here
         if self._drained is not None and not self._running:
             self._call_soon(self._drained)
-
-
-def _step_inputs(run: _Run, step: Step) -> tuple[dict[str, Array], int]:
-    """Return a step's inputs as its model sees them, and their batch size.
-
-    Raises:
-        InvalidArgument: a tensor is absent that the step requires, or they do not fit the step or each other.
-    """
-    inputs: dict[str, Array] = {}
-    for edge in step.inputs:
-        array = run.tensors[edge.tensor]
-        if array is not None:
-            inputs[edge.name] = edge.convert(array) if edge.converts else array
-    max_rows = step.signature.max_batch_size
-    if step.checked and len(inputs) == len(step.inputs):
-        if not max_rows:
-            return inputs, 1
-        sizes = {array.shape[0] for array in inputs.values()}
-        if len(sizes) == 1 and (rows := sizes.pop()) <= max_rows:
-            return inputs, rows
-    sent = [(name, step.signature.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
-    rows, shapes = normalise(step.signature, sent, run.request.id)
-    arrays = zip(inputs.items(), shapes, strict=True)
-    return {name: array.reshape(shape) for (name, array), shape in arrays}, rows
-
-
-def _follow_sequence(run: _Run, parameters: dict[str, Parameter]) -> None:
-    """A step may change the sequence of the steps after it."""
-    sequence_id = parameters.get("sequence_id")
-    if isinstance(sequence_id, int | str):
-        run.sequence_id = sequence_id
-    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
-        if name in parameters:
-            run.flags = run.flags | flag if parameters[name] else run.flags & ~flag
-
-
-def _sequence_parameters(run: _Run) -> dict[str, Parameter] | None:
-    """Return what the steps changed about the sequence, to be echoed; None if nothing."""
-    request = run.request
-    if run.sequence_id == request.sequence_id and run.flags == request.flags:
-        return None
-    return {
-        "sequence_id": run.sequence_id,
-        "sequence_start": bool(run.flags & SEQUENCE_START),
-        "sequence_end": bool(run.flags & SEQUENCE_END),
-    }

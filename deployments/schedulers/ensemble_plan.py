@@ -1,8 +1,10 @@
 """An ensemble's data flow, worked out once, when it is loaded."""
 
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelEnsembling
@@ -10,9 +12,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelEnsembling
 from deployments.backends.backend import ModelLoadError
 from protocol.infer import Array
 from protocol.signature import Signature, TensorSpec
-from repository_loader.ensemble_graph import decoupled_step
+from repository_loader.ensemble_conditions import Condition, ConditionError, Conditions, Value, read_conditions
 
-_PLANS_KEPT = 64
+PLANS_KEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,55 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class When:
+    """A step's condition, on the tensor of that number."""
+
+    tensor: int
+    condition: Condition
+
+    def holds(self, array: Array | None) -> bool:
+        """Whether the step runs; a tensor that is not there fits no condition."""
+        if array is None:
+            return False
+        condition = self.condition
+        value = condition.value.encode() if isinstance(condition.value, str) else condition.value
+        found = _COMPARISONS[condition.comparison](array, value)
+        return bool(found.all() if condition.every else found.any())
+
+
+_COMPARISONS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What an output of a step is when the step is skipped: another tensor, or `[rows, *dims]` of one value."""
+
+    spec: TensorSpec
+    batching: bool
+    edge: Edge | None
+    value: Value
+
+    def filled(self, rows: int) -> Array:
+        """Return the tensor of one value; sizes that the configuration leaves open are 1."""
+        dims = tuple(1 if dim == -1 else dim for dim in self.spec.dims)
+        value = self.value.encode() if isinstance(self.value, str) else self.value
+        return np.full((rows, *dims) if self.batching else dims, value, self.spec.datatype.numpy)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One model of an ensemble: what it takes and, as pairs of output name and ensemble tensor, what it gives.
 
     `checked` says that its inputs are sure to have the datatypes and dims that the model expects, so that only their
-    batch sizes need a look.
+    batch sizes need a look. `awaited` are the tensors that must be there before it starts: its inputs, and those that
+    say whether it runs (`when`) and what stands for its outputs (`fallbacks`, by tensor) otherwise.
     """
 
     index: int
@@ -57,6 +103,9 @@ class Step:
     inputs: tuple[Edge, ...]
     outputs: tuple[tuple[str, int], ...]
     checked: bool
+    awaited: frozenset[int]
+    when: When | None
+    fallbacks: dict[int, Fallback]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +144,24 @@ class EnsemblePlan:
         """Work out the steps.
 
         Raises:
-            ModelLoadError: a model is missing or cannot be a step.
+            ModelLoadError: a model is missing, or a condition cannot be read.
         """
         self._signature = Signature.from_config(config)
         steps = config.ensemble_scheduling.step
         _check_models(config.name, steps, step_signatures)
+        try:
+            self.conditions = read_conditions(config)
+        except ConditionError as error:
+            raise ModelLoadError(error.message) from error
         sources = _sources(self._signature, steps, step_signatures)
         self._tensors = {name: index for index, name in enumerate(sources)}
         self.tensor_count = len(sources)
         try:
-            self._steps = tuple(
-                _step(index, step, step_signatures[step.model_name], sources, self._tensors)
+            self.steps = tuple(
+                _step(index, step, step_signatures[step.model_name], sources, self._tensors, self.conditions)
                 for index, step in enumerate(steps)
             )
+            self.streamed = _streamed(self.steps)
             self._outputs = tuple(
                 _edge(name, spec, self._signature.max_batch_size > 0, name, sources, self._tensors)
                 for name, spec in self._signature.outputs.items()
@@ -120,13 +174,13 @@ class EnsemblePlan:
         """Return the plan for the requested outputs, None for all; plans are kept for the next request."""
         plan = self._plans.get(requested)
         if plan is None:
-            if len(self._plans) >= _PLANS_KEPT:
+            if len(self._plans) >= PLANS_KEPT:
                 self._plans.clear()
             plan = self._plans[requested] = self._make_plan(requested)
         return plan
 
     def _make_plan(self, requested: tuple[str, ...] | None) -> Plan:
-        steps = self._steps
+        steps = self.steps
         outputs = tuple(edge for edge in self._outputs if requested is None or edge.name in requested)
         producers = {tensor: step for step in steps for _, tensor in step.outputs}
         needed: set[int] = set()
@@ -136,12 +190,18 @@ class EnsemblePlan:
             step = producers.get(front.pop())
             if step is not None and step.index not in needed:
                 needed.add(step.index)
-                fresh = {edge.tensor for edge in step.inputs} - wanted
+                fresh = step.awaited - wanted
                 wanted |= fresh
                 front.extend(fresh)
-        waits = [{edge.tensor for edge in step.inputs} if step.index in needed else set() for step in steps]
-        edges = [*outputs, *(edge for step in steps if step.index in needed for edge in step.inputs)]
-        uses = Counter(edge.tensor for edge in edges)
+        waits = [step.awaited if step.index in needed else frozenset() for step in steps]
+        uses = Counter(edge.tensor for edge in outputs)
+        for index in needed:
+            inputs = [edge.tensor for edge in steps[index].inputs]
+            uses.update(inputs)
+            # What is looked at, or stands for another tensor, may be in use elsewhere at that time.
+            uses.update(2 * list(steps[index].awaited.difference(inputs)))
+            if any(tensor in self.streamed for tensor in steps[index].awaited):
+                uses.update(2 * [tensor for tensor in inputs if tensor not in self.streamed])
         return Plan(
             outputs,
             tuple((name, self._tensors[name]) for name in self._signature.inputs),
@@ -163,9 +223,6 @@ def _check_models(name: str, steps: Sequence[ModelEnsembling.Step], step_signatu
         raise ModelLoadError(
             f"ensemble {name} contains models that are not available or ambiguous: {', '.join(unknown)}"
         )
-    for step in steps:
-        if step_signatures[step.model_name].decoupled:
-            raise ModelLoadError(decoupled_step(name, step.model_name))
 
 
 def _sources(
@@ -187,8 +244,17 @@ def _step(
     model: Signature,
     sources: Mapping[str, _Source],
     tensors: Mapping[str, int],
+    conditions: Conditions,
 ) -> Step:
     batching = model.max_batch_size > 0
+    when = conditions.when.get(index)
+    fallbacks = {}
+    for output, tensor in step.output_map.items():
+        default = conditions.defaults.get(tensor)
+        if default is not None:
+            spec = model.outputs[output]
+            other = _edge(tensor, spec, batching, default.tensor, sources, tensors) if default.tensor else None
+            fallbacks[tensors[tensor]] = Fallback(spec, batching, other, default.value)
     edges = tuple(
         _edge(name, model.inputs[name], batching, tensor, sources, tensors) for name, tensor in step.input_map.items()
     )
@@ -203,7 +269,20 @@ def _step(
             not edge.converts and not edge.spec.reshaped and fits(sources[tensor].dims, edge.spec.dims)
             for edge, tensor in zip(edges, step.input_map.values(), strict=True)
         ),
+        frozenset(tensors[name] for name in (*step.input_map.values(), *conditions.guards(step.output_map, index))),
+        None if when is None else When(tensors[when.tensor], when),
+        fallbacks,
     )
+
+
+def _streamed(steps: Sequence[Step]) -> frozenset[int]:
+    """Return the tensors of which there is one for each response of a decoupled step, made by it or out of it."""
+    streamed: set[int] = set()
+    for _ in steps:  # as many rounds as the longest chain may need
+        for step in steps:
+            if step.signature.decoupled or not streamed.isdisjoint(step.awaited):
+                streamed.update(tensor for _, tensor in step.outputs)
+    return frozenset(streamed)
 
 
 def _edge(

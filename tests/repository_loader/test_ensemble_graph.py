@@ -160,14 +160,81 @@ def test_keeps_version_zero_where_it_exists(tmp_path: Path) -> None:
     assert model.config.ensemble_scheduling.step[0].model_version == 0
 
 
-def test_fails_with_a_decoupled_step(tmp_path: Path) -> None:
+def test_is_decoupled_when_a_step_is(tmp_path: Path) -> None:
     decoupled = PLAIN + "model_transaction_policy { decoupled: true }"
     inner = ensemble(step("a", {"x": "X"}, {"y": "Y"}))
     outer = ensemble(step("inner", {"X": "X"}, {"Y": "Y"}))
-    snapshot = load(tmp_path, {"a": decoupled}, {"a-outer": outer, "inner": inner})
-    reason = "ensemble 'inner' contains the decoupled model 'a', which is not supported"
-    assert snapshot.models["inner"].failure == reason
-    assert (snapshot.models["a-outer"].failure or "").endswith(reason)
+    models = load(tmp_path, {"a": decoupled, "p": PLAIN}, {"a-outer": outer, "inner": inner}).models
+    for name in ("inner", "a-outer"):
+        (package,) = models[name].packages
+        assert package.config.model_transaction_policy.decoupled, models[name].failure
+
+
+def conditional(**parameters: str) -> str:
+    more = "".join(
+        f'\nparameters {{ key: "eagleray.{key.replace("__", ".")}" value {{ string_value: "{value}" }} }}'
+        for key, value in parameters.items()
+    )
+    second = step("b", {"x": "X"}, {"y": "Y", "word": "W"})
+    outputs = {"Y": F4, "W": "data_type: TYPE_STRING dims: 1"}
+    return ensemble(A + second, {"X": F4}, outputs, more)
+
+
+CONDITIONS: dict[str, tuple[dict[str, str], str | None]] = {
+    "condition and default": ({"when__b": "t < 0.5", "default__Y": "t", "default__W": "'none'"}, None),
+    "by number": ({"when__1": "all X >= -1e-3", "default__Y": "0"}, None),
+    "unknown step": (
+        {"when__c": "X < 1", "default__Y": "t"},
+        "parameter 'eagleray.when.c' of e names step 'c', which does not exist",
+    ),
+    "number of no step": (
+        {"when__2": "X < 1", "default__Y": "t"},
+        "parameter 'eagleray.when.2' of e names step '2', which does not exist",
+    ),
+    "twice": (
+        {"when__b": "X < 1", "when__1": "X < 1", "default__Y": "t"},
+        "parameter 'eagleray.when.b' of e is a second condition of step 1",
+    ),
+    "unknown tensor": (
+        {"when__b": "Z < 1", "default__Y": "t"},
+        "parameter 'eagleray.when.b' of e names tensor 'Z', which is no input and made by no step",
+    ),
+    "default of an input": (
+        {"when__b": "t < 1", "default__X": "0"},
+        "parameter 'eagleray.default.X' of e names tensor 'X', which no step makes",
+    ),
+    "code": (
+        {"when__b": "__import__('os')", "default__Y": "t"},
+        "parameter 'eagleray.when.b' of e must be [any|all] <tensor> <comparison> <value>, with a comparison of "
+        "== != < <= > >= and a value that is a number, true, false or 'text'",
+    ),
+    "type": (
+        {"when__b": "t == 'yes'"},
+        "parameter 'eagleray.when.b' of e says \"t == 'yes'\", which does not go with tensor 't' of TYPE_FP32",
+    ),
+    "order of texts": (
+        {"when__a": "W < 'yes'", "when__b": "t < 1"},
+        "output 'Y' for ensemble 'e' is not written: at least one of its depending tensors, 't', is not connected",
+    ),
+    "type of a default": (
+        {"when__b": "t < 1", "default__W": "1"},
+        "parameter 'eagleray.default.W' of e says '1', which does not go with tensor 'W' of TYPE_STRING",
+    ),
+    "type of a tensor that is a default": (
+        {"when__b": "t < 1", "default__W": "t"},
+        "in ensemble e, ensemble tensor W: inconsistent data type: TYPE_STRING is inferred from model b while "
+        "TYPE_FP32 is inferred from model a",
+    ),
+    "nobody needs it": ({"when__b": "X < 1"}, "ensemble tensor 't' is unused in ensemble 'e'"),
+}
+
+
+@pytest.mark.parametrize(("parameters", "failure"), CONDITIONS.values(), ids=CONDITIONS)
+def test_judges_conditions(tmp_path: Path, parameters: dict[str, str], failure: str | None) -> None:
+    wordy = tensors({"x": F4}, {"y": F4, "word": "data_type: TYPE_STRING dims: 1"})
+    model = load(tmp_path, {"a": PLAIN, "b": wordy}, {"e": conditional(**parameters)}).models["e"]
+    assert model.failure == failure
+    assert [finding for finding in model.findings if "no effect" in finding.message] == []
 
 
 def test_finds_cycles_and_what_hangs_on_them(tmp_path: Path) -> None:

@@ -100,12 +100,6 @@ IGNORED: dict[str, tuple[str, str, str, str]] = {
         "ensemble_scheduling.step[1].model_namespace",
         "model names are unique, the model is found by its name alone",
     ),
-    "ensemble_scheduling.max_inflight_requests": (
-        "ensemble",
-        "ensemble_scheduling { max_inflight_requests: 3 }",
-        "ensemble_scheduling.max_inflight_requests",
-        "requests to a step are bounded by the queue of its model",
-    ),
     "instance_group.rate_limiter": (
         "onnxruntime",
         "instance_group { } instance_group { rate_limiter { priority: 2 } }",

@@ -105,16 +105,17 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "2:1",
         "the model name in 'default_model_filename' must end with '.py', got 'm/1/model.txt'",
     ),
-    "decoupled step": (
+    "responses kept of an ensemble with a decoupled step": (
         {
             "a/1/model.py": PYTHON_MODEL,
             "a/config.pbtxt": f'backend: "python" {FLAT} model_transaction_policy {{ decoupled: true }}',
             "m/1": None,
-            "m/config.pbtxt": f'platform: "ensemble" {FLAT} ensemble_scheduling {{\n'
-            f'step {{ model_name: "a" model_version: -1 {STEP} }} }}',
+            "m/config.pbtxt": f'platform: "ensemble" {FLAT} ensemble_scheduling {{ '
+            f'step {{ model_name: "a" model_version: -1 {STEP} }} }}\nresponse_cache {{ enable: true }}',
         },
-        "2:8",
-        "ensemble 'm' contains the decoupled model 'a', which is not supported",
+        "2:1",
+        "Response Cache does not currently support model m with 'decoupled' transaction policy. "
+        "Please disable the response cache.",
     ),
 }
 

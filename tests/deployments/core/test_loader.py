@@ -368,7 +368,7 @@ def test_ensemble_runs_over_models_of_the_same_core():
             instance.error = InvalidArgument("not today")
         core.infer("e", -1, InferRequest({"X": x}, 2, lambda request, result: failed.set_result(result)))
         error = await failed
-        assert (type(error), str(error)) == (InvalidArgument, "in ensemble 'e', not today")
+        assert (type(error), str(error)) == (InvalidArgument, "in ensemble 'e', step 'm': not today")
         for name in ("e", "m"):
             await core.remove(name, 1).close()
 

@@ -9,7 +9,7 @@ from deployments.core.core import Core
 from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.replica.host_router import HostRouter
-from deployments.schedulers.ensemble import EnsembleScheduler
+from deployments.schedulers.ensemble import ensemble_scheduler
 from protocol.infer import InferRequest
 from protocol.signature import Signature
 from tests.deployments.fakes import Answers
@@ -32,7 +32,7 @@ class Away:
         clock = LoopClock(asyncio.get_running_loop())
         router = HostRouter(Core(clock), lanes.fleet, clock)
         router.set_signatures(signatures)
-        self.scheduler = EnsembleScheduler(ENSEMBLE, signatures, router, ModelStatistics("e", 1, Totals()), clock)
+        self.scheduler = ensemble_scheduler(ENSEMBLE, signatures, router, ModelStatistics("e", 1, Totals()), clock)
 
     async def start(self, columns: int = 2) -> InferRequest:
         """Return a request whose step is under way in the replica."""

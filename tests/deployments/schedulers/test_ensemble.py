@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from deployments.backends.backend import ModelLoadError
 from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
-from deployments.schedulers.ensemble import EnsembleScheduler
+from deployments.schedulers.ensemble import ensemble_scheduler
 from protocol.errors import NotFound
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferResponse
 from protocol.signature import Signature
@@ -75,7 +75,7 @@ class Bench:
         self.answers = Answers()
         self.statistics = ModelStatistics("m", 1, Totals())
         signatures = {each.name: Signature.from_config(each) for each in models}
-        self.scheduler = EnsembleScheduler(config, signatures, self.router, self.statistics, self.clock)
+        self.scheduler = ensemble_scheduler(config, signatures, self.router, self.statistics, self.clock)
 
     def submit(self, id="r", rows=1, **rest):
         request = self.answers.request(id, rows, **rest)
