@@ -36,7 +36,34 @@ CONTROL = "e2e/test_model_control.py::"
 POLL = "e2e/test_poll.py::"
 ROW_SPLIT = "deployments/backends/test_row_split.py::"
 
+ENSEMBLES = "e2e/test_ensembles.py::"
+BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
+
 TESTS: dict[str, tuple[str, ...]] = {
+    # Ensembles
+    "An ensemble with a decoupled step is decoupled": (
+        ENSEMBLES + "test_a_decoupled_step_makes_the_ensemble_decoupled",
+        BRANCHES + "test_responses_leave_in_the_order_in_which_the_steps_after_them_end",
+    ),
+    "A step with `eagleray.when.<step>` runs only when": (
+        ENSEMBLES + "test_a_step_whose_condition_does_not_hold_is_not_run",
+        BRANCHES + "test_a_condition_is_on_all_rows_of_the_request",
+        BRANCHES + "test_what_depends_on_a_skipped_step_is_skipped_and_its_outputs_are_left_out",
+    ),
+    "[Conditions](ensembles.md)": (
+        "docs/test_ensembles_page.py::test_the_example_asks_the_large_model_when_the_small_one_is_not_sure",
+    ),
+    "`max_inflight_requests` bounds": (BRANCHES + "test_a_step_has_no_more_requests_under_way_than_the_limit_allows",),
+    "An error of a step names the step": (
+        "deployments/core/test_loader.py::test_ensemble_runs_over_models_of_the_same_core",
+    ),
+    "When a client leaves, the steps of its request": (
+        ENSEMBLES + "test_steps_of_clients_that_have_left_do_not_run",
+        ENSEMBLES + "test_a_client_that_leaves_the_stream_of_an_ensemble_stops_its_step",
+    ),
+    "A tensor passes between models of one process": (
+        "deployments/core/test_loader.py::test_tensors_between_steps_of_a_core_are_the_same_memory",
+    ),
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
     # Limits
     "| request body |": (

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import tritonclient.grpc
 
-from tests.e2e.test_decoupled import Stream, ended_count
+from tests.e2e.test_decoupled import Stream, ended_count, final
 from tests.e2e.test_faults import canceled, pending
 from tests.serving import Server, infer_path, tensor, wait_until
 
@@ -14,10 +14,10 @@ from tests.serving import Server, infer_path, tensor, wait_until
 def test_a_decoupled_step_makes_the_ensemble_decoupled(server: Server) -> None:
     stream = Stream(server)
     stream.count_down("countdown_told", 3, "three", empty_end=True)
-    told = [stream.response() for _ in range(4)]
-    texts = [json.loads(response.raw_output_contents[0][4:]) for response in told[:3]]
+    told = [stream.response() for _ in range(3)]
+    texts = [json.loads(response.raw_output_contents[0][4:]) for response in told]
     assert [(text["x"], text["id"]) for text in texts] == [(3, "three"), (2, "three"), (1, "three")]
-    assert told[3].parameters["triton_final_response"].bool_param and not told[3].outputs
+    assert [final(response) for response in told] == [False, False, True]
     stream.nothing_more()
     stream.client.close()
     answer = server.post("/v2/models/countdown_told/generate_stream", {"COUNT": 2})

@@ -182,7 +182,7 @@ def conditional(**parameters: str) -> str:
 
 CONDITIONS: dict[str, tuple[dict[str, str], str | None]] = {
     "condition and default": ({"when__b": "t < 0.5", "default__Y": "t", "default__W": "'none'"}, None),
-    "by number": ({"when__1": "all X >= -1e-3", "default__Y": "0"}, None),
+    "by number": ({"when__1": "all t >= -1e-3", "default__Y": "0"}, None),
     "unknown step": (
         {"when__c": "X < 1", "default__Y": "t"},
         "parameter 'eagleray.when.c' of e names step 'c', which does not exist",

@@ -1,6 +1,7 @@
 import asyncio
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,14 +33,19 @@ class Doubler:
         self.name = spec.name
         self.may_run_inline = True
         self.batches = []
+        self.given = []
         self.closed = 0
         self.error = None
+        self.meet = None
 
     def execute(self, batch):
         self.batches.append([dict(request.inputs) for request in batch.requests])
         if self.error is not None:
             raise self.error
+        if self.meet is not None:
+            self.meet()
         batch.results = [InferResponse({"Y": 2 * request.inputs["X"]}) for request in batch.requests]
+        self.given += [result.outputs["Y"] for result in batch.results]
 
     def close(self):
         self.closed += 1
@@ -343,6 +349,72 @@ def test_sample_that_fails_fails_the_load():
     failing = 'parameters { key: "fail" value { string_value: "yes" } }'
     with pytest.raises(ModelLoadError, match="failed to run warmup sample 's': too cold"):
         loader.prepare(package_of(sample("batch_size: 1", X=ZERO_X) + failing), SPECS)
+
+
+async def ensemble_core(scheduling, outputs="", inner=""):
+    """Return a core with model m, and ensemble e over it."""
+    clock = LoopClock(asyncio.get_running_loop())
+    core = Core(clock)
+    package = package_of(inner)
+    core.add(await loader.load(package, SPECS, clock, core))
+    text = f'name: "e" platform: "ensemble" max_batch_size: 4 {outputs} ensemble_scheduling {{ {scheduling} }}'
+    ensemble = ModelPackage("e", 1, config_of(text), "", "", "")
+    core.add(await loader.load(ensemble, [], clock, core, {"m": Signature.from_config(package.config)}))
+    return core
+
+
+def step_of_m(taken, given):
+    maps = f'input_map {{ key: "X" value: "{taken}" }} output_map {{ key: "Y" value: "{given}" }}'
+    return f'step {{ model_name: "m" model_version: -1 {maps} }}'
+
+
+def test_tensors_between_steps_of_a_core_are_the_same_memory():
+    async def run():
+        core = await ensemble_core(step_of_m("X", "t") + step_of_m("t", "Y"))
+        done = asyncio.get_running_loop().create_future()
+        sent = np.ones((1, 2), np.float32)
+        core.infer("e", -1, InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result)))
+        answer = (await done).outputs["Y"]
+        taken = [request["X"] for instance in DoublerBackend.made for (request,) in instance.batches]
+        first, second = sorted(taken, key=lambda array: float(array[0, 0]))
+        made = {float(array[0, 0]): array for instance in DoublerBackend.made for array in instance.given}
+        assert np.shares_memory(first, sent)
+        assert np.shares_memory(second, made[2.0]) and np.shares_memory(answer, made[4.0])
+
+    asyncio.run(run())
+
+
+def test_independent_steps_run_at_the_same_time():
+    async def run():
+        both = 'output { name: "Y" data_type: TYPE_FP32 dims: 2 } output { name: "Z" data_type: TYPE_FP32 dims: 2 }'
+        core = await ensemble_core(step_of_m("X", "Y") + step_of_m("X", "Z"), both)
+        barrier = threading.Barrier(2)
+        for instance in DoublerBackend.made:
+            instance.may_run_inline = False
+            instance.meet = partial(barrier.wait, 10)  # fails unless both are there
+        done = asyncio.get_running_loop().create_future()
+        sent = np.ones((1, 2), np.float32)
+        core.infer("e", -1, InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result)))
+        answer = await done
+        assert list(answer.outputs) == ["Y", "Z"]
+
+    asyncio.run(run())
+
+
+def test_a_step_that_is_given_up_is_given_up_by_its_own_scheduler():
+    async def run():
+        core = await ensemble_core(step_of_m("X", "Y"), inner="sequence_batching { }")
+        given_up = []
+        core.resolve("m").cancel = given_up.append
+        done = asyncio.get_running_loop().create_future()
+        sent = np.ones((1, 2), np.float32)
+        request = InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result), sequence_id=5, flags=1)
+        core.infer("e", -1, request)
+        core.cancel(request)
+        assert [(child.sequence_id, child is request) for child in given_up] == [(5, False)]
+        await done
+
+    asyncio.run(run())
 
 
 def test_ensemble_runs_over_models_of_the_same_core():
