@@ -1,11 +1,12 @@
 """A model's inputs and outputs, taken from its configuration once, when it is loaded."""
 
 from dataclasses import dataclass
-from typing import Final
-
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput, ModelSequenceBatching
+from typing import TYPE_CHECKING, Final
 
 from protocol.datatypes import BY_ENUM, BY_NAME, DataType
+
+if TYPE_CHECKING:  # the processes of Python models start without the package, which takes long to import
+    from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput, ModelSequenceBatching
 
 ANY_PRIORITY: Final = 2**64 - 1
 """Priorities are unsigned integers of 64 bits."""
@@ -51,7 +52,7 @@ class Signature:
         return frozenset([spec.name for spec in self.outputs.values() if spec.datatype.name == "BF16"])
 
     @classmethod
-    def from_config(cls, config: ModelConfig) -> "Signature":
+    def from_config(cls, config: "ModelConfig") -> "Signature":
         """Read a completed and validated configuration."""
         batching = config.dynamic_batching
         # An ensemble hands any priority on to its steps.
@@ -68,7 +69,7 @@ class Signature:
         )
 
     @classmethod
-    def for_backend(cls, config: ModelConfig) -> "Signature":
+    def for_backend(cls, config: "ModelConfig") -> "Signature":
         """Read what a backend runs: with the inputs that a sequence batcher adds, and the states among the outputs."""
         signature = cls.from_config(config)
         sequence = config.sequence_batching
@@ -82,7 +83,7 @@ class Signature:
         return signature
 
 
-def _control_type(control: ModelSequenceBatching.Control) -> DataType:
+def _control_type(control: "ModelSequenceBatching.Control") -> DataType:
     if control.int32_false_true:
         return BY_NAME["INT32"]
     if control.fp32_false_true:
@@ -90,15 +91,15 @@ def _control_type(control: ModelSequenceBatching.Control) -> DataType:
     return BY_NAME["BOOL"] if control.bool_false_true else BY_ENUM[control.data_type]
 
 
-def _model_dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
+def _model_dims(tensor: "ModelInput | ModelOutput") -> tuple[int, ...]:
     return tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
 
 
-def _input_spec(tensor: ModelInput) -> TensorSpec:
+def _input_spec(tensor: "ModelInput") -> TensorSpec:
     datatype = BY_ENUM[tensor.data_type]
     dims = tuple(tensor.dims)
     return TensorSpec(tensor.name, datatype, dims, _model_dims(tensor), tensor.optional, tensor.allow_ragged_batch)
 
 
-def _spec(tensor: ModelOutput) -> TensorSpec:
+def _spec(tensor: "ModelOutput") -> TensorSpec:
     return TensorSpec(tensor.name, BY_ENUM[tensor.data_type], tuple(tensor.dims), _model_dims(tensor))

@@ -75,7 +75,7 @@ def _backend_row(backend: BackendTraits) -> tuple[str, ...]:
         ", ".join(f"`{file.name}`" for file in backend.files) or "—",
         ", ".join(f"KIND_{kind}" for kind in ("CPU", "GPU", "MODEL") if kind in backend.kinds),
         str(backend.cpu_count) if "CPU" in backend.kinds else "—",
-        "threads of one replica" if backend.releases_gil else "replicas",
+        "threads of one replica" if backend.releases_gil else "processes of one replica",
         ", ".join(f"`{package}`" for package in backend.requires.values()) or "—",
     )
 

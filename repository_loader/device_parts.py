@@ -1,5 +1,6 @@
 """Divides the instances of a model version by the device that they run on."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -45,6 +46,11 @@ def device_parts(config: ModelConfig, num_gpus: int) -> list[DevicePart]:
     gpus = sorted(device for device in found if device is not None)
     ordered = [*gpus, None] if None in found else gpus
     return [DevicePart(device, tuple(found[device])) for device in ordered]
+
+
+def own_processes(instances: Iterable[InstanceSpec]) -> tuple[InstanceSpec, ...]:
+    """Return the instances, each in a process of its own."""
+    return tuple(replace(instance, own_process=True) for instance in instances)
 
 
 def in_one_process(parts: list[DevicePart]) -> tuple[InstanceSpec, ...]:

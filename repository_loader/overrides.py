@@ -31,6 +31,8 @@ OVERRIDES = {
     "(default 16)",
     "autoscaling.target_latency_ms": "mean time that a request shall take at most, in milliseconds (default: any)",
     "autoscaling.downscale_delay_s": "how long fewer replicas must have done before there are fewer (default 30)",
+    "execution_timeout_ms": "how long a batch of a Python model may run before its process is ended and started again "
+    "(1 to 86400000; default: for any time)",
     "inline": "`true`: its batches may always run on the event loop; `false`: never",
 }
 """The keys behind `eagleray.` and what each says."""
@@ -58,6 +60,7 @@ class Overrides:
     memory_bytes: int | None = None
     replicas: int | None = None
     inline: bool | None = None
+    execution_timeout_ms: float | None = None
     needs: NodeNeeds = ANY_NODE
     autoscaling: Autoscaling | None = None
 
@@ -84,6 +87,7 @@ def read_overrides(config: ModelConfig) -> Overrides:
         None if memory is None else int(memory),
         None if replicas is None else int(replicas),
         _boolean(config, "inline"),
+        _number(config, "execution_timeout_ms", whole=False, least=1, most=86_400_000),
         NodeNeeds(_text(config, "accelerator_type") or "", _labels(config)),
         _autoscaling(config),
     )

@@ -44,12 +44,14 @@ class InstanceSpec:
     """One instance of a model, as `instance_group` asks for it.
 
     `kind` is CPU, GPU or MODEL. `device` is the CUDA device as the process sees it (0 under Ray, which hides the
-    others), 0 for CPU. `name` is `<group>_<index>`, as in Triton's messages.
+    others), 0 for CPU. `name` is `<group>_<index>`, as in Triton's messages. `own_process` says that a Python model's
+    instance has a process to itself, because others would share the replica's with it.
     """
 
     name: str
     kind: str
     device: int
+    own_process: bool = False
 
 
 def moved(path: str, old: str, new: str) -> str:

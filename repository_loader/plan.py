@@ -11,7 +11,7 @@ from repository_loader.auto_placement import place_automatically
 from repository_loader.backend_traits import traits_of
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
-from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process
+from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process, own_processes
 from repository_loader.ensemble_graph import step_models
 from repository_loader.model_files import files_bytes, is_ensemble
 from repository_loader.node_needs import NodeNeeds
@@ -137,7 +137,10 @@ class _Planner:
         if placement == "isolated":
             self._isolate(model, parts, overrides)
             return
-        model = replace(model, specs=in_one_process(parts))
+        specs = in_one_process(parts)
+        if _shares_no_process(config, overrides, len(specs)):
+            specs = own_processes(specs)
+        model = replace(model, specs=specs)
         (self._packed if placement == "packed" else self._embedded).append(model)
 
     def _placement(
@@ -212,9 +215,11 @@ class _Planner:
     def _add_part(
         self, model: ModelPlan, part: DevicePart, divided: bool, replicas: int | None, overrides: Overrides
     ) -> None:
-        shared = traits_of(model.package.config.backend).releases_gil or not part.instances
-        specs = part.instances if shared else part.instances[:1]
-        replicas = replicas or (1 if shared else len(part.instances))
+        specs = part.instances
+        apart = _needs_processes(model.package.config, overrides, len(specs))
+        if apart:
+            specs = own_processes(specs)
+        replicas = replicas or 1
         scaled = None if divided and part.gpu is None else overrides.autoscaling
         if scaled is not None:
             replicas = max(1, scaled.min_replicas)
@@ -225,7 +230,8 @@ class _Planner:
         self._check_cpus(model.name, replicas, num_cpus)
         num_gpus, gpu, suffix = 0.0, part.gpu, ""
         if gpu is not None:
-            num_gpus = self._share(model.name, 1 if shared else len(part.instances), memory_bytes, overrides)
+            memory_bytes *= len(specs) if apart else 1
+            num_gpus = self._share(model.name, memory_bytes, overrides)
             cards = self._find_gpu(model.name, gpu, replicas, num_gpus, overrides.needs)
             gpu = cards if scaled is None else None
         if divided:
@@ -289,11 +295,8 @@ class _Planner:
             return 0
         return int(model.file_bytes * self._settings.memory_factor) + self._settings.memory_base_bytes
 
-    def _share(self, name: str, instances: int, memory_bytes: int, overrides: Overrides) -> float:
-        """Return the share of a GPU for one replica: of the memory that is left beside the headroom.
-
-        Replicas that must share a GPU, because each holds one instance, never ask for more than it has together.
-        """
+    def _share(self, name: str, memory_bytes: int, overrides: Overrides) -> float:
+        """Return the share of a GPU for one replica: of the memory that is left beside the headroom."""
         if overrides.num_gpus is not None:
             return overrides.num_gpus
         gpu_memory = self._facts.gpu_memory_bytes or self._settings.assumed_gpu_memory_bytes
@@ -303,7 +306,7 @@ class _Planner:
             )
         share = memory_bytes / (gpu_memory * (1 - self._settings.gpu_headroom))
         share = 1.0 if share >= 1 else max(GPU_STEP, math.ceil(round(share / GPU_STEP, 6)) * GPU_STEP)
-        return round(min(share, math.floor(10_000 / instances) / 10_000), 4)
+        return round(share, 4)
 
     def _find_gpu(self, name: str, gpu: int, replicas: int, num_gpus: float, needs: NodeNeeds) -> int | None:
         """Return the GPU that carries the replicas, None where each of them has whole GPUs, which Ray then chooses."""
@@ -357,6 +360,23 @@ class _Planner:
             raise _Unplaceable(
                 f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {max(round(free, 2), 0):g} free"
             )
+
+
+def _needs_processes(config: ModelConfig, overrides: Overrides, instance_count: int) -> bool:
+    """Return whether the instances of a model get processes of their own in a replica that serves nothing else."""
+    if is_ensemble(config) or traits_of(config.backend).releases_gil:
+        return False
+    return instance_count > 1 or overrides.execution_timeout_ms is not None
+
+
+def _shares_no_process(config: ModelConfig, overrides: Overrides, instance_count: int) -> bool:
+    """Return whether they do in a process that serves other models too.
+
+    An operator who says that its code may run on the event loop says that it may run in that process.
+    """
+    if is_ensemble(config) or traits_of(config.backend).releases_gil:
+        return False
+    return not overrides.inline or _needs_processes(config, overrides, instance_count)
 
 
 def _with(needs: NodeNeeds) -> str:

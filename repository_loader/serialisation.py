@@ -36,7 +36,7 @@ def package_from_dict(values: Mapping[str, Any]) -> ModelPackage:
 
 def spec_to_dict(spec: InstanceSpec) -> Json:
     """Return the instance as JSON values."""
-    return {"name": spec.name, "kind": spec.kind, "device": spec.device}
+    return {"name": spec.name, "kind": spec.kind, "device": spec.device, "own_process": spec.own_process}
 
 
 def spec_from_dict(values: Mapping[str, Any]) -> InstanceSpec:

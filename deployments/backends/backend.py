@@ -1,11 +1,14 @@
 """The seam between the core and a framework: a backend loads a package into instances, an instance runs batches."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse
-from repository_loader.package import InstanceSpec, ModelPackage
+
+if TYPE_CHECKING:  # the processes of Python models start without what it imports
+    from deployments.core.clock import Clock
+    from repository_loader.package import InstanceSpec, ModelPackage
 
 
 class ModelLoadError(Exception):
@@ -59,10 +62,45 @@ class ModelInstance(Protocol):
         ...
 
 
+class RemoteInstance:
+    """An instance that runs elsewhere: `begin` returns at once, and what came of the batch is told later.
+
+    `execute` waits instead, for use before `attach`. `alive` is False while it can run nothing.
+    """
+
+    name: str
+    may_run_inline = False
+    alive: bool
+
+    def execute(self, batch: Batch) -> None:
+        """Do what `ModelInstance.execute` does."""
+        raise NotImplementedError
+
+    def attach(self, clock: "Clock", done: Callable[[Batch], None], changed: Callable[[], None]) -> None:
+        """Belong to an event loop, on whose thread `begin`, `done` and `changed` (of `alive`) are called."""
+        raise NotImplementedError
+
+    def begin(self, batch: Batch) -> None:
+        """Run a batch; `done` is called with it, later and once. An error that is raised has failed all of it."""
+        raise NotImplementedError
+
+    def give_up(self, reason: str) -> None:
+        """End the batch that runs, as failed; `reason` is a predicate."""
+        raise NotImplementedError
+
+    def begin_close(self) -> None:
+        """Finish what runs and take nothing more; returns at once."""
+        raise NotImplementedError
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Do what `ModelInstance.close` does, in `timeout_s` seconds."""
+        raise NotImplementedError
+
+
 class Backend(Protocol):
     """Loads model versions of one framework; made with the core's clock, or None."""
 
-    def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
+    def load(self, package: "ModelPackage", specs: "Sequence[InstanceSpec]") -> list[ModelInstance]:
         """Load the version and return one instance for each spec; blocking, called on a worker thread.
 
         Raises:

@@ -37,6 +37,14 @@ class Clock(Protocol):
         """Make the call on the loop's thread; may be called on any thread."""
         ...
 
+    def watch(self, descriptor: int, call: Callable[[], None], /) -> object:
+        """Make the call whenever there is something to read."""
+        ...
+
+    def unwatch(self, descriptor: int, /) -> object:
+        """Make it no more."""
+        ...
+
 
 class LoopClock:
     """The clock of a running asyncio loop."""
@@ -46,6 +54,8 @@ class LoopClock:
         self._fine: FineTimers | None = None
         self.call_soon = loop.call_soon
         self.call_soon_threadsafe = loop.call_soon_threadsafe
+        self.watch = loop.add_reader
+        self.unwatch = loop.remove_reader
         self.now_ns = time.monotonic_ns
 
     def call_later(self, delay_s: float, call: Callable[[], None], /) -> Timer:

@@ -7,7 +7,7 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 
-from deployments.backends.backend import Batch, ModelInstance
+from deployments.backends.backend import Batch, ModelInstance, RemoteInstance
 from deployments.core.clock import Clock
 from deployments.core.inline_gate import InlineGate
 from protocol.errors import Internal, ServingError
@@ -20,13 +20,15 @@ CLOSE_TIMEOUT_S = 30.0
 class _Worker:
     """One instance and the thread that runs it, which starts with the first batch that needs it.
 
-    `batch` is what the thread has to do; `lost` says that nobody waits for it any more.
+    `batch` is what it has to do; `lost` says that nobody waits for it any more. `remote` is an instance that runs
+    elsewhere, and needs no thread.
     """
 
-    __slots__ = ("batch", "batches", "instance", "lost", "thread")
+    __slots__ = ("batch", "batches", "instance", "lost", "remote", "thread")
 
     def __init__(self, instance: ModelInstance) -> None:
         self.instance = instance
+        self.remote = instance if isinstance(instance, RemoteInstance) else None
         self.batch: Batch | None = None
         self.lost = False
         self.batches: SimpleQueue[Batch | None] = SimpleQueue()
@@ -39,6 +41,7 @@ class InstancePool:
     A batch runs inline, on the loop's thread, when its instance, `may_run_inline` and the `InlineGate` allow that, in
     the instance's thread otherwise. `finished` is set by the scheduler and is called on the loop's thread, for an
     inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be called.
+    An instance that runs elsewhere may die and come back: `died` and `revived` are set by the scheduler too.
     All but `close` belongs to the loop's thread.
     """
 
@@ -47,11 +50,16 @@ class InstancePool:
         self.idle = [_Worker(instance) for instance in reversed(instances)]
         self.finished: Callable[[Batch], None] = _nobody
         self._workers = tuple(self.idle)
-        self._lost_count = 0
         self._fault = ""
         self._now_ns = clock.now_ns
         self._call_soon_threadsafe = clock.call_soon_threadsafe
         self._gate = InlineGate()
+        self.died: Callable[[], None] = _nothing
+        self.revived: Callable[[], None] = _nothing
+        self._alive_changed: Callable[[], None] = _nothing
+        for worker in self._workers:
+            if worker.remote is not None:
+                worker.remote.attach(clock, partial(self._done, worker), partial(self._changed, worker))
 
     @property
     def instance_count(self) -> int:
@@ -61,11 +69,23 @@ class InstancePool:
     @property
     def running_count(self) -> int:
         """How many instances are at work."""
-        return len(self._workers) - len(self.idle) - self._lost_count
+        return sum(worker.batch is not None for worker in self._workers)
+
+    @property
+    def alive(self) -> bool:
+        """Whether an instance can run batches."""
+        return any(worker.remote is None or worker.remote.alive for worker in self._workers)
+
+    def when_alive_changes(self, call: Callable[[], None]) -> None:
+        """Make the call when an instance has died or come back."""
+        self._alive_changed = call
 
     def run(self, batch: Batch) -> None:
         """Run the batch on an idle instance; there must be one."""
         worker = self.idle.pop()
+        if worker.remote is not None:
+            self._begin(worker, worker.remote, batch)
+            return
         if worker.instance.may_run_inline and self.may_run_inline and self._gate.allows(batch.rows):
             self._execute(worker.instance, batch)
             self._gate.ran_inline(batch.rows, batch.end_ns - batch.start_ns)
@@ -78,6 +98,35 @@ class InstancePool:
         worker.batch = batch
         worker.batches.put(batch)
 
+    def _begin(self, worker: _Worker, remote: RemoteInstance, batch: Batch) -> None:
+        batch.start_ns = self._now_ns()
+        worker.batch = batch
+        try:
+            remote.begin(batch)
+        except ServingError as error:
+            batch.results = [error] * len(batch.requests)
+            self._done(worker, batch)
+
+    def _done(self, worker: _Worker, batch: Batch) -> None:
+        assert worker.remote is not None
+        _set_times(batch, self._now_ns())
+        worker.batch = None
+        if worker.remote.alive:
+            self.idle.append(worker)
+        self.finished(batch)
+
+    def _changed(self, worker: _Worker) -> None:
+        assert worker.remote is not None
+        if worker.remote.alive:
+            self.idle.append(worker)
+            self._alive_changed()
+            self.revived()
+            return
+        if worker in self.idle:
+            self.idle.remove(worker)
+        self._alive_changed()
+        self.died()
+
     def check(self, limit_s: float) -> str:
         """Return why an instance serves no more, "" while all of them do; what it held is answered with the reason.
 
@@ -86,6 +135,10 @@ class InstancePool:
         for worker in self._workers:
             batch = worker.batch
             if batch is None:
+                continue
+            if worker.remote is not None:
+                if limit_s and self._now_ns() - batch.start_ns > limit_s * 1e9:
+                    worker.remote.give_up(f"ran one batch for more than {limit_s:g} s")
                 continue
             assert worker.thread is not None
             if not worker.thread.is_alive():
@@ -98,7 +151,6 @@ class InstancePool:
     def _give_up(self, worker: _Worker, batch: Batch, fault: str) -> None:
         log.error("%s", fault)
         self._fault = fault
-        self._lost_count += 1
         worker.lost, worker.batch = True, None
         _fail(batch, Internal(fault), self._now_ns())
         self.finished(batch)
@@ -110,8 +162,14 @@ class InstancePool:
         """
         ends_s = time.monotonic() + timeout_s
         for worker in self._workers:
-            worker.batches.put(None)
+            if worker.remote is None:
+                worker.batches.put(None)
+            else:
+                worker.remote.begin_close()
         for worker in self._workers:
+            if worker.remote is not None:
+                worker.remote.close(max(0.0, ends_s - time.monotonic()))
+                continue
             if worker.thread is not None:
                 worker.thread.join(0.0 if worker.lost else max(0.0, ends_s - time.monotonic()))
                 if worker.lost:
@@ -171,6 +229,10 @@ def _set_times(batch: Batch, end_ns: int) -> None:
 
 def _nobody(batch: Batch) -> None:
     raise AssertionError("the pool has no scheduler")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _failure(instance: ModelInstance, message: str) -> str:

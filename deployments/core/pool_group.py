@@ -1,7 +1,7 @@
 """The instances of a model whose scheduler chooses among them: a pool for each."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from deployments.backends.backend import ModelInstance
 from deployments.core.clock import Clock
@@ -28,6 +28,16 @@ class PoolGroup:
     def may_run_inline(self, allowed: bool) -> None:
         for pool in self.pools:
             pool.may_run_inline = allowed
+
+    @property
+    def alive(self) -> bool:
+        """Whether an instance can run batches."""
+        return any(pool.alive for pool in self.pools)
+
+    def when_alive_changes(self, call: Callable[[], None]) -> None:
+        """Make the call when an instance has died or come back."""
+        for pool in self.pools:
+            pool.when_alive_changes(call)
 
     def check(self, limit_s: float) -> str:
         """Return why an instance serves no more; see `InstancePool.check`."""

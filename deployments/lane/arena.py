@@ -8,16 +8,15 @@ side has mapped it, so that nothing stays behind whichever process dies.
 import mmap
 import os
 import stat
-from bisect import insort
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from deployments.lane.owned_file import OwnedFile, private_folder
+from deployments.lane.places import Places
 
 ARENA_BYTES: Final = 32 << 20
 _FOLDER: Final = Path("/dev/shm")
-_ALIGNMENT: Final = 4096
 
 
 class ArenaError(Exception):
@@ -40,21 +39,13 @@ class Arena:
         except OSError as error:
             self.unlink()
             raise ArenaError(str(error)) from error
-        self._free: list[tuple[int, int]] = [(0, size_bytes)]
-        self._taken: dict[int, int] = {}
+        self._places = Places(size_bytes)
 
     def put(self, parts: Iterable[bytes | memoryview], size: int) -> int | None:
         """Write a body of `size` bytes and return its place, None when there is no room."""
-        needed = -(-size // _ALIGNMENT) * _ALIGNMENT
-        index = next((index for index, (_, length) in enumerate(self._free) if length >= needed), None)
-        if index is None:
+        offset = self._places.take(size)
+        if offset is None:
             return None
-        offset, length = self._free[index]
-        if length == needed:
-            del self._free[index]
-        else:
-            self._free[index] = (offset + needed, length - needed)
-        self._taken[offset] = needed
         filled = offset
         for part in parts:
             end = filled + len(part)
@@ -64,22 +55,13 @@ class Arena:
 
     def release(self, offset: int) -> None:
         """Take a place back; one that was not taken is an error of the peer."""
-        length = self._taken.pop(offset, None)
-        if length is None:
+        if not self._places.release(offset):
             raise ArenaError(f"nothing lies at {offset}")
-        insort(self._free, (offset, length))
-        merged: list[tuple[int, int]] = []
-        for start, size in self._free:
-            if merged and merged[-1][0] + merged[-1][1] == start:
-                merged[-1] = (merged[-1][0], merged[-1][1] + size)
-            else:
-                merged.append((start, size))
-        self._free = merged
 
     @property
     def taken_count(self) -> int:
         """How many bodies lie here."""
-        return len(self._taken)
+        return self._places.taken_count
 
     def unlink(self) -> None:
         """Remove the file; the mappings of both sides live on."""

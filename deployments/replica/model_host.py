@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from deployments.backends.backend import ModelLoadError
@@ -32,6 +33,8 @@ from repository_loader.overrides import read_overrides
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
+
+_DOWN = "the process of each of its instances has died; they are started again"
 
 
 class ModelFaultError(Exception):
@@ -85,6 +88,7 @@ class ModelHost:
         self.served: dict[Key, ServedModel] = {}
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
+        self._down: set[Key] = set()
         self.seconds: dict[Key, float] = {}
 
     async def apply(self, models: Sequence[dict[str, Any]]) -> None:
@@ -159,6 +163,7 @@ class ModelHost:
             return f"{type(error).__name__}: {error}"
         self.failures.pop(key, None)
         self.faults.pop(key, None)
+        self._down.discard(key)
         self.seconds[key] = time.monotonic() - started
         self._present[key] = data["digest"]
         old = self.served.get(key)
@@ -171,7 +176,21 @@ class ModelHost:
         if replaced is not None:
             self._close_in_background(replaced, self._held.pop(key, ()))
         self._held[key] = held
+        if model.pool is not None:
+            model.pool.when_alive_changes(partial(self._alive_changed, key, served))
         return ""
+
+    def _alive_changed(self, key: Key, served: ServedModel) -> None:
+        """Offer a version only while it has an instance that lives; those that die are started again."""
+        pool = served.model.pool
+        if self.served.get(key) is not served or pool is None or pool.alive == served.ready:
+            return
+        served.ready = pool.alive
+        if pool.alive:
+            self._down.discard(key)
+        else:
+            self._down.add(key)
+        self._changed(*key, served if served.ready else None)
 
     def _close_in_background(self, replaced: ModelVersion, held: Sequence[int]) -> None:
         """Let a version that is served no more finish what it has; nobody waits for it."""
@@ -212,6 +231,7 @@ class ModelHost:
     async def _unload(self, key: Key, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         self.failures.pop(key, None)
         self.faults.pop(key, None)
+        self._down.discard(key)
         self._present.pop(key, None)
         served = self.served.pop(key, None)
         if served is not None:
@@ -244,8 +264,8 @@ class ModelHost:
             raise ModelFaultError("; ".join(self.faults.values()))
 
     def fault(self, name: str, version: int) -> str:
-        """Return why a hosted version serves no more, "" for all others."""
-        return self.faults.get((name, version), "")
+        """Return why a hosted version does not serve, "" for all others."""
+        return self.faults.get((name, version), _DOWN if (name, version) in self._down else "")
 
     def report(self) -> list[list[Any]]:
         """Return name, version, reason ("" when loaded), seconds and digest of what is served, and of what failed.

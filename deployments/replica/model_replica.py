@@ -129,7 +129,7 @@ class ModelReplica:
             await self._host.apply(models)
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
-        self._lane.set_model(name, version, served)
+        self._lane.set_model(name, version, served, "" if served else self._host.fault(name, version))
 
     def _watch_steps(self, wanted: set[tuple[str, str]]) -> None:
         for key in wanted - self._watched.keys():

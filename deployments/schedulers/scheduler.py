@@ -73,6 +73,7 @@ class PoolScheduler:
         self._bound: QueueBound | None = None
         self._bound_from_count = sys.maxsize
         pool.finished = self._finished
+        pool.revived = self._go_on
 
     def bound_queue(self, max_queue_s: float) -> None:
         """Refuse, from now on, what comes while more waits than the model answers in so many seconds."""

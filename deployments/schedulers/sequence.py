@@ -23,7 +23,7 @@ from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
 from deployments.schedulers.sequence_oldest import OldestBatcher
-from deployments.schedulers.sequence_slots import NEVER_NS, SequenceId, SequenceSlots, Slot
+from deployments.schedulers.sequence_slots import NEVER_NS, SequenceBatcher, SequenceId, SequenceSlots, Slot
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse
@@ -32,6 +32,7 @@ from protocol.signature import Signature
 log = logging.getLogger(__name__)
 
 BACKLOG_HOLD_VARIABLE: Final = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
+LOST: Final = "the instance of sequence {} of model '{}' has died; the sequence may start anew"
 EXPIRED: Final = "timeout of the corresponding sequence has been expired"
 
 
@@ -73,6 +74,8 @@ class SequenceScheduler:
         candidates = sequence.oldest.max_candidate_sequences if oldest else 0
         slot_count = candidates if candidates > 0 else max(1, config.max_batch_size)
         self._batchers = [kind(self, config, signature, pool, statistics, clock) for pool in pools]
+        for pool, batcher in zip(pools, self._batchers, strict=True):
+            pool.died = partial(self._lost, batcher)
         slots = [Slot(batcher, number) for number in range(slot_count) for batcher in self._batchers]
         for slot in slots:
             slot.batcher.slots.append(slot)
@@ -206,6 +209,17 @@ class SequenceScheduler:
         self._fail(waiting, Cancelled(""), CANCELED)
         if slot.idle and slot.sequence_id is not None:
             self._release(slot)
+
+    def _lost(self, batcher: SequenceBatcher) -> None:
+        """End the sequences of an instance that has died, and with it what it knew of them."""
+        for slot in batcher.slots:
+            if slot.sequence_id is None:
+                continue
+            waiting, slot.queue = slot.queue, deque()
+            self._end(slot)
+            self._fail(waiting, Unavailable(LOST.format(slot.sequence_id, self._model_name)), OTHER)
+            if slot.idle:
+                self._release(slot)
 
     def held(self) -> bool:
         """Whether `TRITONSERVER_DELAY_SCHEDULER` and its like for the backlog still hold the first batch back."""

@@ -55,6 +55,7 @@ class DirectBatcher:
         self._dispatch_due = False
         self._timer: Timer | None = None
         pool.finished = self._finished
+        pool.revived = lambda: self.wake(self.slots[0])
 
     def wake(self, slot: Slot) -> None:
         """Form a batch in the loop's next turn."""

@@ -34,6 +34,7 @@ SEQUENCE_LANES = "deployments/lane/test_sequence_lanes.py::"
 SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
 CONTROL = "e2e/test_model_control.py::"
 POLL = "e2e/test_poll.py::"
+PROCESSES = "deployments/replica/test_model_processes.py::"
 ROW_SPLIT = "deployments/backends/test_row_split.py::"
 
 ENSEMBLES = "e2e/test_ensembles.py::"
@@ -434,6 +435,31 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The repository index says UNAVAILABLE": (
         FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",
         FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",
+    ),
+    "Each instance of a Python model has a process of its own": (
+        PLAN + "test_divides_instances_into_replicas",
+        PLAN + "test_packs_cpu_models_together",
+    ),
+    "A single instance that is alone in its replica": (PLAN + "test_divides_instances_into_replicas",),
+    "is three such processes behind one queue": (
+        PROCESSES + "test_count_is_instances_behind_one_queue_which_run_at_the_same_time",
+    ),
+    "A process that dies, by a signal": (PROCESSES + "test_a_death_costs_its_own_batch_and_the_instance_comes_back",),
+    "It is started again at once, and after": (
+        PROCESSES + "test_a_process_that_dies_again_and_again_is_started_less_and_less_often",
+    ),
+    "Other instances serve meanwhile": (
+        PROCESSES + "test_other_instances_serve_while_one_is_started_again",
+        PROCESSES + "test_a_death_costs_its_own_batch_and_the_instance_comes_back",
+    ),
+    "The sequences of an instance that dies": (PROCESSES + "test_the_sequences_of_an_instance_that_dies_are_over",),
+    "Modules, pickles and the working folder": (
+        PROCESSES + "test_what_one_model_does_to_its_process_is_nothing_to_another",
+    ),
+    "A batch that takes longer than `eagleray.execution_timeout_ms`": (PROCESSES + "test_a_batch_that_hangs_is_ended",),
+    "When a replica ends in order, `finalize`": (
+        PROCESSES + "test_closing_calls_finalize_and_leaves_no_process",
+        PROCESSES + "test_the_death_of_the_replica_ends_its_processes",
     ),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
     "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.demand import demand
+from repository_loader.device_parts import own_processes
 from repository_loader.node_needs import NodeNeeds
 from repository_loader.normalisation import normalise
 from repository_loader.package import InstanceSpec, ModelPackage
@@ -68,14 +69,31 @@ def gpu(*names: str) -> tuple[InstanceSpec, ...]:
 ONNX, PYTHON = 'backend: "onnxruntime" ', 'backend: "python" '
 SHAPES = {
     "threads of one replica": (ONNX + "instance_group { count: 3 }", 0, 1, cpu("m_0_0", "m_0_1", "m_0_2")),
-    "replicas of a Python model": (PYTHON + "instance_group { count: 3 }", 0, 3, cpu("m_0_0")),
+    "processes of one replica": (
+        PYTHON + "instance_group { count: 3 }",
+        0,
+        1,
+        own_processes(cpu("m_0_0", "m_0_1", "m_0_2")),
+    ),
+    "a Python model alone": (PYTHON, 0, 1, cpu("m_0")),
+    "a Python model whose batches may be ended": (
+        PYTHON + parameter("execution_timeout_ms", "500"),
+        0,
+        1,
+        own_processes(cpu("m_0")),
+    ),
     "two groups": (
         ONNX + 'instance_group [ { name: "a" count: 1 }, { name: "b" count: 2 } ]',
         0,
         1,
         cpu("a_0", "b_0", "b_1"),
     ),
-    "two groups of a Python model": (PYTHON + "instance_group [ { count: 1 }, { count: 2 } ]", 0, 3, cpu("m_0_0")),
+    "two groups of a Python model": (
+        PYTHON + "instance_group [ { count: 1 }, { count: 2 } ]",
+        0,
+        1,
+        own_processes(cpu("m_0_0", "m_1_0", "m_1_1")),
+    ),
     "passive instances do not run": (
         ONNX + "instance_group [ { count: 1 }, { count: 2 passive: true } ]",
         0,
@@ -83,11 +101,11 @@ SHAPES = {
         cpu("m_0_0"),
     ),
     "only the GPUs that are listed": (ONNX + "instance_group { count: 2 gpus: 1 }", 2, 1, gpu("m_0_0", "m_0_1")),
-    "a replica for each Python instance on a GPU": (
+    "Python instances on a GPU": (
         PYTHON + "instance_group { count: 3 gpus: 1 }",
         2,
-        3,
-        gpu("m_0_0"),
+        1,
+        own_processes(gpu("m_0_0", "m_0_1", "m_0_2")),
     ),
     "the model places itself": (
         'backend: "pytorch" instance_group { kind: KIND_MODEL }',
@@ -187,8 +205,8 @@ SHARES = {
     "exact": (12.8 * GIB * 0.25, 1, 0.25),
     "whole": (12.8 * GIB * 0.995, 1, 1.0),
     "of the headroom": (15 * GIB, 1, 1.0),
-    "divided among two": (12.8 * GIB * 0.6, 2, 0.5),
-    "divided among three": (12.8 * GIB, 3, 0.3333),
+    "two instances": (12.8 * GIB * 0.2, 2, 0.4),
+    "three instances": (12.8 * GIB * 0.5, 3, 1.0),
 }
 
 
@@ -196,7 +214,7 @@ SHARES = {
 def test_takes_a_share_of_the_gpu(memory_bytes: float, count: int, share: float) -> None:
     text = f"{PYTHON} instance_group {{ count: {count} gpus: 0 }} {parameter('memory_bytes', str(int(memory_bytes)))}"
     deployment = only(make_plan(snapshot(model("m", text, gpu_count=1)), ISOLATED, GPUS))
-    assert (deployment.num_gpus, deployment.replica_count) == (share, count)
+    assert (deployment.num_gpus, deployment.replica_count) == (share, 1)
 
 
 @pytest.mark.parametrize(("headroom", "share"), [(0.0, 0.5), (0.2, 0.63), (0.3, 0.72)])
@@ -314,7 +332,7 @@ def test_packs_cpu_models_together() -> None:
     assert placed == {("alone", "v1"): ["alone"], ("eagleray-packed", "models"): ["a", "b", "e"], ("g", "v1"): ["g"]}
     packed = next(d for d in plan.deployments if d.app_name == "eagleray-packed")
     assert (packed.replica_count, packed.num_cpus, packed.num_gpus) == (1, 1.5, 0.0)
-    assert packed.models[1].specs == cpu("b_0_0", "b_0_1")
+    assert packed.models[1].specs == own_processes(cpu("b_0_0", "b_0_1"))
     assert packed.models[2].dependencies == ("a", "b")
 
 

@@ -1,26 +1,24 @@
 """The Python backend: loads a `model.py` into instances."""
 
-import inspect
-import logging
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from deployments.backends.backend import ModelInstance, ModelLoadError
 from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
-from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
-from deployments.backends.python.model_loop import ModelLoop
+from deployments.backends.python.loading import load_instance
 from deployments.backends.python.model_module import ModelModule
+from deployments.backends.python.process.child import LoadOrder
+from deployments.backends.python.process.exchange import signature_fields
+from deployments.backends.python.process.process_instance import ProcessInstance
 from deployments.backends.python.response_sender import ReplyQueue
 from deployments.backends.python.server import ModelServer
 from deployments.core.clock import Clock
 from protocol.signature import Signature
 from repository_loader.config_json import config_to_json
+from repository_loader.overrides import read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
-
-_LOG = logging.getLogger(__name__)
 
 _MAY_WAIT = re.compile(
     r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(|\b(?:un)?load_model\b|\bis_model_ready\b"
@@ -60,32 +58,18 @@ class PythonBackend:
         return instances
 
     def _load_instance(self, package: ModelPackage, signature: Signature, spec: InstanceSpec) -> ModelInstance:
+        if spec.own_process:
+            timeout_ms = read_overrides(package.config).execution_timeout_ms or 0.0
+            return ProcessInstance(_load_order(package, signature, spec), self._server, timeout_ms / 1000)
         module = ModelModule(package.model_path, package.version_path, self._server)
-        loop: ModelLoop | None = None
-        try:
-            model = model_class(module, package.name, package.file_path)()
-            if not callable(getattr(model, "execute", None)):
-                raise ModelLoadError(f"Python model '{package.name}' does not implement `execute` method.")
-            if inspect.iscoroutinefunction(model.execute):
-                loop = ModelLoop(spec.name)
-            if hasattr(model, "initialize"):
-                model.initialize(_initialize_args(package, spec))
-        except BaseException as error:
-            module.close()
-            if loop is not None:
-                loop.close()
-            if isinstance(error, ModelLoadError):
-                raise
-            _LOG.error("model instance '%s' cannot be loaded", spec.name, exc_info=error)
-            raise ModelLoadError(f"{type(error).__name__}: {error}") from None
-        module.finish_loading()
-        module.may_call = True
+        replies = None
         if signature.decoupled:
             assert self._clock is not None
             replies = ReplyQueue(self._clock.call_soon_threadsafe)
-            return DecoupledPythonInstance(spec.name, signature, module, model, loop=loop, replies=replies)
-        inline = loop is None and not _may_wait(module)
-        return PythonInstance(spec.name, signature, module, model, loop=loop, inline=inline)
+        args = initialize_args(package, spec)
+        instance = load_instance(module, package.file_path, spec.name, args, signature, replies)
+        instance.may_run_inline = instance.may_run_inline and not _may_wait(module)
+        return instance
 
 
 def check_file(model_path: str, file_path: str) -> None:
@@ -101,19 +85,8 @@ def check_file(model_path: str, file_path: str) -> None:
         raise ModelLoadError(f"Python model file not found in '{shown}'")
 
 
-def model_class(module: ModelModule, model_name: str, file_path: str) -> Any:
-    """Import the model and return its class.
-
-    Raises:
-        ModelLoadError: the module has no `TritonPythonModel`.
-    """
-    found = getattr(module.load(file_path), "TritonPythonModel", None)
-    if found is None:
-        raise ModelLoadError(f"Python model '{model_name}' does not define the class 'TritonPythonModel'")
-    return found
-
-
-def _initialize_args(package: ModelPackage, spec: InstanceSpec) -> dict[str, str]:
+def initialize_args(package: ModelPackage, spec: InstanceSpec) -> dict[str, str]:
+    """Return what `initialize` of an instance is given."""
     return {
         "model_config": config_to_json(package.config),
         "model_instance_kind": spec.kind,
@@ -123,6 +96,18 @@ def _initialize_args(package: ModelPackage, spec: InstanceSpec) -> dict[str, str
         "model_version": str(package.version),
         "model_name": package.name,
     }
+
+
+def _load_order(package: ModelPackage, signature: Signature, spec: InstanceSpec) -> LoadOrder:
+    return LoadOrder(
+        spec.name,
+        package.file_path,
+        package.version_path,
+        package.model_path,
+        signature_fields(signature),
+        initialize_args(package, spec),
+        signature.decoupled,
+    )
 
 
 def _may_wait(module: ModelModule) -> bool:

@@ -19,7 +19,7 @@ from deployments.backends.python.response_sender import (
     Answer,
     DecoupledResponseSender,
     Outcome,
-    ReplyQueue,
+    Replies,
     ResponseSender,
     SingleResponseSender,
 )
@@ -224,7 +224,7 @@ class DecoupledPythonInstance(PythonInstance):
         model: Any,
         *,
         loop: ModelLoop | None,
-        replies: ReplyQueue,
+        replies: Replies,
     ) -> None:
         super().__init__(name, signature, module, model, loop=loop, inline=False)
         self._replies = replies

@@ -28,6 +28,10 @@ _OURS = frozenset({"app", "deployments", "eagleray", "protocol", "repository_loa
 PB_UTILS_NAMES = ("triton_python_backend_utils", "c_python_backend_utils")
 _numbers = itertools.count(1)
 _owners: dict[str, "ModelModule"] = {}
+_sole: "ModelModule | None" = None
+_HOME = str(Path(__file__).resolve().parents[3])
+_PB_UTILS_FOLDER = str(Path(__file__).resolve().parent / "importable")
+"""Where processes that a model spawns find `triton_python_backend_utils`."""
 _hidden: dict[str, ModuleType] = {}
 """Packages of ours whose plain names stand for a model's modules."""
 
@@ -55,8 +59,11 @@ class ModelModule:
         self._known_sys_path = 0
         self.aliases: set[str] = set()
         self.builtins = {**vars(builtins), "__import__": self._import}
-        root = ModuleType(self.package)
         self._search_path = [version_path, model_path]
+        self._claim()
+
+    def _claim(self) -> None:
+        root = ModuleType(self.package)
         root.__path__ = self._search_path
         install()
         sys.modules[self.package] = root
@@ -169,6 +176,45 @@ class ModelModule:
             self.aliases.add(name)
 
 
+class SoleModule(ModelModule):
+    """The modules of a model whose process no other model shares: plain modules, as Triton imports them.
+
+    What the model pickles, and the processes that it spawns, find them by their plain names. They are found behind the
+    standard library and before what is installed. Our own packages are taken out of sight, so that a helper may have
+    the name of one.
+    """
+
+    def _claim(self) -> None:
+        global _sole
+        _sole = _owners[self.package] = self
+        for name in list(sys.modules):
+            if name.partition(".")[0] in _OURS:
+                del sys.modules[name]
+        sys.path[:] = [entry for entry in sys.path if entry != _HOME]
+        index = next((i for i, entry in enumerate(sys.path) if entry.endswith("-packages")), len(sys.path))
+        sys.path[index:index] = [*self._search_path, *([] if _PB_UTILS_FOLDER in sys.path else [_PB_UTILS_FOLDER])]
+        sys.dont_write_bytecode = True  # it would look like a change of the model to whoever polls the repository
+
+    def load(self, file_path: str) -> ModuleType:
+        """Import the model file and return its module; whatever it raises comes through."""
+        folder, stem = Path(file_path).parent, Path(file_path).stem
+        if str(folder) == self.version_path and folder.parent == Path(self._model_path):
+            return importlib.import_module(f"{folder.name}.{stem}")  # as Triton calls it
+        name = stem
+        spec = spec_from_file_location(name, file_path)
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+    def finish_loading(self) -> None:
+        """Leave all as it is: nobody else is here."""
+
+    def close(self) -> None:
+        """Leave all as it is: the process ends."""
+
+
 def install() -> None:
     """Make the modules of models importable; does nothing the second time."""
     if _finder not in sys.meta_path:
@@ -186,7 +232,9 @@ def _import_module(name: str, package: str | None = None) -> ModuleType:
 
 
 def calling_model() -> ModelModule | None:
-    """Return the model whose code is on this thread's stack, None if there is none."""
+    """Return the model whose code is on this thread's stack, or that has the process to itself; None for no model."""
+    if _sole is not None:
+        return _sole
     frame = sys._getframe(1)
     while frame is not None:
         owner = frame.f_globals.get(_OWNER)

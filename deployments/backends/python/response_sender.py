@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
+from typing import Protocol
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.response import InferenceResponse
@@ -16,6 +17,14 @@ Outcome = InferResponse | ServingError
 ToOutcome = Callable[[InferRequest, InferenceResponse], Outcome]
 
 _DROPPED = "The model dropped the response sender before it sent the final response."
+
+
+class Replies(Protocol):
+    """Where the outcomes of a decoupled model go; any thread may put them there."""
+
+    def put(self, request: InferRequest, outcome: Outcome) -> None:
+        """Deliver an outcome after those that were put before it."""
+        ...
 
 
 class ReplyQueue:
@@ -142,7 +151,7 @@ class DecoupledResponseSender(ResponseSender):
 
     __slots__ = ("_ended", "_replies")
 
-    def __init__(self, request: InferRequest, to_outcome: ToOutcome, replies: ReplyQueue) -> None:
+    def __init__(self, request: InferRequest, to_outcome: ToOutcome, replies: Replies) -> None:
         super().__init__(request, to_outcome)
         self._replies = replies
         self._ended = False

@@ -1,19 +1,28 @@
 """Python models, loaded and closed again."""
 
+from dataclasses import replace
+
 import pytest
 from python_models import ECHO_CONFIG, instances, write_model
 
 from deployments.backends.python.backend import PythonBackend
 
 
+@pytest.fixture(params=[True, False], ids=["here", "process"])
+def runs_here(request):
+    """Whether instances run in the process of the test."""
+    return request.param
+
+
 @pytest.fixture
-def load(tmp_path):
-    """Load a model's code into one instance, closed at the end."""
+def load(tmp_path, runs_here):
+    """Load a model's code into one instance, here or in a process of its own, closed at the end."""
     loaded = []
 
     def load_one(code, config=ECHO_CONFIG, files=None, **backend):
         package = write_model(tmp_path, code, config, files)
-        [instance] = PythonBackend(**backend).load(package, instances(package))
+        specs = [replace(spec, own_process=not runs_here) for spec in instances(package)]
+        [instance] = PythonBackend(**backend).load(package, specs)
         loaded.append(instance)
         return instance
 

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import Batch
+from protocol.errors import ServingError
 from protocol.infer import InferRequest
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -58,9 +59,12 @@ def request_of(reply=no_reply, *, outputs=None, **inputs) -> InferRequest:
 
 
 def run(instance, *requests: InferRequest) -> list:
-    """Run the requests as one batch and return their outcomes."""
+    """Run the requests as one batch and return their outcomes; what failed all of it is raised."""
     batch = Batch(list(requests), sum(request.rows for request in requests))
     instance.execute(batch)
+    first = next(iter(batch.results), None)
+    if isinstance(first, ServingError) and all(result is first for result in batch.results):
+        raise first
     return list(batch.results)
 
 

@@ -20,7 +20,10 @@ def test_runs_a_batch_and_measures_the_models_own_time(load):
     assert [response.outputs["Y"].tolist() for response in batch.results] == [[[1, 2]], [[3]]]
     assert 0 < batch.infer_start_ns <= batch.infer_end_ns
     assert instance.name == "echo_0"
-    assert instance.may_run_inline
+
+
+def test_a_model_may_run_inline_here_and_not_in_a_process_of_its_own(load, runs_here):
+    assert load(ECHO).may_run_inline is runs_here
 
 
 def test_awaits_a_coroutine_model_off_the_loops_thread(load):
@@ -49,9 +52,11 @@ def test_tasks_of_a_coroutine_model_go_on_between_batches(load):
             async def execute(self, requests):
                 self.task = asyncio.get_running_loop().create_task(self.later())
                 return [pb_utils.InferenceResponse() for r in requests]
+            def is_ready(self):
+                return self.went_on.wait(4)
     """)
     run(instance, request_of(X=floats(4)))
-    assert instance._model.went_on.wait(10)
+    assert instance.is_ready()
 
 
 def test_a_model_may_run_a_loop_of_its_own_inline(load):
@@ -80,14 +85,16 @@ def test_initialize_gets_tritons_strings(load):
     )
     instance = load(
         """
+        import json
         class TritonPythonModel:
             def initialize(self, args):
                 self.args = args
-            def execute(self, requests): ...
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([], parameters={"seen": json.dumps(self.args)})]
         """,
         config,
     )
-    args = instance._model.args
+    args = json.loads(run(instance, request_of(X=floats(1)))[0].parameters["seen"])
     parsed = json.loads(args.pop("model_config"))
     repository = args.pop("model_repository")
     assert repository.endswith("/echo")
@@ -112,17 +119,18 @@ def test_request_shows_what_the_client_sent(load):
         class TritonPythonModel:
             def execute(self, requests):
                 [r] = requests
-                self.seen = (r.request_id(), r.correlation_id(), r.flags(), r.timeout(), json.loads(r.parameters()),
-                             r.requested_output_names(), r.is_cancelled(), [t.name() for t in r.inputs()],
-                             pb_utils.get_input_tensor_by_name(r, "NO"), isinstance(r, pb_utils.InferenceRequest))
-                return [pb_utils.InferenceResponse()]
+                seen = (r.request_id(), r.correlation_id(), r.flags(), r.timeout(), json.loads(r.parameters()),
+                        r.requested_output_names(), r.is_cancelled(), [t.name() for t in r.inputs()],
+                        pb_utils.get_input_tensor_by_name(r, "NO"), isinstance(r, pb_utils.InferenceRequest))
+                return [pb_utils.InferenceResponse([], parameters={"seen": json.dumps(seen)})]
     """)
     request = request_of(X=floats(1))
     request.id, request.sequence_id, request.flags, request.timeout_us = "id-1", "corr", 3, 250
     request.parameters = {"a": 1, "b": True}
     request.cancelled = True
-    run(instance, request)
-    assert instance._model.seen == (("id-1", "corr", 3, 250, {"a": 1, "b": True}, ["Y"], True, ["X"], None, True))
+    [response] = run(instance, request)
+    seen = json.loads(response.parameters["seen"])
+    assert seen == ["id-1", "corr", 3, 250, {"a": 1, "b": True}, ["Y"], True, ["X"], None, True]
 
 
 def test_inputs_may_be_written_to_even_if_the_request_is_read_only(load):
@@ -388,22 +396,24 @@ def test_answers_through_the_response_sender_from_another_thread(load):
 SENDER_MISUSE = """
     class TritonPythonModel:
         def execute(self, requests):
-            sender = requests[0].get_response_sender()
+            sender, errors = requests[0].get_response_sender(), []
             response = pb_utils.InferenceResponse()
             for args in ((response, 2), (None, 0), (None, 1), (response,), (response,), (None, 1), (response,)):
                 try:
                     sender.send(*args)
                 except pb_utils.TritonModelException as error:
-                    self.errors = getattr(self, "errors", []) + [str(error)]
+                    errors.append(str(error))
+            pb_utils.Logger.log_warn("\\n".join(errors))
             return None
 """
 
 
-def test_sender_of_a_model_that_is_not_decoupled_sends_once(load):
+def test_sender_of_a_model_that_is_not_decoupled_sends_once(load, caplog):
     instance = load(SENDER_MISUSE)
     [response] = run(instance, request_of(X=floats(1)))
     assert isinstance(response, InferResponse)
-    assert instance._model.errors == [
+    instance.close()
+    assert caplog.messages[-1].split("\n") == [
         "Unable to send response. Unsupported flag provided.",
         "Inference Response object must be provided when the response flags is set to zero.",
         "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",

@@ -1,40 +1,44 @@
 """Decoupled Python models."""
 
-import threading
+import asyncio
 
 import pytest
-from python_models import ECHO, ECHO_CONFIG, Replies, floats, request_of, run
+from python_models import ECHO, ECHO_CONFIG, Replies, floats, request_of
 
-from deployments.backends.backend import ModelLoadError
+from deployments.backends.backend import Batch, ModelLoadError
+from deployments.core.clock import LoopClock
+from deployments.core.instance_pool import InstancePool
+from protocol.errors import ServingError
 
 DECOUPLED_CONFIG = ECHO_CONFIG + "model_transaction_policy { decoupled: true }"
 
 
-class TurnClock:
-    """Makes the calls that reach the loop's thread when the test says so."""
-
-    def __init__(self):
-        self.calls = []
-        self.arrived = threading.Semaphore(0)
-
-    def call_soon_threadsafe(self, call):
-        self.calls.append(call)
-        self.arrived.release()
-
-    def turn(self):
-        calls, self.calls = self.calls, []
-        for call in calls:
-            call()
-
-
-@pytest.fixture
-def clock():
-    return TurnClock()
+async def _answers(load, code, *requests):
+    """Run each request as a batch of its own, one after the other, and return what the client hears."""
+    loop = asyncio.get_running_loop()
+    replies = [Replies() for _ in requests]
+    clock = LoopClock(loop)
+    instance = await asyncio.to_thread(load, code, DECOUPLED_CONFIG, clock=clock)
+    pool = InstancePool([instance], clock)
+    pool.finished = lambda batch: None
+    async with asyncio.timeout(60):
+        for request, heard in zip(requests, replies, strict=True):
+            request.reply = heard
+            while not pool.idle:
+                await asyncio.sleep(0.001)
+            pool.run(Batch([request], 1))
+        while not all(heard.outcomes and _last(heard.outcomes[-1]) for heard in replies) or not pool.idle:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(pool.close)
+    return [heard.outcomes for heard in replies]
 
 
-def test_decoupled_responses_come_in_order_in_one_turn(load, clock):
-    instance = load(
-        """
+def _last(outcome):
+    return isinstance(outcome, ServingError) or outcome.final
+
+
+def test_decoupled_responses_come_in_order(load):
+    code = """
         class TritonPythonModel:
             def execute(self, requests):
                 for r in requests:
@@ -42,23 +46,15 @@ def test_decoupled_responses_come_in_order_in_one_turn(load, clock):
                     for n in range(3):
                         sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), n, np.float32))]))
                     sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        """,
-        DECOUPLED_CONFIG,
-        clock=clock,
-    )
-    replies = Replies()
-    assert run(instance, request_of(replies, X=floats(1))) == []
-    assert replies.outcomes == []
-    assert len(clock.calls) == 1
-    clock.turn()
-    assert [(r.final, r.outputs["Y"].tolist() if r.outputs else None) for r in replies.outcomes] == [
+    """
+    [outcomes] = asyncio.run(_answers(load, code, request_of(X=floats(1))))
+    assert [(r.final, r.outputs["Y"].tolist() if r.outputs else None) for r in outcomes] == [
         (False, [[0]]), (False, [[1]]), (False, [[2]]), (True, None),
     ]  # fmt: skip
 
 
-def test_decoupled_coroutines_answer_after_execute_has_returned(load, clock):
-    instance = load(
-        """
+def test_decoupled_coroutines_answer_after_execute_has_returned(load):
+    code = """
         import asyncio
         class TritonPythonModel:
             def initialize(self, args):
@@ -70,19 +66,27 @@ def test_decoupled_coroutines_answer_after_execute_has_returned(load, clock):
                 await self.go.wait()
                 sender = requests[0].get_response_sender()
                 sender.send(pb_utils.InferenceResponse(), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        """,
-        DECOUPLED_CONFIG,
-        clock=clock,
-    )
-    replies = Replies()
-    first, second = request_of(replies, X=floats(1)), request_of(replies, X=floats(1))
+    """
+    first, second = request_of(X=floats(1)), request_of(X=floats(1))
     second.id = "go"
-    run(instance, first)
-    run(instance, second)
-    while len(replies.outcomes) < 2:
-        assert clock.arrived.acquire(timeout=10)
-        clock.turn()
-    assert [reply.final for reply in replies.outcomes] == [True, True]
+    outcomes = asyncio.run(_answers(load, code, first, second))
+    assert [[reply.final for reply in heard] for heard in outcomes] == [[True], [True]]
+
+
+def test_decoupled_responses_come_from_threads_after_execute_has_returned(load):
+    code = """
+        import threading
+        class TritonPythonModel:
+            def execute(self, requests):
+                for r in requests:
+                    threading.Thread(target=self.answer, args=(r.get_response_sender(),)).start()
+            def answer(self, sender):
+                for n in range(500):
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 5000), n, np.float32))]))
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+    for outcomes in asyncio.run(_answers(load, code, request_of(X=floats(1)), request_of(X=floats(1)))):
+        assert [int(r.outputs["Y"][0, -1]) for r in outcomes[:-1]] == list(range(500))
 
 
 @pytest.mark.parametrize(
@@ -99,23 +103,14 @@ def test_decoupled_coroutines_answer_after_execute_has_returned(load, clock):
     ids=["list", "raises", "dropped", "error response"],
 )
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_decoupled_request_always_ends(load, clock, kind, body, message):
-    instance = load(
-        f"""
+def test_decoupled_request_always_ends(load, kind, body, message):
+    code = f"""
         class TritonPythonModel:
             {kind} execute(self, requests):
                 {body}
-        """,
-        DECOUPLED_CONFIG,
-        clock=clock,
-    )
-    replies = Replies()
-    run(instance, request_of(replies, X=floats(1)))
-    assert clock.arrived.acquire(timeout=10)
-    clock.turn()
-    instance.close()
-    clock.turn()
-    assert [str(outcome) for outcome in replies.outcomes] == [message]
+    """
+    [outcomes] = asyncio.run(_answers(load, code, request_of(X=floats(1))))
+    assert [str(outcome) for outcome in outcomes] == [message]
 
 
 def test_decoupled_models_need_a_clock(load):

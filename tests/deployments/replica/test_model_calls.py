@@ -88,8 +88,9 @@ def unfrozen() -> Iterator[None]:
 class Models:
     """A repository of small models, hosted in one process."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, own_processes: bool) -> None:
         self.root = root
+        self._own_processes = own_processes
 
     def add(self, name: str, code: str = "", config: str = CONFIG, more: str = "") -> "Models":
         (self.root / name / "1").mkdir(parents=True)
@@ -104,6 +105,8 @@ class Models:
         plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
         packages = packages_by_name(plan)
         planned = [HostedModel.of(model, packages).to_dict() for each in plan.deployments for model in each.models]
+        for spec in [spec for each in planned for spec in each["specs"]]:
+            spec["own_process"] = self._own_processes
         loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
         host = ModelHost(loop, None, Limits(), Totals(), regions, shared=False, changed=lambda *_: None)
         await host.apply(planned)
@@ -144,9 +147,14 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     return run
 
 
+@pytest.fixture(params=[False, True], ids=["here", "processes"])
+def models(tmp_path: Path, request: pytest.FixtureRequest) -> Models:
+    return Models(tmp_path, request.param)
+
+
 @pytest.fixture
-def models(tmp_path: Path) -> Models:
-    return Models(tmp_path)
+def models_here(tmp_path: Path) -> Models:
+    return Models(tmp_path, False)
 
 
 @on_a_loop
@@ -178,9 +186,9 @@ async def test_an_async_model_awaits_several_at_a_time(models: Models) -> None:
 
 
 @on_a_loop
-async def test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy(models: Models) -> None:
-    models.add("same", config=IDENTITY)
-    models.add(
+async def test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy(models_here: Models) -> None:
+    models_here.add("same", config=IDENTITY)
+    models_here.add(
         "caller",
         """
         class TritonPythonModel:
@@ -191,7 +199,7 @@ async def test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy(model
                 return [answer(np.array([np.shares_memory(got, array)], np.int32)) for r in requests]
         """,
     )
-    async with models.hosted() as call:
+    async with models_here.hosted() as call:
         assert await call("caller", 5) == [1]
 
 
@@ -411,9 +419,9 @@ async def test_threads_of_a_model_call_too(models: Models) -> None:
 
 
 @on_a_loop
-async def test_a_model_that_hides_its_calls_leaves_the_loops_thread(models: Models) -> None:
-    models.add("add_one", ADD_ONE)
-    models.add(
+async def test_a_model_that_hides_its_calls_leaves_the_loops_thread(models_here: Models) -> None:
+    models_here.add("add_one", ADD_ONE)
+    models_here.add(
         "caller",
         """
         class TritonPythonModel:
@@ -425,11 +433,11 @@ async def test_a_model_that_hides_its_calls_leaves_the_loops_thread(models: Mode
         CONFIG,
         'parameters { key: "eagleray.inline" value { string_value: "true" } }',
     )
-    text = models.root / "caller" / "1" / "model.py"
+    text = models_here.root / "caller" / "1" / "model.py"
     text.write_text(
         text.read_text().split("def request_to")[0] + "def outcome" + text.read_text().split("def outcome")[1]
     )
-    async with models.hosted() as call:
+    async with models_here.hosted() as call:
         errors = []
         for _ in range(200):  # the first ones measure how quick it is, in a thread
             try:

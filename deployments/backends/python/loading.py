@@ -1,0 +1,64 @@
+"""Makes an instance of a model's code: imports it, and calls `initialize`."""
+
+import inspect
+import logging
+from typing import Any
+
+from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
+from deployments.backends.python.model_loop import ModelLoop
+from deployments.backends.python.model_module import ModelModule
+from deployments.backends.python.response_sender import Replies
+from protocol.signature import Signature
+
+_LOG = logging.getLogger(__name__)
+
+
+def load_instance(
+    module: ModelModule,
+    file_path: str,
+    name: str,
+    args: dict[str, str],
+    signature: Signature,
+    replies: Replies | None,
+) -> PythonInstance:
+    """Return an instance whose `initialize` was called with `args`; a decoupled one answers through `replies`.
+
+    Raises:
+        ModelLoadError: the class is missing, or the model's own code raised; the reason names the exception and its
+            message, the log has the traceback.
+    """
+    loop: ModelLoop | None = None
+    try:
+        model = model_class(module, signature.model_name, file_path)()
+        if not callable(getattr(model, "execute", None)):
+            raise ModelLoadError(f"Python model '{signature.model_name}' does not implement `execute` method.")
+        if inspect.iscoroutinefunction(model.execute):
+            loop = ModelLoop(name)
+        if hasattr(model, "initialize"):
+            model.initialize(args)
+    except BaseException as error:
+        module.close()
+        if loop is not None:
+            loop.close()
+        if isinstance(error, ModelLoadError):
+            raise
+        _LOG.error("model instance '%s' cannot be loaded", name, exc_info=error)
+        raise ModelLoadError(f"{type(error).__name__}: {error}") from None
+    module.finish_loading()
+    module.may_call = True
+    if replies is not None:
+        return DecoupledPythonInstance(name, signature, module, model, loop=loop, replies=replies)
+    return PythonInstance(name, signature, module, model, loop=loop, inline=loop is None)
+
+
+def model_class(module: ModelModule, model_name: str, file_path: str) -> Any:
+    """Import the model and return its class.
+
+    Raises:
+        ModelLoadError: the module has no `TritonPythonModel`.
+    """
+    found = getattr(module.load(file_path), "TritonPythonModel", None)
+    if found is None:
+        raise ModelLoadError(f"Python model '{model_name}' does not define the class 'TritonPythonModel'")
+    return found

@@ -1,0 +1,1 @@
+"""Instances of Python models that run in processes of their own."""

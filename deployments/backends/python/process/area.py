@@ -1,0 +1,121 @@
+"""Shared memory between a replica and the process of a Python model: one writes, the other reads.
+
+Both have the file (memfd_create(2), which needs no room in `/dev/shm` and leaves nothing behind) from the start; the
+writer makes it longer when it needs to. A place is free again when the last array over it is gone on the reader's side,
+which tells the writer with its next message.
+"""
+
+import os
+import weakref
+from collections.abc import Iterable
+from functools import partial
+from mmap import mmap
+
+import numpy as np
+
+from deployments.lane.places import Places
+from protocol.infer import Array
+
+FIRST_BYTES = 4 << 20
+MAX_BYTES = 8 << 30
+_ALIGNMENT = 64
+
+
+class AreaFullError(Exception):
+    """There is no room, and there may not be more."""
+
+
+class OwnArea:
+    """The writer's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._places = Places(0)
+        self._memory: mmap | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the file."""
+        return self._places.size_bytes
+
+    def take(self, size_bytes: int) -> int:
+        """Return the offset of a place.
+
+        Raises:
+            AreaFullError: what is in the area and this are more than 8 GiB, or there is no memory.
+        """
+        offset = self._places.take(size_bytes)
+        if offset is None:
+            self._grow(size_bytes)
+            offset = self._places.take(size_bytes)
+            assert offset is not None
+        return offset
+
+    def write(self, offset: int, arrays: Iterable[tuple[int, Array]]) -> None:
+        """Copy arrays to offsets within a place."""
+        for within, array in arrays:
+            target = np.ndarray(array.shape, array.dtype, self._memory, offset + within)
+            target[...] = array
+
+    def write_bytes(self, data: bytes) -> int:
+        """Copy bytes to a place of their own and return its offset."""
+        offset = self.take(len(data))
+        assert self._memory is not None
+        self._memory[offset : offset + len(data)] = data
+        return offset
+
+    def release(self, offsets: Iterable[int]) -> None:
+        """Take places back that the reader no longer looks at."""
+        for offset in offsets:
+            self._places.release(offset)
+
+    def _grow(self, needed_bytes: int) -> None:
+        size_bytes = max(FIRST_BYTES, 2 * self.size_bytes)
+        while size_bytes - self.size_bytes < needed_bytes + 4096:
+            size_bytes *= 2
+        if size_bytes > MAX_BYTES:
+            raise AreaFullError(f"no room for {needed_bytes} bytes of tensors in shared memory")
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+            self._memory = mmap(self._descriptor, size_bytes)
+        except OSError as error:
+            raise AreaFullError(f"no shared memory for tensors: {error.strerror}") from error
+        self._places.grow(size_bytes)
+
+
+class PeerArea:
+    """The reader's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._size_bytes = 0
+        self._memory: mmap | None = None
+        self._lent: dict[int, weakref.ref[Array]] = {}
+        self._freed: list[int] = []
+
+    def read(self, offset: int, size_bytes: int, area_bytes: int) -> Array:
+        """Return the bytes of a place, which is free when neither they nor an array over them are looked at."""
+        if area_bytes > self._size_bytes:
+            self._memory = mmap(self._descriptor, area_bytes)
+            self._size_bytes = area_bytes
+        assert self._memory is not None
+        content = np.frombuffer(self._memory, np.uint8, size_bytes, offset)
+        self._lent[offset] = weakref.ref(content, partial(self._free, offset))
+        return content
+
+    def take_freed(self) -> tuple[int, ...]:
+        """Return the places that became free since this was called last."""
+        if not self._freed:
+            return ()
+        freed = tuple(self._freed)
+        del self._freed[: len(freed)]  # another thread may have added one meanwhile
+        return freed
+
+    def _free(self, offset: int, _: object) -> None:
+        del self._lent[offset]
+        self._freed.append(offset)
+
+
+def aligned(size_bytes: int) -> int:
+    """Return how much of a place a tensor takes."""
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT

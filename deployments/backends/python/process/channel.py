@@ -1,0 +1,133 @@
+"""One end of the connection between a replica and the process of a Python model: messages with tensors.
+
+A message is one packet of a Unix socket (SOCK_SEQPACKET), which is a tuple in Python's `marshal` form. Small tensors
+are in it, large ones and long messages in shared memory. Both ends are ours; nothing of a client's is in that form.
+"""
+
+import marshal
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from deployments.backends.python.process.area import OwnArea, PeerArea, aligned
+from protocol.infer import Array
+
+PACKET_BYTES = 60_000
+"""What a socket takes at once with its default buffer, whatever the kernel adds."""
+READ_BYTES = PACKET_BYTES + 4096
+_INLINE_BYTES = 8 << 10
+_INLINE_TOTAL_BYTES = 32 << 10
+_FORMAT = 4
+"""Of marshal: the same in every Python from 3.4 on; the two ends may differ."""
+
+Tensors = list[tuple[str, str | None, tuple[int, ...], Any]]
+"""Name, dtype (None: BYTES), shape, and content: bytes, a list of elements, or an offset in the message's place."""
+
+
+class Writer:
+    """Collects the tensors of one message."""
+
+    __slots__ = ("_inline_bytes", "_large", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._inline_bytes = 0
+        self._size_bytes = 0
+        self._large: list[tuple[int, Array]] = []
+
+    def describe(self, arrays: Mapping[str, Array]) -> Tensors:
+        """Return what stands in the message for some tensors."""
+        tensors: Tensors = []
+        for name, array in arrays.items():
+            dtype = array.dtype
+            if dtype.hasobject:
+                tensors.append((name, None, array.shape, array.ravel().tolist()))
+                continue
+            size = array.nbytes
+            content: Any
+            if size <= _INLINE_BYTES and self._inline_bytes + size <= _INLINE_TOTAL_BYTES:
+                self._inline_bytes += size
+                content = array.tobytes()
+            else:
+                content = self._size_bytes
+                self._large.append((content, array))
+                self._size_bytes += aligned(size)
+            tensors.append((name, dtype.str, array.shape, content))
+        return tensors
+
+    def store(self, area: OwnArea) -> tuple[int, int]:
+        """Write the large tensors; returns the offset and size of their place, (0, 0) without one."""
+        if not self._large:
+            return 0, 0
+        offset = area.take(self._size_bytes)
+        area.write(offset, self._large)
+        return offset, self._size_bytes
+
+
+class Channel:
+    """Sends and reads messages: `(kind, freed, area_bytes, offset, size, *fields)`. Any thread may send."""
+
+    def __init__(self, connection: socket.socket, own: OwnArea, peer: PeerArea) -> None:
+        self.connection = connection
+        self._own = own
+        self._peer = peer
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
+        """Send a message; `writer` holds its tensors.
+
+        Raises:
+            AreaFullError: there is no shared memory for its tensors.
+            OSError: the other end is gone, or (BlockingIOError) reads nothing.
+        """
+        with self._lock:
+            self.connection.send(self._packed(kind, writer, *fields))
+
+    def packed(self, kind: str, writer: Writer | None, *fields: Any) -> bytes:
+        """Return a message, which is to be sent. Raises AreaFullError."""
+        with self._lock:
+            return self._packed(kind, writer, *fields)
+
+    def _packed(self, kind: str, writer: Writer | None, *fields: Any) -> bytes:
+        offset, size = (0, 0) if writer is None else writer.store(self._own)
+        freed = self._peer.take_freed()
+        data = marshal.dumps((kind, freed, self._own.size_bytes, offset, size, *fields), _FORMAT)
+        if len(data) > PACKET_BYTES:
+            offset = self._own.write_bytes(data)
+            data = marshal.dumps(("long", (), self._own.size_bytes, offset, len(data)), _FORMAT)
+        return data
+
+    def read(self, data: bytes) -> tuple[str, Array | None, tuple[Any, ...]]:
+        """Return the kind of a message, the place of its large tensors, and its fields."""
+        kind, freed, area_bytes, offset, size, *fields = marshal.loads(data)
+        if kind == "long":
+            kind, freed, area_bytes, offset, size, *fields = marshal.loads(
+                self._peer.read(offset, size, area_bytes).data
+            )
+        if freed:
+            with self._lock:
+                self._own.release(freed)
+        return kind, self._peer.read(offset, size, area_bytes) if size else None, tuple(fields)
+
+    def arrays(self, tensors: Tensors, place: Array | None) -> dict[str, Array]:
+        """Return the tensors of a message by name; small ones are read-only."""
+        arrays: dict[str, Array] = {}
+        dtypes = self._dtypes
+        for name, code, shape, content in tensors:
+            if code is None:
+                array: Array = np.empty(len(content), np.object_)
+                array[:] = content
+                arrays[name] = array.reshape(shape)
+                continue
+            dtype = dtypes.get(code)
+            if dtype is None:
+                dtype = dtypes[code] = np.dtype(code)
+            if type(content) is int:
+                assert place is not None
+                arrays[name] = np.ndarray(shape, dtype, place, content)
+            else:
+                arrays[name] = np.ndarray(shape, dtype, content)
+        return arrays

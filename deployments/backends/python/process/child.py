@@ -1,0 +1,391 @@
+"""A process of a Python model instance, as the replica sees it: from its start to its death."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
+from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
+from deployments.backends.python.process.exchange import read_response, read_result, request_fields
+from deployments.backends.python.process.forwarded_log import log_here
+from deployments.backends.python.process.outbox import Outbox
+from deployments.backends.python.process.served_calls import ServedCalls
+from deployments.backends.python.process.starter import STARTER
+from deployments.backends.python.server import ModelServer
+from protocol.errors import Internal
+from protocol.infer import InferRequest, InferResponse
+
+if TYPE_CHECKING:
+    from deployments.core.clock import Clock
+
+_HOME: Final = str(Path(__file__).resolve().parents[4])
+_CODE: Final = (
+    f"import sys; sys.path[:] = [{_HOME!r}, *filter(None, sys.path)]; "
+    "from deployments.backends.python.process.model_process import main; main()"
+)
+_READS: Final = 64
+"""Messages that are read in one turn of the loop."""
+_REAP_S: Final = 2.0
+
+
+class DiedError(Exception):
+    """The process has ended; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """What a process is to load: `fields` are those of the signature, `args` what `initialize` is given."""
+
+    name: str
+    file_path: str
+    version_path: str
+    model_path: str
+    fields: tuple[Any, ...]
+    args: dict[str, str]
+    decoupled: bool
+
+
+class Child:
+    """One process. Until `attach` one thread uses it, afterwards the event loop's alone, but for `kill` and `wait`.
+
+    `done` is told of a batch that has its results, `died` of the process's end, once.
+    """
+
+    def __init__(
+        self,
+        order: LoadOrder,
+        server: ModelServer | None,
+        done: Callable[[Batch], None],
+        died: Callable[[], None],
+    ) -> None:
+        """Start the process; it loads nothing yet.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self.order = order
+        self._done = done
+        self._died = died
+        self._batch: Batch | None = None
+        self._open: dict[int, InferRequest] = {}
+        self._number = 0
+        self._first = 0
+        self._dead = False
+        self._closing = False
+        self._killed_for = ""
+        self._state: tuple[str, str] = ("", "")
+        self._asked: dict[int, Future[Any]] = {}
+        self._asked_lock = threading.Lock()
+        areas = [os.memfd_create(f"eagleray-{name}") for name in ("inputs", "outputs", "results", "calls")]
+        work, their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        questions, their_questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs = [their_work.fileno(), their_questions.fileno(), *areas]
+        try:
+            self.process = STARTER.start(
+                [sys.executable, "-c", _CODE, *map(str, (os.getpid(), *theirs))],
+                stdin=subprocess.DEVNULL,
+                pass_fds=theirs,
+                start_new_session=True,
+            )
+        except BaseException:
+            for descriptor in areas:
+                os.close(descriptor)
+            for connection in (work, questions):
+                connection.close()
+            raise
+        finally:
+            their_work.close()
+            their_questions.close()
+        self._exit = os.pidfd_open(self.process.pid)
+        self._descriptors = [*areas, self._exit]
+        self._work = Channel(work, OwnArea(areas[0]), PeerArea(areas[1]))
+        self._questions = Channel(questions, OwnArea(areas[2]), PeerArea(areas[3]))
+        self._outbox = Outbox(self._questions)
+        self._serves = server is not None
+        self._calls = ServedCalls(server, self._questions, self._outbox, self._requests)
+        self._work.connection.setblocking(False)
+        self._questions.connection.setblocking(False)
+        self._clock: Clock | None = None
+
+    def load(self) -> None:
+        """Have it load the model; blocks.
+
+        Raises:
+            ModelLoadError: with the model's reason, or how the process ended.
+        """
+        order = self.order
+        paths = order.file_path, order.version_path, order.model_path
+        self._work.send("load", None, order.name, *paths, order.fields, order.args, self._serves)
+        self._wait(lambda: self._state[0])
+        while data := _received(self._questions.connection):  # what it has logged on the way
+            self._take_question(data)
+        kind, reason = self._state
+        if kind != "ready":
+            how = f"the process of model instance '{order.name}' {self.ending()}" if kind == "" else reason
+            self.kill("could not load the model")
+            self.release()
+            raise ModelLoadError(how)
+
+    def execute(self, batch: Batch) -> None:
+        """Run a batch and wait for its results; before `attach` only.
+
+        Raises:
+            ServingError: the process died over it.
+        """
+        self.begin(batch)
+        self._wait(lambda: self._batch is None)
+        if self._dead:
+            raise Internal(f"the process of model instance '{self.order.name}' {self.ending()}")
+
+    def attach(self, clock: "Clock") -> None:
+        """Belong to an event loop from now on."""
+        self._clock = clock
+        for descriptor, read in self._readers().items():
+            clock.watch(descriptor, read)
+
+    def begin(self, batch: Batch) -> None:
+        """Send a batch; `done` is called when it has its results, or `died`.
+
+        Raises:
+            ServingError: there is no shared memory for its inputs.
+        """
+        writer = Writer()
+        first = self._number
+        self._number += len(batch.requests)
+        requests = [request_fields(first + place, request, writer) for place, request in enumerate(batch.requests)]
+        if self.order.decoupled:
+            for place, request in enumerate(batch.requests):
+                request.started_ns = batch.start_ns
+                self._open[first + place] = request
+        try:
+            self._work.send("batch", writer, requests)
+        except AreaFullError as error:
+            for place in range(len(batch.requests)):
+                self._open.pop(first + place, None)
+            raise Internal(str(error)) from None
+        except OSError as error:  # it is dead, which is about to be heard, or reads nothing
+            self.kill(f"took no batch: {error.strerror}")
+        self._batch = batch
+        self._first = first
+
+    @property
+    def open_count(self) -> int:
+        """How many requests of a decoupled model have not been answered to the end."""
+        return len(self._open)
+
+    def take_open(self) -> list[InferRequest]:
+        """Return the requests that are not answered to the end, and forget them."""
+        requests = list(self._open.values())
+        self._open.clear()
+        return requests
+
+    def is_ready(self, timeout_s: float) -> bool:
+        """Return what the model's own `is_ready` says; blocks, and must not be called on the loop's thread."""
+        answer: Future[Any] = Future()
+        with self._asked_lock:
+            number = len(self._asked) + self._number * 1000
+            while number in self._asked:
+                number += 1
+            self._asked[number] = answer
+        try:
+            self._outbox.send("is_ready", None, number)
+            if self._clock is None:
+                self._wait(answer.done, timeout_s)
+            return bool(answer.result(timeout_s))
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            self._asked.pop(number, None)
+
+    def kill(self, reason: str) -> None:
+        """End it and what it has started; `died` is called when it is gone. Any thread may call this."""
+        self._killed_for = self._killed_for or reason
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def say_close(self) -> None:
+        """Tell it to finish what it runs, and then to end in order."""
+        self._closing = True
+        try:
+            self._work.send("close", None)
+        except OSError:
+            pass  # it is dead already
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; returns False when it has not come. Blocks; any thread but the loop's may call this."""
+        if self._clock is None:
+            self._wait(lambda: False, timeout_s)
+        return bool(select.select([self._exit], [], [], timeout_s)[0])
+
+    def ending(self) -> str:
+        """Return how it ended, as a predicate."""
+        if self._killed_for:
+            return f"was ended because it {self._killed_for}"
+        try:
+            code = self.process.wait(_REAP_S)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def release(self) -> None:
+        """Close what is left of it; it is dead, or is about to be."""
+        if not self._descriptors:
+            return
+        if self._clock is not None:
+            for descriptor in self._readers():
+                self._clock.unwatch(descriptor)
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)  # what the model started
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self._outbox.close()
+        self._calls.give_all_up()
+        self._work.connection.close()
+        self._questions.connection.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    def _readers(self) -> dict[int, Callable[[], None]]:
+        return {
+            self._work.connection.fileno(): self._read_work,
+            self._questions.connection.fileno(): self._read_questions,
+            self._exit: self._ended,
+        }
+
+    def _wait(self, over: Callable[[], object], timeout_s: float | None = None) -> None:
+        """Read messages on this thread until something is so, or the process has ended."""
+        readers = self._readers()
+        poll = select.poll()
+        for descriptor in readers:
+            poll.register(descriptor, select.POLLIN)
+        while not over() and not self._dead:
+            events = poll.poll(None if timeout_s is None else timeout_s * 1000)
+            if not events:
+                return
+            for descriptor, _ in events:
+                if not self._dead:
+                    readers[descriptor]()
+
+    def _read_work(self) -> None:
+        for _ in range(_READS if self.order.decoupled else 1):
+            data = _received(self._work.connection)
+            if data is None:
+                return
+            if not data:
+                self._ended()
+                return
+            self._take_work(data)
+            if self._dead:
+                return
+
+    def _take_work(self, data: bytes) -> None:
+        kind, place, fields = self._work.read(data)
+        if kind == "results":
+            self._take_results(place, *fields)
+        elif kind == "response":
+            self._take_response(place, *fields)
+        else:
+            self._state = (kind, fields[0] if fields else "")
+
+    def _take_results(self, place: Any, started_ns: int, ended_ns: int, flags: list[int] | None, given: Any) -> None:
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        batch.infer_start_ns, batch.infer_end_ns = started_ns, ended_ns
+        if flags is not None:
+            for request, now in zip(batch.requests, flags, strict=True):
+                request.flags = now
+        channel = self._work
+        if self.order.decoupled and not given:
+            batch.answered = True
+        elif type(given) is tuple:
+            batch.results = [read_result(given, channel, place)] * len(batch.requests)
+        else:
+            batch.results = [read_result(fields, channel, place) for fields in given]
+        if self._clock is not None:
+            self._done(batch)
+
+    def _take_response(self, place: Any, number: int, final: bool, output_ns: int, fields: Any) -> None:
+        outcome = read_response(fields, final, output_ns, self._work, place)
+        last = final or not isinstance(outcome, InferResponse)
+        request = self._open.pop(number, None) if last else self._open.get(number)
+        if request is not None:
+            request.reply(request, outcome)
+
+    def _read_questions(self) -> None:
+        data = _received(self._questions.connection)
+        if data is None:
+            return
+        if data:
+            self._take_question(data)
+        else:
+            self._ended()
+
+    def _take_question(self, data: bytes) -> None:
+        kind, place, fields = self._questions.read(data)
+        if kind == "log":
+            log_here(*fields)
+        elif kind == "cancelled":
+            number, request_number = fields
+            cancelled = any(request.cancelled for request in self._requests((request_number,)))
+            self._outbox.send("answer", None, number, cancelled, None)
+        elif kind == "call":
+            number, call = fields
+            self._calls.call(number, call, place)
+        elif kind == "give_up":
+            self._calls.give_up(*fields)
+        elif kind == "answer":
+            number, value = fields
+            waiting = self._asked.pop(number, None)
+            if waiting is not None:
+                waiting.set_result(value)
+        else:
+            number, *arguments = fields
+            self._calls.control(number, kind, *arguments)
+
+    def _requests(self, numbers: tuple[int, ...]) -> list[InferRequest]:
+        """Return those of some requests that the process still has."""
+        running = () if self._batch is None else self._batch.requests
+        found = []
+        for number in numbers:
+            place = number - self._first
+            request = running[place] if 0 <= place < len(running) else self._open.get(number)
+            if request is not None:
+                found.append(request)
+        return found
+
+    def _ended(self) -> None:
+        """Hear of its end, from whichever descriptor says so first; what it has said before counts."""
+        if self._dead:
+            return
+        self._dead = True
+        while data := _received(self._questions.connection):
+            self._take_question(data)
+        while data := _received(self._work.connection):
+            self._take_work(data)
+        self._died()
+
+
+def _received(connection: socket.socket) -> bytes | None:
+    """Return the next message, b"" at the end, None when there is none now."""
+    try:
+        return connection.recv(READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""

@@ -1,0 +1,131 @@
+"""The process of one Python model instance, from inside: runs the batches that the replica sends."""
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
+from deployments.backends.python.instance import PythonInstance
+from deployments.backends.python.loading import load_instance
+from deployments.backends.python.model_module import SoleModule
+from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
+from deployments.backends.python.process.asked_server import AskedServer
+from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
+from deployments.backends.python.process.exchange import ProcessRequest, read_request, read_signature, result_fields
+from deployments.backends.python.process.forwarded_log import forward_log
+from deployments.backends.python.process.questions import Questions, connected
+from deployments.backends.python.response_sender import Outcome
+from deployments.replica.model_output import show_model_output
+from protocol.errors import ServingError
+from protocol.infer import InferRequest, StreamedResponse
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ModelProcess:
+    """Loads the model, then runs batch after batch on the main thread."""
+
+    def __init__(self, channel: Channel, questions: Questions) -> None:
+        self._channel = channel
+        self._questions = questions
+
+    def run(self) -> None:
+        """Do what the replica says, until it says that this is the end."""
+        instance = self._load()
+        if instance is None:
+            return
+        while data := self._channel.connection.recv(READ_BYTES):
+            kind, place, fields = self._channel.read(data)
+            if kind == "close":
+                break
+            self._run_batch(instance, fields[0], place)
+            del place, fields
+        instance.close()
+
+    def _load(self) -> PythonInstance | None:
+        data = self._channel.connection.recv(READ_BYTES)
+        _, _, (name, file_path, version_path, model_path, fields, args, serves) = self._channel.read(data)
+        signature = read_signature(fields)
+        module = SoleModule(model_path, version_path, AskedServer(self._questions) if serves else None)
+        try:
+            instance = load_instance(module, file_path, name, args, signature, self if signature.decoupled else None)
+        except ModelLoadError as error:
+            self._channel.send("failed", None, error.reason)
+            return None
+        gc.freeze()  # what is loaded stays; the collector need not look at it again
+        self._questions.answers["is_ready"] = instance.is_ready
+        self._channel.send("ready", None)
+        return instance
+
+    def _run_batch(self, instance: PythonInstance, given: Sequence[Any], place: Any) -> None:
+        channel, ask = self._channel, self._questions.ask
+        requests: list[InferRequest] = [read_request(fields, ask, channel, place) for fields in given]
+        rows = sum([request.rows for request in requests])
+        batch = Batch(requests, rows)
+        failure: ServingError | None = None
+        try:
+            instance.execute(batch)
+        except ServingError as error:
+            failure = error
+        flags_now = [request.flags for request in requests]
+        changed = flags_now if any(now != fields[6] for now, fields in zip(flags_now, given, strict=True)) else None
+        results, batch.results = batch.results, ()
+        writer = Writer()
+        outcomes: Any = [result_fields(result, writer) for result in results]
+        if failure is not None:
+            outcomes = result_fields(failure, writer)  # of all
+        times = batch.infer_start_ns, batch.infer_end_ns
+        del batch, requests, results  # the place of the inputs goes back now, unless the model keeps some
+        try:
+            channel.send("results", writer, *times, changed, outcomes)
+        except AreaFullError as error:
+            channel.send("results", None, *times, changed, ("Internal", str(error), None))
+
+    def put(self, request: InferRequest, outcome: Outcome) -> None:
+        """Send a response of a decoupled model."""
+        assert isinstance(request, ProcessRequest)
+        writer = Writer()
+        fields = result_fields(outcome, writer)
+        final, output_ns = True, 0
+        if isinstance(outcome, StreamedResponse):
+            final, output_ns = outcome.final, outcome.output_ns
+        try:
+            self._channel.send("response", writer, request.number, final, output_ns, fields)
+        except AreaFullError as error:
+            self._channel.send("response", None, request.number, True, 0, ("Internal", str(error), None))
+
+
+def main() -> None:
+    """Run the process; the arguments name its parent and the descriptors that it was given."""
+    parent, work, questions, *areas = map(int, sys.argv[1:8])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before it was heard of
+        return
+    for descriptor in (work, questions, *areas):
+        os.set_inheritable(descriptor, False)
+    working = Channel(connected(socket.socket(fileno=work)), OwnArea(areas[1]), PeerArea(areas[0]))
+    asking = Channel(connected(socket.socket(fileno=questions)), OwnArea(areas[3]), PeerArea(areas[2]))
+    asked = Questions(asking)
+    process = ModelProcess(working, asked)
+    asked.start()
+    forward_log(asked.tell)
+    show_model_output()
+    status = 1
+    try:
+        process.run()
+        status = 0
+    except ConnectionError:
+        pass  # the replica is gone
+    except BaseException:
+        logging.getLogger(__name__).exception("the process of a model failed")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # threads that the model left behind do not keep it

@@ -1,0 +1,69 @@
+"""What the replica tells the process of a model on its second socket, which may be full for a while."""
+
+import threading
+from collections import deque
+from typing import Any, Final
+
+from deployments.backends.python.process.area import AreaFullError
+from deployments.backends.python.process.channel import Channel, Writer
+from deployments.backends.python.process.exchange import result_fields
+from protocol.errors import ServingError
+from protocol.infer import InferResponse
+
+_RETRY_S: Final = 0.002
+MAX_WAITING: Final = 200_000
+
+
+class Outbox:
+    """Sends messages in order; any thread may. A process that reads nothing gets nothing more in the end."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._waiting: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
+        """Send a message, now or as soon as there is room."""
+        with self._lock:
+            self._waiting.append(self._channel.packed(kind, writer, *fields))
+            if self._timer is None:
+                self._flush()
+
+    def send_outcome(
+        self, kind: str, number: int, final: bool, names: tuple[str, ...], outcome: InferResponse | ServingError
+    ) -> None:
+        """Send a message about a response."""
+        writer = Writer()
+        fields = result_fields(outcome, writer)
+        try:
+            self.send(kind, writer, number, final, names, fields)
+        except AreaFullError as error:
+            self.send(kind, None, number, True, names, ("Internal", str(error), None))
+
+    def close(self) -> None:
+        """Send nothing more."""
+        with self._lock:
+            self._waiting.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _flush(self) -> None:
+        self._timer = None
+        waiting = self._waiting
+        while waiting:
+            try:
+                self._channel.connection.send(waiting[0])
+            except BlockingIOError:
+                self._timer = threading.Timer(_RETRY_S, self._flush_later)
+                self._timer.daemon = True
+                self._timer.start()
+                return
+            except OSError:
+                waiting.clear()  # the process is dead
+                return
+            waiting.popleft()
+
+    def _flush_later(self) -> None:
+        with self._lock:
+            self._flush()

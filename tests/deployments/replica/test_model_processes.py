@@ -1,0 +1,376 @@
+"""Python models whose instances run in processes of their own: their deaths, and what they do to each other."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deployments.backends.python.process.restart import Restart
+from deployments.core.counts import Totals
+from deployments.replica.handle_calls import HandleCall, HandleCalls
+from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.model_host import ModelHost
+from deployments.replica.served_model import ServedModel
+from deployments.replica.shared_memory import OwnTable, Regions
+from protocol.errors import Internal, ServingError
+from protocol.infer import SEQUENCE_START, InferRequest
+from protocol.limits import Limits
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
+from repository_loader.repository import LoaderOptions, load_repositories
+from tests.serving import wait_until
+
+CONFIG = """
+backend: "python" max_batch_size: 0
+input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }
+"""
+MODEL = """
+import ctypes, multiprocessing, os, pickle, signal, sys, threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.args = args
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.asarray(
+            self.answer(*pb_utils.get_input_tensor_by_name(r, "X").as_numpy().tolist()), np.int32).reshape(-1))])
+            for r in requests]
+"""
+
+
+class Hosted:
+    """Models of one process, as a replica hosts them, and what the replica says of their readiness."""
+
+    def __init__(self, host: ModelHost, loop: asyncio.AbstractEventLoop, changes: list[tuple[str, bool]]) -> None:
+        self.host = host
+        self.changes = changes
+        self._calls = HandleCalls(host, loop)
+
+    def start(self, name: str, *values: int) -> "asyncio.Future[dict[str, Any]]":
+        return self._calls.submit(HandleCall({"X": np.array(values, np.int32)}, model_name=name))
+
+    async def __call__(self, name: str, *values: int) -> list[int]:
+        async with asyncio.timeout(60):
+            result: list[int] = (await self.start(name, *values))["Y"].tolist()
+        return result
+
+    async def in_sequence(self, name: str, value: int, *, id: int, start: bool = False) -> None:
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        array = np.array([value], np.int32)
+        flags = SEQUENCE_START if start else 0
+        self.host.core.resolve(name).submit(
+            InferRequest({"X": array}, 1, lambda _, result: outcome.set_result(result), sequence_id=id, flags=flags)
+        )
+        async with asyncio.timeout(60):
+            result = await outcome
+        if isinstance(result, ServingError):
+            raise result
+
+    async def error(self, name: str, *values: int) -> ServingError:
+        with pytest.raises(ServingError) as raised:
+            await self(name, *values)
+        return raised.value
+
+    async def change(self, name: str, ready: bool) -> None:
+        """Wait until the replica says that a model is ready, or not."""
+        async with asyncio.timeout(60):
+            while not self.changes or self.changes[-1] != (name, ready):
+                await asyncio.sleep(0.01)
+
+
+class Models:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def add(self, name: str, answer: str, more: str = "", files: dict[str, str] | None = None) -> "Models":
+        """Add a model: the body of its `answer(self, x, ...)`."""
+        (self.root / name / "1").mkdir(parents=True)
+        (self.root / name / "config.pbtxt").write_text(CONFIG + more)
+        body = textwrap.indent(textwrap.dedent(answer), "    ")
+        (self.root / name / "1" / "model.py").write_text(MODEL + body)
+        for path, text in (files or {}).items():
+            (self.root / name / path).write_text(textwrap.dedent(text))
+        return self
+
+    @asynccontextmanager
+    async def hosted(self, placement: Any = "packed") -> AsyncIterator[Hosted]:
+        snapshot = load_repositories([str(self.root)], LoaderOptions(), None)
+        plan = make_plan(snapshot, PlanSettings(placement), ClusterFacts((NodeFacts(2),)))
+        packages = packages_by_name(plan)
+        planned = [HostedModel.of(model, packages).to_dict() for each in plan.deployments for model in each.models]
+        loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
+        changes: list[tuple[str, bool]] = []
+
+        def changed(name: str, version: int, served: ServedModel | None) -> None:
+            changes.append((name, served is not None))
+
+        host = ModelHost(loop, None, Limits(), Totals(), regions, shared=False, changed=changed)
+        await host.apply(planned)
+        assert not host.failures
+        try:
+            yield Hosted(host, loop, changes)
+        finally:
+            await host.close(5.0)
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Models:
+    return Models(tmp_path)
+
+
+DIES = """
+def answer(self, how):
+    if how == 1:
+        os._exit(3)
+    if how == 2:
+        ctypes.string_at(0)
+    if how == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [os.getpid()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "ending"), [(1, "ended with exit code 3"), (2, "was ended by SIGSEGV"), (3, "was ended by SIGKILL")]
+)
+def test_a_death_costs_its_own_batch_and_the_instance_comes_back(models: Models, how: int, ending: str) -> None:
+    async def run() -> None:
+        models.add("dies", DIES).add("other", "def answer(self, x): return [x + 1]")
+        async with models.hosted() as call:
+            [before] = await call("dies", 0)
+            error = await call.error("dies", how)
+            assert type(error) is Internal
+            assert error.message == (
+                "Failed to process the request(s) for model instance 'dies_0', message: "
+                f"the process of model instance 'dies_0' {ending}"
+            )
+            assert ("dies", False) in call.changes
+            assert await call("other", 1) == [2]
+            await call.change("dies", True)
+            assert await call("dies", 0) != [before]
+
+    asyncio.run(run())
+
+
+def test_other_instances_serve_while_one_is_started_again(models: Models) -> None:
+    async def run() -> None:
+        models.add("dies", DIES, "instance_group { count: 2 kind: KIND_CPU }")
+        async with models.hosted("isolated") as call:
+            assert call.host.target("dies") is not None
+            seen = {(await call("dies", 0))[0]}
+            outcomes = await asyncio.gather(call.error("dies", 1), *(call("dies", 0) for _ in range(20)))
+            assert "exit code 3" in outcomes[0].message
+            for pids in outcomes[1:]:
+                seen |= set(pids)
+            assert len(seen) in (2, 3)
+            assert ("dies", False) not in call.changes
+
+    asyncio.run(run())
+
+
+class Turns:
+    """A clock without a loop: notes what was put off, and for how long."""
+
+    def __init__(self) -> None:
+        self.time_ns = 0
+        self.delays_s: list[float] = []
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def call_later(self, delay_s: float, call: Any) -> None:
+        self.delays_s.append(delay_s)
+
+
+def test_a_process_that_dies_again_and_again_is_started_less_and_less_often() -> None:
+    clock = Turns()
+    restart = Restart(clock, lambda: None)
+    for _ in range(9):
+        restart.begin()
+        clock.time_ns += 1_000_000_000
+    assert clock.delays_s == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    restart.started()
+    clock.time_ns += 31_000_000_000
+    restart.begin()
+    assert clock.delays_s[-1] == 0
+
+
+def test_the_sequences_of_an_instance_that_dies_are_over(models: Models) -> None:
+    async def run() -> None:
+        models.add("counts", DIES, "sequence_batching { max_sequence_idle_microseconds: 60000000 }")
+        async with models.hosted() as call:
+            await call.in_sequence("counts", 0, id=1, start=True)
+            await call.in_sequence("counts", 0, id=1)
+            with pytest.raises(ServingError, match="exit code 3"):
+                await call.in_sequence("counts", 1, id=1)
+            await call.change("counts", True)
+            with pytest.raises(ServingError, match="must specify the START flag"):
+                await call.in_sequence("counts", 0, id=1)
+            await call.in_sequence("counts", 0, id=1, start=True)
+
+    asyncio.run(run())
+
+
+def test_count_is_instances_behind_one_queue_which_run_at_the_same_time(models: Models) -> None:
+    async def run() -> None:
+        models.add(
+            "meets",
+            """
+            def answer(self, x):
+                folder = self.args["model_repository"]
+                open(f"{folder}/{os.getpid()}.here", "w").close()
+                while sum(name.endswith(".here") for name in os.listdir(folder)) < 3:
+                    time.sleep(0.001)
+                return [os.getpid()]
+            """,
+            "instance_group { count: 3 kind: KIND_CPU }",
+        )
+        async with models.hosted("isolated") as call:
+            pids = [pid for [pid] in await asyncio.gather(*(call("meets", n) for n in range(3)))]
+            assert len({*pids, os.getpid()}) == 4
+            version = call.host.core.resolve("meets")
+            assert version.pool is not None
+            assert version.pool.instance_count == 3
+            assert version.statistics.counts.success_count == 3
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_hangs_is_ended(models: Models) -> None:
+    async def run() -> None:
+        models.add(
+            "hangs",
+            """
+            def answer(self, x):
+                while x:
+                    pass
+                return [7]
+            """,
+            'parameters { key: "eagleray.execution_timeout_ms" value { string_value: "300" } }',
+        )
+        async with models.hosted("isolated") as call:
+            error = await call.error("hangs", 1)
+            assert error.message.endswith("was ended because it ran one batch for more than 300 ms")
+            await call.change("hangs", True)
+            assert await call("hangs", 0) == [7]
+
+    asyncio.run(run())
+
+
+def test_what_one_model_does_to_its_process_is_nothing_to_another(models: Models) -> None:
+    async def run() -> None:
+        helper = "class Kept:\n    value = VALUE\n\ndef doubled(x):\n    return 2 * x\n"
+        for name, value in (("first", "1"), ("second", "2")):
+            models.add(
+                name,
+                """
+                def answer(self, x):
+                    import utils
+                    os.chdir(self.args["model_repository"])
+                    path = os.path.join(os.getcwd(), "kept.pickle")
+                    with open(path, "wb") as file:
+                        pickle.dump(utils.Kept(), file)
+                    with open(path, "rb") as file:
+                        kept = pickle.load(file)
+                    with multiprocessing.get_context("spawn").Pool(1) as pool:
+                        spawned = pool.map(utils.doubled, [x])
+                    with multiprocessing.get_context("fork").Pool(1) as pool:
+                        forked = pool.map(doubled, [x])
+                    return [kept.value, *spawned, *forked, os.path.basename(os.getcwd()) == self.args["model_name"]]
+                """,
+                files={"1/utils.py": helper.replace("VALUE", value)},
+            )
+            path = models.root / name / "1" / "model.py"
+            path.write_text(path.read_text() + "\n\ndef doubled(x):\n    return 2 * x\n")
+        async with models.hosted() as call:
+            first, second = await asyncio.gather(call("first", 4), call("second", 5))
+            assert (first, second) == ([1, 8, 8, 1], [2, 10, 10, 1])
+
+    asyncio.run(run())
+
+
+def test_large_tensors_come_and_go_through_shared_memory(models: Models) -> None:
+    async def run() -> None:
+        models.add(
+            "adds",
+            """
+            kept = []
+            def answer(self, *values):
+                return np.array(values, np.int32) + 1
+            """,
+        )
+        async with models.hosted() as call:
+            values = list(range(300_000))
+            for _ in range(3):
+                assert await call("adds", *values) == [value + 1 for value in values]
+
+    asyncio.run(run())
+
+
+def test_closing_calls_finalize_and_leaves_no_process(models: Models) -> None:
+    async def run() -> list[int]:
+        models.add(
+            "ends",
+            """
+            def answer(self, x):
+                self.child = os.fork()
+                if not self.child:
+                    time.sleep(600)
+                return [os.getpid(), self.child]
+            def finalize(self):
+                open(os.path.join(self.args["model_repository"], "finalized"), "w").close()
+            """,
+        )
+        async with models.hosted() as call:
+            return await call("ends", 1)
+
+    pids = asyncio.run(run())
+    assert (models.root / "ends" / "finalized").exists()
+    wait_until(lambda: not [pid for pid in pids if _lives(pid)], "the processes of the models end")
+
+
+def test_the_death_of_the_replica_ends_its_processes(models: Models) -> None:
+    models.add("stays", "def answer(self, x):\n    while True: pass")
+    code = f"""
+        import asyncio, sys
+        from pathlib import Path
+        from tests.deployments.replica.test_model_processes import Models
+        async def run():
+            async with Models(Path({str(models.root)!r})).hosted() as call:
+                running = call.start("stays", 1)
+                pool = call.host.core.resolve("stays").pool
+                print(pool._workers[0].remote._child.process.pid, flush=True)
+                await running
+        asyncio.run(run())
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as replica:
+        assert replica.stdout is not None
+        pid = int(replica.stdout.readline())
+        assert _lives(pid)
+        replica.send_signal(signal.SIGKILL)
+    wait_until(lambda: not _lives(pid), "the processes of the models end")
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
