@@ -23,8 +23,9 @@ _INLINE_BYTES: Final = 32 << 10
 
 
 def has_large_json(head: Head, body: Buffer) -> bool:
-    """Whether parsing the body would keep the loop from its work."""
-    return (len(body) if head.json_length is None else head.json_length) > LARGE_JSON_BYTES
+    """Whether parsing the body would keep the loop from its work; a header that ends behind the body is not parsed."""
+    size = len(body)
+    return LARGE_JSON_BYTES < (size if head.json_length is None else head.json_length) <= size
 
 
 class InferExchange:

@@ -5,7 +5,7 @@ import queue
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from deployments.backends.python.errors import TritonModelException, of_serving_error
 from deployments.backends.python.model_module import ModelModule, calling_model, only_model
@@ -13,10 +13,7 @@ from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.server import CallResult, ModelCall, ModelServer
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.errors import Internal
-from protocol.infer import InferRequest, InferResponse
-
-if TYPE_CHECKING:
-    from deployments.backends.python.request import InferenceRequest
+from protocol.infer import InferRequest, InferResponse, Parameter
 
 MAX_UNREAD_RESPONSES: Final = 100_000
 
@@ -29,7 +26,22 @@ _OVERRUN = f"The model left more than {MAX_UNREAD_RESPONSES:,} responses to a ca
 _Item = tuple[CallResult, frozenset[str]]
 
 
-def execute(request: "InferenceRequest", decoupled: bool) -> "InferenceResponse | ResponseIterator":
+class CallRequest(Protocol):
+    """What a call takes of `pb_utils.InferenceRequest`."""
+
+    _module: ModelModule | None
+    _request_id: str
+    _correlation_id: int | str
+    _inputs: Sequence[Tensor]
+    _requested_output_names: Sequence[str]
+    _model_name: str
+    _model_version: int
+    _flags: int
+    _timeout_us: int
+    _parameters: dict[str, Parameter] | None
+
+
+def execute(request: CallRequest, decoupled: bool) -> "InferenceResponse | ResponseIterator":
     """Call a model; blocks until its response is there, unless it is decoupled."""
     module, server = _server_for(request)
     if not server.may_wait():
@@ -42,7 +54,7 @@ def execute(request: "InferenceRequest", decoupled: bool) -> "InferenceResponse 
     return _response(*results.get())
 
 
-async def execute_async(request: "InferenceRequest", decoupled: bool) -> "InferenceResponse | ResponseIterator":
+async def execute_async(request: CallRequest, decoupled: bool) -> "InferenceResponse | ResponseIterator":
     """Call a model and await its response; one that is decoupled is not waited for. Cancelling gives the call up."""
     module, server = _server_for(request)
     if decoupled:
@@ -132,7 +144,7 @@ class _Responses:
                 await woken.wait()
 
 
-def module_of(request: "InferenceRequest") -> ModelModule:
+def module_of(request: CallRequest) -> ModelModule:
     """Return the model whose code has made a request.
 
     Raises:
@@ -144,14 +156,14 @@ def module_of(request: "InferenceRequest") -> ModelModule:
     return module
 
 
-def _server_for(request: "InferenceRequest") -> tuple[ModelModule, ModelServer]:
+def _server_for(request: CallRequest) -> tuple[ModelModule, ModelServer]:
     module = module_of(request)
     if module.server is None:
         raise TritonModelException(_NOT_HERE)
     return module, module.server
 
 
-def _call_of(request: "InferenceRequest", module: ModelModule, *, decoupled: bool) -> ModelCall:
+def _call_of(request: CallRequest, module: ModelModule, *, decoupled: bool) -> ModelCall:
     parents = module.requests or parents_here.get()
     callers = max([parent.callers for parent in parents], key=len, default=module.callers)
     inputs = request._inputs

@@ -6,6 +6,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,21 @@ def test_large_and_small_json_mean_the_same() -> None:
             400,
             "Failed to parse 'data' field: shape does not match true shape",
         )
+
+    serve(test)
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+def test_a_header_that_would_end_behind_the_body_is_refused_at_any_length(size: int) -> None:
+    async def test(server: Server) -> None:
+        body = infer_body(numbers(size), size // 14 * 3 + 1)
+        for length in (len(body) + 1, 1 << 20, (1 << 31) - 1):
+            if length > len(body):
+                status, answer = await asyncio.get_running_loop().run_in_executor(
+                    None, partial(server.ask, "infer", body, Inference_Header_Content_Length=str(length))
+                )
+                assert status == 400
+                assert f"should be in range (0, {len(body)}), got: {length}" in json.loads(answer)["error"]
 
     serve(test)
 
