@@ -368,6 +368,8 @@ class TritonPythonModel:
                 os._exit(1)
             if seconds == -2:
                 ctypes.string_at(0)
+            if seconds == -3:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
             time.sleep(max(0.002, seconds))
             pid = np.array([os.getpid()], np.int64)
             responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("PID", pid)]))

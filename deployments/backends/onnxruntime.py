@@ -13,6 +13,7 @@ import numpy as np
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
+from deployments.backends.gpu_fault import internal_error
 from deployments.backends.onnxruntime_options import (
     CPU,
     CUDA,
@@ -343,8 +344,8 @@ def _told(error: Exception) -> Internal:
         return error
     match = _RUNTIME_ERROR.match(str(error))
     if match is None:
-        return Internal(f"onnx runtime error 1: {error}")
-    return Internal(f"onnx runtime error {match[1]}: {match[2]}")
+        return internal_error(f"onnx runtime error 1: {error}", str(error))
+    return internal_error(f"onnx runtime error {match[1]}: {match[2]}", str(error))
 
 
 def _to_texts(array: Array) -> Array:

@@ -14,6 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPol
 from deployments.backends import torch_naming
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
+from deployments.backends.gpu_fault import internal_error
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
@@ -107,7 +108,7 @@ class PyTorchInstance:
                 self._stream.synchronize()
         except Exception as error:
             _LOG.exception("model instance '%s' failed", self.name)
-            raise Internal(f"PyTorch execute failure: {_first_words(error)}") from None
+            raise internal_error(f"PyTorch execute failure: {_first_words(error)}", str(error)) from None
         batch.infer_end_ns = monotonic_ns()
         try:
             named = torch_naming.results(returned, self._places)

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from threading import Thread
 
 from deployments.backends.backend import Batch, ModelInstance, RemoteInstance
+from deployments.backends.gpu_fault import GpuFault
 from deployments.core.clock import Clock
 from deployments.core.inline_gate import InlineGate
 from protocol.errors import Internal, ServingError
@@ -130,7 +131,8 @@ class InstancePool:
     def check(self, limit_s: float) -> str:
         """Return why an instance serves no more, "" while all of them do; what it held is answered with the reason.
 
-        That is an instance whose batch still runs after `limit_s` (0: never), or whose thread has ended.
+        That is an instance whose batch still runs after `limit_s` (0: never), whose thread has ended, or whose GPU has
+        failed.
         """
         for worker in self._workers:
             batch = worker.batch
@@ -207,6 +209,8 @@ class InstancePool:
             if len(batch.results) != len(batch.requests) and not batch.answered:
                 raise Internal(_failure(instance, f"{len(batch.results)} results for {len(batch.requests)} requests"))
         except ServingError as error:
+            if isinstance(error, GpuFault):
+                self._fault = f"model instance '{instance.name}' has lost its GPU: {error.message}"
             _fail(batch, error, self._now_ns())
         except BaseException as error:  # KeyboardInterrupt and its like would end the thread, and so the instance
             log.exception("instance %s failed a batch of %d requests", instance.name, len(batch.requests))

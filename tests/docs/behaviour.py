@@ -463,6 +463,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
     "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
+    "A model whose GPU has failed": (
+        FAULTS + "test_replica_whose_model_has_lost_its_gpu_is_replaced",
+        "deployments/core/test_instance_pool.py::test_an_instance_that_has_lost_its_gpu_says_so",
+        "deployments/backends/test_gpu_fault.py::test_errors_that_cuda_never_recovers_from_are_known",
+    ),
     "A request that is cancelled ends wherever its steps run": (
         "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
     ),

@@ -265,6 +265,21 @@ def test_replica_whose_model_is_stuck_is_replaced(server: Server) -> None:
     assert pid_of(server.infer("lone", seconds(0))) != old
 
 
+@isolated
+def test_replica_whose_model_has_lost_its_gpu_is_replaced(server: Server) -> None:
+    old = pid_of(server.infer("lone", seconds(0)))
+    answer = server.infer("lone", seconds(-3))
+    assert answer.status == 500
+    assert answer.error.endswith("RuntimeError: CUDA error: an illegal memory access was encountered")
+
+    def replaced() -> bool:
+        answer = server.infer("lone", seconds(0))
+        return answer.status == 200 and pid_of(answer) != old
+
+    wait_until(replaced, "an answer of a new process", BACK_TIMEOUT_S)
+    wait_until(lambda: state(server, "lone") == "READY", "READY in the index", BACK_TIMEOUT_S)
+
+
 def test_error_response_fails_one_request_of_a_batch(server: Server) -> None:
     before = server.statistics("failing")
     answers = ask_together(server, ["fine", "error", "fine", "fine"])

@@ -10,6 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 from deployments.backends.backend import Batch
+from deployments.backends.gpu_fault import internal_error
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
@@ -197,9 +198,8 @@ class PythonInstance:
         """Log the traceback for the operator, and return what the client is told: no path, no line."""
         ids = [request.id for request in batch.requests[:_LOGGED_IDS]]
         _LOG.error("execute() of model instance '%s' failed, request ids %s", self.name, ids, exc_info=error)
-        return Internal(
-            f"Failed to process the request(s) for model '{self.name}', message: {type(error).__name__}: {error}"
-        )
+        message = f"Failed to process the request(s) for model '{self.name}', message: {type(error).__name__}: {error}"
+        return internal_error(message, str(error), own_words=True)
 
     def _ask_ready(self, answer: "Future[Any]") -> None:
         try:

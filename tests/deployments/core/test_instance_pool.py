@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from deployments.backends.backend import Batch
+from deployments.backends.gpu_fault import GpuFault
 from deployments.core.instance_pool import InstancePool
 from protocol.errors import Internal, Unavailable
 from tests.deployments.fakes import MS, Answers, FakeClock, FakeInstance
@@ -37,6 +38,20 @@ def test_first_batch_of_a_size_runs_in_the_instances_thread_and_later_ones_inlin
 
     pool.run(batch_of())
     assert len(done) == 2
+    pool.close()
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_an_instance_that_has_lost_its_gpu_says_so(clock, inline):
+    instance = FakeInstance(clock)
+    pool, done = pool_of(clock, instance)
+    pool.may_run_inline = inline
+    assert pool.check(0.0) == ""
+    instance.error = GpuFault("onnx runtime error 1: CUDA failure 700: an illegal memory access was encountered")
+    pool.run(batch_of())
+    clock.wait_for_thread()
+    assert isinstance(done[0].results[0], Internal)
+    assert pool.check(0.0).startswith("model instance 'm_0' has lost its GPU: onnx runtime error 1: CUDA failure 700")
     pool.close()
 
 

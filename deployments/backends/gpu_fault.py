@@ -1,0 +1,30 @@
+"""Errors after which a process cannot use its GPU any more: CUDA answers all its later calls with the same.
+
+Source: "CUDA Runtime API, error types": those that leave the process in an inconsistent state.
+"""
+
+import re
+from typing import Final
+
+from protocol.errors import Internal
+
+_WORDS: Final = (
+    "illegal memory access|misaligned address|device-side assert|unspecified launch failure|illegal instruction"
+    "|hardware stack error|invalid program counter|operation not supported on global/shared address space"
+    "|uncorrectable ECC error"
+)
+# As PyTorch, ONNX Runtime and CuPy begin them.
+_LOST: Final = re.compile(rf"(?:CUDA error: |CUDA failure \d+: |cudaError\w+: )[^\n]{{0,40}}(?:{_WORDS})")
+
+
+class GpuFault(Internal):
+    """The GPU failed the batch, and will fail all that come after it in this process."""
+
+
+def internal_error(message: str, text: str, *, own_words: bool = False) -> Internal:
+    """Return what the client is told for an exception of a framework, whose `text` tells whether the GPU is lost.
+
+    `own_words`: the exception may come from a model's own code, and hold what a client has sent behind its beginning.
+    """
+    lost = _LOST.match(text) if own_words else _LOST.search(text)
+    return (GpuFault if lost else Internal)(message)

@@ -1,0 +1,46 @@
+import pytest
+
+from deployments.backends.gpu_fault import GpuFault, internal_error
+
+ONNX = (
+    "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Gather node. Status Message: "
+    "CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=a ; expr=cudaStreamSynchronize(s); "
+)
+SCRIPT = (
+    "The following operation failed in the TorchScript interpreter.\nRuntimeError: CUDA error: misaligned address\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ONNX,
+        SCRIPT,
+        "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: device-side assert triggered",
+        "cudaErrorLaunchFailure: unspecified launch failure",
+    ],
+)
+def test_errors_that_cuda_never_recovers_from_are_known(text: str) -> None:
+    assert isinstance(internal_error("told", text), GpuFault)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 MiB",
+        "CUDA failure 2: out of memory ; GPU=0",
+        "CUDA error: invalid argument",
+        "cannot read 'an illegal memory access'",
+    ],
+)
+def test_others_fail_their_batch_only(text: str) -> None:
+    error = internal_error("told", text)
+    assert not isinstance(error, GpuFault)
+    assert (error.message, error.http_status) == ("told", 500)
+
+
+def test_what_a_client_has_sent_ends_no_process() -> None:
+    text = "unknown city 'CUDA error: device-side assert triggered'"
+    assert not isinstance(internal_error("told", text, own_words=True), GpuFault)
+    assert isinstance(internal_error("told", text[14:], own_words=True), GpuFault)
