@@ -1,5 +1,6 @@
 """Files that clients send in place of a model's own, in a folder of the node that only its user can open."""
 
+import errno
 import hashlib
 import io
 import os
@@ -10,11 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, Unavailable
 from repository_loader.model_files import leaves_folder
 
 _FOLDER: Final = "models"
 _PREFIX: Final = "file:"
+_FAULTS_OF_THE_HOST: Final = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
+}
 
 
 class FileStore(Protocol):
@@ -45,6 +49,7 @@ class OverrideFiles:
 
         Raises:
             InvalidArgument: a path is not one of a file inside the model's folder.
+            Unavailable: the disk has no room.
         """
         for key in files:
             _inside(key)
@@ -83,12 +88,14 @@ class OverrideFiles:
             return target
         part = self._root / f".{digest}-{os.getpid()}"
         shutil.rmtree(part, ignore_errors=True)
-        (part / model).mkdir(mode=0o700, parents=True)
         try:
+            (part / model).mkdir(mode=0o700, parents=True)
             with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
                 tar.extractall(part / model, filter="data")
         except (OSError, tarfile.TarError) as error:
             shutil.rmtree(part, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in _FAULTS_OF_THE_HOST:
+                raise Unavailable(f"the files of model '{model}' cannot be written: {error.strerror}") from error
             raise InvalidArgument("the file parameters cannot be the files of one model") from error
         try:
             part.rename(self._root / digest)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from deployments.replica.override_files import OverrideFiles
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, Unavailable
+from tests.full_disk import full_disk
 
 FILES = {"file:1/model.onnx": b"onnx", "file:1/data/weights": b"w", "file:labels.txt": b"l"}
 
@@ -36,6 +37,14 @@ def test_files_lie_in_a_folder_of_their_users(tmp_path: Path) -> None:
     assert path.name == "m"
     assert content(path) == {"1/model.onnx": b"onnx", "1/data/weights": b"w", "labels.txt": b"l"}
     assert not stat.S_IMODE(path.stat().st_mode) & 0o077
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    files = OverrideFiles(tmp_path, Kept())
+    with full_disk(), pytest.raises(Unavailable, match="the files of model 'm' cannot be written: File too large"):
+        files.write("m", FILES)
+    assert content(tmp_path) == {}
+    assert content(Path(files.write("m", FILES)))["1/model.onnx"] == b"onnx"
 
 
 @pytest.mark.parametrize(

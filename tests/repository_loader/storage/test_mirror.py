@@ -17,6 +17,7 @@ from repository_loader.snapshot import LoaderOptions, Snapshot
 from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache
 from repository_loader.storage.model_source import provide
 from repository_loader.storage.remote_store import StorageError
+from tests.full_disk import full_disk
 from tests.object_stores import EMULATORS, Bucket, as_container, emulator, gs_bucket, s3_bucket
 from tests.repository_loader.repositories import TENSORS, python_model
 
@@ -92,6 +93,20 @@ def test_store_that_has_lost_everything_unloads_nothing(bucket: Bucket, at: str,
     found = read(uri, tmp_path)
     assert found.models["a"].packages
     assert [f for f in found.findings if "has no files; what was read before is used" in f.message]
+
+
+def test_what_was_fetched_before_serves_on_when_the_disk_is_full(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = put(bucket, at, {**python_model("a"), **python_model("b")})
+    before = read(uri, tmp_path).models
+    bucket.put({f"{at}/a/1/model.py": "class TritonPythonModel:\n    changed = True\n"})
+    with full_disk():
+        found = read(uri, tmp_path)
+    assert {name: model.model_path for name, model in found.models.items()} == {
+        name: model.model_path for name, model in before.items()
+    }
+    assert all(model.packages for model in found.models.values())
+    assert [finding for finding in found.findings if "File too large" in finding.message]
+    assert "changed" in Path(read(uri, tmp_path).models["a"].packages[0].file_path).read_text()
 
 
 def test_bucket_that_does_not_exist_is_an_error(bucket: Bucket, at: str, tmp_path: Path) -> None:

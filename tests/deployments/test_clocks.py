@@ -1,0 +1,24 @@
+"""Nothing that waits or measures goes by the wall clock, which may jump."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("protocol", "repository_loader", "deployments", "app")
+WALL_CLOCKS = {"time.time", "time.time_ns", "time.localtime", "datetime.now", "datetime.utcnow"}
+SHOWN = {
+    "app/http/head_ends.py": "the Date of an answer",
+    "deployments/replica/node_counters.py": "when a model was asked last, in its statistics",
+}
+"""Where a time of day is told to a client."""
+
+
+def test_no_time_is_taken_from_the_wall_clock_but_what_clients_are_shown() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCKS
+    }
+    assert found == set(SHOWN)
