@@ -18,7 +18,7 @@ class Refusals:
     def count(self, name: str, version: int, error: ServingError) -> None:
         """Count one; the version must be one that the repository has, since clients may name any number of others."""
         counts = cast(ModelCounts, self._rows.row(Label(MODEL, name, version)))
-        if error.message == QUEUE_FULL:
+        if error.message.endswith(QUEUE_FULL):
             counts.rejected_count += 1
         else:
             counts.other_count += 1

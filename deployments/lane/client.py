@@ -220,8 +220,10 @@ class LaneClient(FrameProtocol):
             if entry is not None:
                 self.inflight_bytes -= entry.size
                 error = from_grpc_code(number, bytes(body).decode("utf-8", "replace"))
-                if not (error.message.endswith(QUEUE_FULL) and entry.target.send_elsewhere(entry)):
+                if not error.message.endswith(QUEUE_FULL):
                     entry.sink.on_error(error)
+                elif not entry.target.send_elsewhere(entry):
+                    entry.target.refuse(entry, error)
             elif not call:
                 self.refusal = bytes(body).decode("utf-8", "replace")
         elif kind == Kind.TABLE:

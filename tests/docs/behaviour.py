@@ -611,7 +611,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "What a replica has counted stays": (
         "deployments/replica/test_node_counters.py::test_what_a_killed_process_counted_stays_to_the_last_one",
     ),
-    "A request that fails in the ingress counts": (LANE + "test_requests_under_way_are_bounded",),
+    "A request that fails in the ingress counts": (
+        LANE + "test_requests_under_way_are_bounded",
+        "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
+    ),
     "`/v2/models/stats` sums over all nodes": (
         STATISTICS + "test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed",
     ),

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from deployments.core.counts import MODEL, Label
 from protocol.errors import Unavailable
 from protocol.infer import InferRequest
 from tests.deployments.lane.harness import Lanes
@@ -41,6 +42,8 @@ def test_a_request_is_refused_when_every_queue_is_full() -> None:
             sink = await lanes.ask()
             assert str(sink.error) == "[request id: x] Exceeds maximum queue size"
             assert [len(each) for each in full] == [1, 1]
+            counts = lanes.counted.rows[Label(MODEL, "echo", 1)]
+            assert (counts.rejected_count, counts.other_count) == (1, 0)  # type: ignore[attr-defined]
 
     asyncio.run(run())
 
