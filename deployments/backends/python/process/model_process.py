@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
 from deployments.backends.python.instance import PythonInstance
 from deployments.backends.python.loading import load_instance
@@ -87,6 +88,8 @@ class ModelProcess:
             channel.send("results", writer, *times, changed, outcomes)
         except AreaFullError as error:
             channel.send("results", None, *times, changed, ("Internal", str(error), None))
+        if isinstance(failure, GpuFault):
+            raise failure  # which ends the process
 
     def put(self, request: InferRequest, outcome: Outcome) -> None:
         """Send a response of a decoupled model."""
