@@ -84,7 +84,9 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
     "tensorrt": (),
     _PYTHON: (
         Parameter(
-            "EXECUTION_ENV_PATH", "text", "environment of the model", "the model runs in the environment of Eagleray"
+            "EXECUTION_ENV_PATH",
+            "text",
+            "folder or conda-pack archive of the Python environment that the model's processes run in",
         ),
         Parameter(
             "FORCE_CPU_ONLY_INPUT_TENSORS",

@@ -366,7 +366,8 @@ def _needs_processes(config: ModelConfig, overrides: Overrides, instance_count: 
     """Return whether the instances of a model get processes of their own in a replica that serves nothing else."""
     if is_ensemble(config) or traits_of(config.backend).releases_gil:
         return False
-    return instance_count > 1 or overrides.execution_timeout_ms is not None
+    other_python = "EXECUTION_ENV_PATH" in config.parameters
+    return instance_count > 1 or other_python or overrides.execution_timeout_ms is not None
 
 
 def _shares_no_process(config: ModelConfig, overrides: Overrides, instance_count: int) -> bool:

@@ -35,6 +35,7 @@ SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
 CONTROL = "e2e/test_model_control.py::"
 POLL = "e2e/test_poll.py::"
 PROCESSES = "deployments/replica/test_model_processes.py::"
+ENVIRONMENT = "deployments/backends/test_python_environment.py::"
 ROW_SPLIT = "deployments/backends/test_row_split.py::"
 
 ENSEMBLES = "e2e/test_ensembles.py::"
@@ -457,6 +458,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         PROCESSES + "test_what_one_model_does_to_its_process_is_nothing_to_another",
     ),
     "A batch that takes longer than `eagleray.execution_timeout_ms`": (PROCESSES + "test_a_batch_that_hangs_is_ended",),
+    "`EXECUTION_ENV_PATH` names a folder": (
+        ENVIRONMENT + "test_a_folder_is_the_environment",
+        ENVIRONMENT + "test_an_archive_beside_the_model_is_unpacked_once",
+        ENVIRONMENT + "test_what_is_wrong_with_an_environment_is_said",
+    ),
+    "An archive is unpacked once for each": (
+        ENVIRONMENT + "test_an_archive_beside_the_model_is_unpacked_once",
+        ENVIRONMENT + "test_an_archive_that_reaches_out_of_its_folder_is_refused",
+    ),
     "When a replica ends in order, `finalize`": (
         PROCESSES + "test_closing_calls_finalize_and_leaves_no_process",
         PROCESSES + "test_the_death_of_the_replica_ends_its_processes",

@@ -272,12 +272,6 @@ PARAMETERS = {
     ),
     "unknown to the backend": ("onnxruntime", "colour", "red", "backend 'onnxruntime' does not know it"),
     "ensemble": ("ensemble", "colour", "red", "an ensemble has no parameters"),
-    "environment": (
-        "python",
-        "EXECUTION_ENV_PATH",
-        "env.tar.gz",
-        "the model runs in the environment of Eagleray",
-    ),
     "inputs on the GPU": ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "no", "inputs are always in CPU memory"),
     "fuser": ("pytorch", "ENABLE_NVFUSER", "true", "the executor and fuser of this PyTorch are not switched"),
     "misspelt": (

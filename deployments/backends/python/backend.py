@@ -10,6 +10,7 @@ from deployments.backends.python import pb_utils  # noqa: F401, models import pb
 from deployments.backends.python.loading import load_instance
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.process.child import LoadOrder
+from deployments.backends.python.process.environment import PARAMETER, Environment, environment_at
 from deployments.backends.python.process.exchange import signature_fields
 from deployments.backends.python.process.process_instance import ProcessInstance
 from deployments.backends.python.response_sender import ReplyQueue
@@ -59,8 +60,9 @@ class PythonBackend:
 
     def _load_instance(self, package: ModelPackage, signature: Signature, spec: InstanceSpec) -> ModelInstance:
         if spec.own_process:
+            environment = _environment(package)
             timeout_ms = read_overrides(package.config).execution_timeout_ms or 0.0
-            return ProcessInstance(_load_order(package, signature, spec), self._server, timeout_ms / 1000)
+            return ProcessInstance(_load_order(package, signature, spec, environment), self._server, timeout_ms / 1000)
         module = ModelModule(package.model_path, package.version_path, self._server)
         replies = None
         if signature.decoupled:
@@ -98,7 +100,15 @@ def initialize_args(package: ModelPackage, spec: InstanceSpec) -> dict[str, str]
     }
 
 
-def _load_order(package: ModelPackage, signature: Signature, spec: InstanceSpec) -> LoadOrder:
+def _environment(package: ModelPackage) -> Environment | None:
+    if PARAMETER not in package.config.parameters:
+        return None
+    return environment_at(package.config.parameters[PARAMETER].string_value, package.model_path)
+
+
+def _load_order(
+    package: ModelPackage, signature: Signature, spec: InstanceSpec, environment: Environment | None
+) -> LoadOrder:
     return LoadOrder(
         spec.name,
         package.file_path,
@@ -107,6 +117,7 @@ def _load_order(package: ModelPackage, signature: Signature, spec: InstanceSpec)
         signature_fields(signature),
         initialize_args(package, spec),
         signature.decoupled,
+        environment,
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
+from deployments.backends.python.process.environment import Environment
 from deployments.backends.python.process.exchange import read_response, read_result, request_fields
 from deployments.backends.python.process.forwarded_log import log_here
 from deployments.backends.python.process.outbox import Outbox
@@ -29,10 +30,22 @@ if TYPE_CHECKING:
     from deployments.core.clock import Clock
 
 _HOME: Final = str(Path(__file__).resolve().parents[4])
-_CODE: Final = (
-    f"import sys; sys.path[:] = [{_HOME!r}, *filter(None, sys.path)]; "
-    "from deployments.backends.python.process.model_process import main; main()"
-)
+_CODE: Final = f"""
+import sys
+if sys.version_info < (3, 11):
+    sys.exit(41)
+try:
+    import numpy
+except ImportError:
+    sys.exit(42)
+sys.path[:] = [{_HOME!r}, *filter(None, sys.path)]
+from deployments.backends.python.process.model_process import main
+main()
+"""
+_ENDINGS: Final = {
+    41: "needs Python 3.11 or newer, which its execution environment is not",
+    42: "needs NumPy, which its execution environment does not have",
+}
 _READS: Final = 64
 """Messages that are read in one turn of the loop."""
 _REAP_S: Final = 2.0
@@ -44,7 +57,10 @@ class DiedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What a process is to load: `fields` are those of the signature, `args` what `initialize` is given."""
+    """What a process is to load: `fields` are those of the signature, `args` what `initialize` is given.
+
+    Without an `environment` the process runs in that of the replica.
+    """
 
     name: str
     file_path: str
@@ -53,6 +69,7 @@ class LoadOrder:
     fields: tuple[Any, ...]
     args: dict[str, str]
     decoupled: bool
+    environment: Environment | None = None
 
 
 class Child:
@@ -89,12 +106,14 @@ class Child:
         areas = [os.memfd_create(f"eagleray-{name}") for name in ("inputs", "outputs", "results", "calls")]
         work, their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         questions, their_questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = order.environment or Environment(sys.executable, os.environ)
         theirs = [their_work.fileno(), their_questions.fileno(), *areas]
         try:
             self.process = STARTER.start(
-                [sys.executable, "-c", _CODE, *map(str, (os.getpid(), *theirs))],
+                [environment.python, "-c", _CODE, *map(str, (os.getpid(), *theirs))],
                 stdin=subprocess.DEVNULL,
                 pass_fds=theirs,
+                env=environment.variables,
                 start_new_session=True,
             )
         except BaseException:
@@ -239,7 +258,7 @@ class Child:
             return "closed its connection"
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return _ENDINGS.get(code, f"ended with exit code {code}")
 
     def release(self) -> None:
         """Close what is left of it; it is dead, or is about to be."""

@@ -1,0 +1,125 @@
+"""Python models that bring an environment of their own (`EXECUTION_ENV_PATH`)."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from python_models import ECHO_CONFIG, floats, instances, request_of, run, write_model
+
+from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.backend import PythonBackend
+from deployments.backends.python.process.environment import environment_at
+
+WHERE = """
+    import os, sys, only_here
+    class TritonPythonModel:
+        def execute(self, requests):
+            seen = {"value": only_here.VALUE, "prefix": sys.prefix, "path": os.environ["PATH"].split(":")[0]}
+            return [pb_utils.InferenceResponse([], parameters=seen)]
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> Path:
+    """A virtual environment with NumPy and a module of its own."""
+    root = tmp_path_factory.mktemp("environments") / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root], check=True)
+    (packages,) = root.glob("lib/python*/site-packages")
+    (packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
+    (packages / "only_here.py").write_text("VALUE = 17")
+    return root
+
+
+def load(tmp_path, value):
+    config = ECHO_CONFIG + f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{value}" }} }}'
+    package = write_model(tmp_path, WHERE, config)
+    specs = [replace(spec, own_process=True) for spec in instances(package)]
+    return PythonBackend().load(package, specs)[0]
+
+
+def seen_by(instance):
+    try:
+        return run(instance, request_of(X=floats(1)))[0].parameters
+    finally:
+        instance.close()
+
+
+def test_a_folder_is_the_environment(tmp_path, environment):
+    assert seen_by(load(tmp_path, environment)) == {
+        "value": 17, "prefix": str(environment), "path": str(environment / "bin"),
+    }  # fmt: skip
+
+
+def test_an_archive_beside_the_model_is_unpacked_once(tmp_path, environment, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "echo").mkdir()
+    with tarfile.open(tmp_path / "echo" / "env.tar.gz", "w:gz") as archive:
+        archive.add(environment, ".")
+    first = seen_by(load(tmp_path, "$$TRITON_MODEL_DIRECTORY/env.tar.gz"))
+    assert first["value"] == 17
+    assert first["prefix"].startswith(str(tmp_path))
+    Path(first["prefix"], "stays").touch()
+    assert seen_by(load(tmp_path, "$$TRITON_MODEL_DIRECTORY/env.tar.gz")) == first
+    assert Path(first["prefix"], "stays").exists()
+
+
+def member(name, kind=tarfile.REGTYPE, link="", data=b""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(data)
+    return info, data
+
+
+ESCAPES = {
+    "parent": [member("../out", data=b"x")],
+    "absolute": [member("/OUT/out", data=b"x")],
+    "through a link": [member("link", tarfile.SYMTYPE, "/OUT"), member("link/out", data=b"x")],
+    "over a link": [member("link", tarfile.SYMTYPE, "/OUT/out"), member("link", data=b"x")],
+    "hard link": [member("link", tarfile.LNKTYPE, "../out")],
+    "device": [member("null", tarfile.CHRTYPE)],
+}
+
+
+@pytest.mark.parametrize("members", ESCAPES.values(), ids=ESCAPES)
+def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, members):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "cache").mkdir()
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
+        for info, data in members:
+            info.name = info.name.replace("/OUT", str(outside))
+            info.linkname = info.linkname.replace("/OUT", str(outside))
+            archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(ModelLoadError, match="unable to unpack the execution environment"):
+        environment_at(str(tmp_path / "env.tar.gz"), "", tmp_path / "cache")
+    assert os.listdir(outside) == []
+    assert not (tmp_path / "cache" / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("/no/such/env.tar.gz", "the execution environment '/no/such/env.tar.gz' does not exist"),
+        ("EMPTY", "the execution environment 'EMPTY' has no 'bin/python'"),
+        ("DAMAGED", "unable to unpack the execution environment 'DAMAGED': file could not be opened successfully"),
+        ("BARE", "the process of model instance 'echo_0' needs NumPy, which its execution environment does not have"),
+    ],
+    ids=["missing", "no Python", "damaged", "no NumPy"],
+)
+def test_what_is_wrong_with_an_environment_is_said(tmp_path, value, reason):
+    paths = {name: str(tmp_path / name) for name in ("EMPTY", "DAMAGED", "BARE")}
+    Path(paths["EMPTY"]).mkdir()
+    Path(paths["DAMAGED"]).write_bytes(b"no archive")
+    if value == "BARE":
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", paths["BARE"]], check=True)
+    with pytest.raises(ModelLoadError) as raised:
+        load(tmp_path, paths.get(value, value))
+    for name, path in paths.items():
+        reason = reason.replace(name, path)
+    assert raised.value.reason.startswith(reason)
