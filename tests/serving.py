@@ -182,6 +182,11 @@ class Client:
             self._connection.connect()
         return int(self._connection.sock.getsockname()[1])
 
+    def hang_up(self) -> None:
+        """End the connection although a thread may be waiting for its answer."""
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         self.send(method, path, body, headers)
         return self.receive()
