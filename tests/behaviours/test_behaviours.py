@@ -7,7 +7,7 @@ import pytest
 
 from tests.behaviours.repository import load_cases, model_folders, write_repository
 from tests.behaviours.script import Script
-from tests.behaviours.tally import Tally, assert_balanced
+from tests.behaviours.tally import SUCCESS, Tally, assert_balanced
 from tests.serving import Server
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -47,7 +47,11 @@ def grpc_address(server: Server) -> str:
 
 @pytest.fixture(scope="module")
 def tally() -> Tally:
-    return Tally()
+    tally = Tally()
+    for case in CASES.values():
+        for model, count in case.get("warm_up", {}).items():
+            tally.add(model, SUCCESS, count)
+    return tally
 
 
 @pytest.mark.parametrize(("name", "way"), RUNS)
