@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -73,8 +74,17 @@ class Script:
             self._compare(name, answer)
 
     def do_cancel(self, name: str) -> None:
-        """Cancel a request as its client."""
+        """Cancel a request as its client; the server has noticed before it sees the next request."""
         self._sent[name][0].cancel()
+        for _ in range(3):  # what its loop is told at once it has done two round trips later
+            self._server.get("/v2")
+
+    def do_responded(self, counts: dict[str, int]) -> None:
+        """Wait until requests have so many responses."""
+        for name, count in counts.items():
+            wait_until(
+                lambda n=name, c=count: len(self._sent[n][0].results) >= c, f"{name} has {count}", _TIMEOUT_S, 0.01
+            )
 
     def do_unanswered(self, names: list[str]) -> None:
         """Assert that requests have no answer yet, though another round trip is over."""
@@ -122,10 +132,8 @@ class Script:
         if status is not None:
             expected = HTTP_STATUSES.get(code, 400) if isinstance(status, int) else code
             assert status == expected, f"{status} instead of {expected}: {told}"
-        if text.startswith("~"):
-            assert re.search(text[1:], told), f"{told!r} does not match"
-        elif text or code != "CANCELLED":
-            assert told == text, f"{told!r} instead of {text!r}"
+        if text or code != "CANCELLED":
+            _assert_text(text, told)
 
     def _compare_results(self, sent: Sent, answer: dict[str, Any]) -> None:
         responses = answer.pop("responses", None)
@@ -140,11 +148,7 @@ class Script:
             wanted = answer.pop("parameters")
             assert {key: given.get(key) for key in wanted} == wanted, given
         if "version" in answer:
-            assert str(
-                sent.results[0].get_response()["model_version"]
-                if self._way_name == "http"
-                else sent.results[0].get_response().model_version
-            ) == str(answer.pop("version"))
+            assert version_of(sent.results[0]) == str(answer.pop("version"))
 
     # Gates
 
@@ -222,7 +226,7 @@ class Script:
         answer = self._server.get(path)
         assert answer.status == status, answer.body
         if error is not None:
-            assert answer.error == error, answer.error
+            _assert_text(error, answer.error)
         if body is not None:
             _assert_part(body, answer.json, path)
 
@@ -247,7 +251,7 @@ class Script:
             answer = client.request("POST", path, sent, headers)
         assert answer.status == status, (answer.status, answer.body)
         if error is not None:
-            assert re.search(error[1:], answer.error) if error.startswith("~") else answer.error == error, answer.error
+            _assert_text(error, answer.error)
         if body is not None:
             _assert_part(body, answer.json, path)
         if events is not None:
@@ -281,7 +285,7 @@ class Script:
 
 def statistics(server: Server, model: str) -> dict[str, Any]:
     """Return what the statistics count of a model, over all its versions, under short names; {} when there is none."""
-    answer = server.get(f"/v2/models/{model}/stats")
+    answer = server.get(f"/v2/models/{quote(model)}/stats")
     if answer.status != 200:
         return {}
     found: dict[str, Any] = {}
@@ -294,6 +298,12 @@ def statistics(server: Server, model: str) -> dict[str, Any]:
         for batch in row["batch_stats"]:
             batches[batch["batch_size"]] = batches.get(batch["batch_size"], 0) + batch["compute_infer"]["count"]
     return found
+
+
+def version_of(result: Any) -> str:
+    """Return which version has answered."""
+    response = result.get_response()
+    return str(response["model_version"] if isinstance(response, dict) else response.model_version)
 
 
 def parameters_of(result: Any) -> dict[str, Any]:
@@ -327,6 +337,13 @@ def _compare_outputs(result: Any, expected: dict[str, Any]) -> None:
             assert texts == list(wanted.ravel()), f"{name} is {array.tolist()}"
         else:
             assert np.array_equal(array, wanted, equal_nan=array.dtype.kind == "f"), f"{name} is {array.tolist()}"
+
+
+def _assert_text(text: str, told: str) -> None:
+    if text.startswith("~"):
+        assert re.search(text[1:], told), f"{told!r} does not match"
+    else:
+        assert told == text, f"{told!r} instead of {text!r}"
 
 
 def _assert_part(part: Any, whole: Any, where: str) -> None:

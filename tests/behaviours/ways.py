@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import tritonclient.grpc
 import tritonclient.http
@@ -94,7 +95,7 @@ class Http:
         )
         client = self._clients.enter_context(Client(self._address))
         lengths = {} if length is None else {"Inference-Header-Content-Length": str(length)}
-        client.send("POST", infer_path(model, version), bytes(body), {**lengths, **(headers or {})})
+        client.send("POST", infer_path(quote(model), version), bytes(body), {**lengths, **(headers or {})})
         sent = Sent(client.hang_up)
         threading.Thread(target=_receive, args=(client, sent), daemon=True).start()
         return sent
