@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import ray
 from ray import PlacementGroupID, serve
 from ray._private.thirdparty import pynvml
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.serve._private.common import DeploymentID
 from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve.context import _get_global_client
@@ -20,6 +21,9 @@ from deployments.control import replica_directory
 LANE_ROUTER: Final = "eagleray.lane_router:LaneRouter"
 OWNER_KEY: Final = "eagleray_owner"
 """Where the `user_config` of a deployment of Eagleray's names the Serve application on whose behalf it runs."""
+
+
+_NAMESPACE: Final = b"eagleray"
 
 
 class DeploymentState(NamedTuple):
@@ -55,6 +59,25 @@ def watch_replicas(app_name: str, deployment_name: str, listener: replica_direct
 def pin_version(deployment: serve.Deployment, version: str) -> serve.Deployment:
     """Give a deployment a version, so that deploying it again restarts its replicas only when the version changes."""
     return deployment.options(version=version, _internal=True)
+
+
+class ClusterTable:
+    """Values by key in Ray's own tables, which outlive every process, and the head too where these are in Redis.
+
+    Every method blocks; while there is no head, until it is back.
+    """
+
+    def get(self, key: str) -> bytes:
+        """Return a value, b"" when there is none."""
+        return _internal_kv_get(key, namespace=_NAMESPACE) or b""
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value in place of the last."""
+        _internal_kv_put(key, value, overwrite=True, namespace=_NAMESPACE)
+
+    def forget(self, key: str) -> None:
+        """Keep it no longer."""
+        _internal_kv_del(key, namespace=_NAMESPACE)
 
 
 def handle_of(deployment_name: str, app_name: str) -> DeploymentHandle:

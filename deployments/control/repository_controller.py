@@ -34,7 +34,7 @@ from deployments.replica.keeper_client import KeeperClient
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.replica_logging import set_up_logging
-from deployments.serve_internals import application_status, handle_of, watch_replicas
+from deployments.serve_internals import ClusterTable, application_status, handle_of, watch_replicas
 from protocol.errors import Internal, ServingError
 from repository_loader.repository import find_models
 from repository_loader.storage.location import is_remote
@@ -76,8 +76,9 @@ class RepositoryController:
         self._status = StatusReader()
         self._growth = GrowthRequest()
         keeper = KeeperClient(self._app)
-        self._store = StateStore(keeper, options)
+        self._store = StateStore(ClusterTable(), self._app, options)
         self._state = CurrentState(self._store, self._adopt)
+        self._keeper = keeper
         self._files = OverrideFiles(NodeFolder(ray.get_runtime_context().get_node_id()).path, keeper)
         self._kept_files: set[str] = set()
         self._commands = ModelCommands(options, self._state, self._files)
@@ -309,5 +310,6 @@ class RepositoryController:
         self._scaler.close()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
             await asyncio.to_thread(self._store.end)
+            await asyncio.to_thread(self._keeper.end)
             await asyncio.to_thread(self._reconciler.end_all)
             await asyncio.to_thread(release_cards, _RELEASE_S)

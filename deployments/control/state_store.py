@@ -1,17 +1,16 @@
-"""Where desired state is kept while no controller lives: a detached actor on the head node."""
+"""Where desired state is kept while no controller lives: Ray's own tables."""
 
 import hashlib
 import io
 import logging
 import pickle
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
-from deployments.replica.keeper_client import KeeperClient
 
 logger = logging.getLogger(__name__)
 
@@ -35,23 +34,40 @@ def to_bytes(desired: DesiredState) -> bytes:
     return buffer.getvalue()
 
 
+class Table(Protocol):
+    """Values by key; see `ClusterTable`."""
+
+    def get(self, key: str) -> bytes:
+        """Return a value, b"" when there is none."""
+        ...
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value in place of the last."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Keep it no longer."""
+        ...
+
+
 class StateStore:
-    """Keeps the desired state of one Serve application; every method blocks.
+    """Keeps the desired state of one owner, a Serve application; every method blocks.
 
     A state that was kept by another version of Eagleray, or under other options, counts as none.
     """
 
-    def __init__(self, keeper: KeeperClient, options: ControllerOptions) -> None:
-        self._keeper = keeper
-        self._key = hashlib.sha256(f"{version('eagleray')} {options!r}".encode()).hexdigest()
+    def __init__(self, table: Table, owner: str, options: ControllerOptions) -> None:
+        self._table = table
+        self._key = f"state-{owner}"
+        self._made_for = hashlib.sha256(f"{version('eagleray')} {options!r}".encode()).digest()
 
     def load(self) -> DesiredState | None:
         """Return the state that was saved last, None when there is none."""
-        data: bytes = self._keeper.ask("load", self._key)
-        if not data:
+        value = self._table.get(self._key)
+        if not value.startswith(self._made_for):
             return None
         try:
-            state = pickle.loads(data)
+            state = pickle.loads(value[len(self._made_for) :])
         except Exception as error:
             logger.warning("what a former controller knew cannot be read, and is left alone: %s", error)
             return None
@@ -59,8 +75,8 @@ class StateStore:
 
     def save(self, desired: DesiredState) -> None:
         """Keep a state in place of the last."""
-        self._keeper.ask("save", self._key, to_bytes(desired))
+        self._table.put(self._key, self._made_for + to_bytes(desired))
 
     def end(self) -> None:
         """Forget everything."""
-        self._keeper.end()
+        self._table.forget(self._key)

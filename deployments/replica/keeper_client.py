@@ -1,11 +1,11 @@
-"""How processes reach the actor that keeps the desired state, and the files that clients sent."""
+"""How processes reach the actor that keeps the files that clients sent."""
 
 from typing import Any, Final
 
 import ray
 from ray.exceptions import RayActorError
 
-from eagleray.state_keeper import StateKeeper
+from eagleray.file_keeper import FileKeeper
 
 _NAMESPACE: Final = "eagleray"
 _TIMEOUT_S: Final = 30.0
@@ -14,24 +14,27 @@ _ON_HEAD: Final = {"node:__internal_head__": 0.0001}
 
 
 class KeeperClient:
-    """Asks the actor of one owner, a Serve application; every method blocks. One that has died is made anew, empty."""
+    """Asks the actor of one owner, a Serve application; every method blocks.
+
+    The actor is made when there are files to keep; one that has died is made anew, empty.
+    """
 
     def __init__(self, owner: str) -> None:
-        self._name = f"eagleray-state-{owner}"
+        self._name = f"eagleray-files-{owner}"
         self._actor: Any = None
 
     def put_files(self, name: str, archive: bytes) -> None:
         """Keep files that a client sent."""
-        self.ask("put_files", name, archive)
+        self._ask("put_files", name, archive)
 
     def files(self, name: str) -> bytes:
         """Return files that a client sent, b"" when they are not known."""
-        archive: bytes = self.ask("files", name)
+        archive: bytes = self._ask("files", name)
         return archive
 
     def keep_files(self, names: list[str]) -> None:
         """Forget all files that clients sent but these."""
-        self.ask("keep_files", names)
+        self._ask("keep_files", names)
 
     def end(self) -> None:
         """Forget everything."""
@@ -40,12 +43,7 @@ class KeeperClient:
         except ValueError:
             self._actor = None
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the actor.
-
-        Raises:
-            ray.exceptions.RayError: it does not answer.
-        """
+    def _ask(self, method: str, *arguments: Any) -> Any:
         try:
             return self._call(method, *arguments)
         except RayActorError:
@@ -55,7 +53,7 @@ class KeeperClient:
     def _call(self, method: str, *arguments: Any) -> Any:
         if self._actor is None:
             self._actor = (
-                ray.remote(StateKeeper)
+                ray.remote(FileKeeper)
                 .options(
                     name=self._name,
                     namespace=_NAMESPACE,

@@ -161,7 +161,7 @@ import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 from deployments.serve_internals import (
-    LANE_ROUTER, OWNER_KEY, application_owners, application_states, application_status, delete_applications,
+    LANE_ROUTER, OWNER_KEY, ClusterTable, application_owners, application_states, application_status, delete_applications,
     pin_version, watch_replicas,
 )
 
@@ -197,6 +197,12 @@ end()
 told = {"owners": application_owners(), "states": application_states(), "status": application_status("app")}
 delete_applications(["app"])
 told["deleting"] = application_status("app")
+table, large = ClusterTable(), bytes(range(256)) * 8192
+table.put("key", b"first")
+table.put("key", large)
+told["kept"] = [table.get("key") == large, len(table.get("another"))]
+table.forget("key")
+told["kept"].append(len(table.get("key")))
 serve.shutdown()
 ray.shutdown()
 told |= {"first": first, "second": second, "metadata": [dict(each.metadata) for each in replicas]}
@@ -218,4 +224,5 @@ def test_on_a_live_serve() -> None:
     assert told["owners"] == {"app": "somebody", "theirs": ""}
     assert told["states"]["app"] == {"Publishes": ["HEALTHY", ""]}
     assert told["status"] == "RUNNING"
+    assert told["kept"] == [True, 0, 0]
     assert told["deleting"] in ("DELETING", "NOT_STARTED")

@@ -218,6 +218,12 @@ def test_config_and_files_of_a_client_take_the_place_of_the_repositorys(
     assert server.infer("sent", tensor("X", "FP32", [2], [1, 2])).json["outputs"][0]["data"] == [1, 2]
     with pytest.raises(InferenceServerException, match="Invalid config override"):
         triton.load_model("floats", config='{"nonesuch": 1}')
+    good = (repository / "floats/config.pbtxt").read_text()
+    (repository / "floats/config.pbtxt").write_text(good + "nonesuch {")
+    with pytest.raises(InferenceServerException, match="load failed for model 'floats'"):
+        triton.load_model("floats")
+    assert server.infer("floats", tensor("X", "FP32", [2], [1, 2])).status == 200
+    (repository / "floats/config.pbtxt").write_text(good)
     triton.unload_model("sent")
     assert not (repository / "sent").exists()
 
@@ -321,15 +327,25 @@ def test_instances_and_versions_change_in_place(
         assert triton.get_model_config("switched")["instance_group"][0]["count"] == 2
 
 
-def test_loading_one_small_model_is_quick(server: Server, triton: http_client.InferenceServerClient) -> None:
-    triton.load_model("simple")
+@pytest.mark.parametrize(("placement", "floor_s"), [("packed", PACKED_LOAD_S), ("isolated", ISOLATED_LOAD_S)])
+def test_loading_one_small_model_is_quick(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient, placement: str, floor_s: float
+) -> None:
+    name = f"quick_{placement}"
+    shutil.copytree(repository / "simple", repository / name)
+    config = (repository / "simple/config.pbtxt").read_text().replace("simple", name)
+    parameter = f'parameters {{ key: "eagleray.placement" value {{ string_value: "{placement}" }} }}'
+    (repository / name / "config.pbtxt").write_text(f"{config}\n{parameter}")
+    triton.load_model(name)
     seconds = []
     for _ in range(3):
-        triton.unload_model("simple")
-        seconds.append(took_s(lambda: triton.load_model("simple")))
-        assert triton.is_model_ready("simple")
-    print(f"packed: {[round(each, 2) for each in seconds]} s")
-    assert min(seconds) <= PACKED_LOAD_S
+        triton.unload_model(name)
+        seconds.append(took_s(lambda: triton.load_model(name)))
+        assert triton.is_model_ready(name)
+    triton.unload_model(name)
+    print(f"{placement}: {[round(each, 2) for each in seconds]} s")
+    # A process starts as quickly as the machine has time for it.
+    assert min(seconds) <= floor_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def test_many_clients_at_once_end_in_the_state_of_the_last_command(server: Server) -> None:
@@ -356,8 +372,11 @@ def test_many_clients_at_once_end_in_the_state_of_the_last_command(server: Serve
 
 
 CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
-STEPS_S = (0.0, 0.03, 0.1, 0.3)
-"""When the controller dies after a command was sent: before it is stored, while it is carried out, and after."""
+STEPS_S = [float(step) for step in os.environ.get("CONTROLLER_DIES_AFTER_S", "0 0.03 0.1 0.3").split()]
+"""When the controller dies after a command was sent: before it is stored, while it is carried out, and after.
+
+`make soak` has more of them.
+"""
 
 
 def kill_controller(server: Server) -> None:
@@ -367,19 +386,32 @@ def kill_controller(server: Server) -> None:
 
 
 @pytest.mark.parametrize("after_s", STEPS_S)
+@pytest.mark.timeout(900)
 def test_what_the_controller_was_told_happens_though_it_dies_on_the_way(
     server: Server, repository: Path, triton: http_client.InferenceServerClient, after_s: float
 ) -> None:
     write_tagged(repository, "tagged", "10")
     triton.load_model("tagged")
+    write_tagged(repository, "undone", "1")
+    triton.load_model("undone")
     triton.unload_model("simple")
     triton.load_model("floats")
-    with Asking(server, "tagged", count=1).running() as asking:
+    failures: list[str] = []
+
+    def load_what_fails() -> None:
+        try:
+            triton_of(server).load_model("undone")
+        except InferenceServerException as error:
+            failures.append(str(error.message()))
+
+    with Asking(server, "tagged", count=1).running() as asking, Asking(server, "undone", count=1).running() as undone:
         write_tagged(repository, "tagged", "11")
+        write_tagged(repository, "undone", "nonesuch")
         commands: list[Callable[[], Any]] = [
             lambda: triton_of(server).load_model("tagged"),
             lambda: triton_of(server).load_model("simple"),
             lambda: triton_of(server).unload_model("floats"),
+            load_what_fails,
         ]
         threads = [threading.Thread(target=command) for command in commands]
         timer = threading.Timer(after_s, kill_controller, [server])
@@ -389,6 +421,9 @@ def test_what_the_controller_was_told_happens_though_it_dies_on_the_way(
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
     asking.assert_served()
+    undone.assert_served()
+    assert {tag(answer) for answer in undone.answers} == {1}
+    assert len(failures) == 1 and failures[0].startswith("load failed for model 'undone': version 1 is at UNAVAILABLE")
     wait_until(lambda: states(server, "simple") == {"1": ("READY", "")}, "simple is loaded")
     wait_until(lambda: states(server, "floats") == {"1": ("UNAVAILABLE", "unloaded")}, "floats is unloaded")
     with server.client() as client:

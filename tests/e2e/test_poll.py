@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_model_control import Asking, ask, states, tag, write_tagged
+from tests.e2e.test_model_control import Asking, ask, kill_controller, states, tag, write_tagged
 from tests.serving import Server, wait_until
 
 POLL_S, QUIET_S = 0.5, 1.0
@@ -18,6 +18,8 @@ FLAGS = (
 )
 ROUNDS = int(os.environ.get("SLOW_COPY_ROUNDS", "1"))
 """`make soak` copies more."""
+STEPS_S = [float(step) for step in os.environ.get("CONTROLLER_DIES_AFTER_S", str(QUIET_S + POLL_S / 2)).split()]
+"""When the controller dies after files were changed; `make soak` has more of them."""
 COPIES = 8
 PIECES = 6
 PAUSE_S = 0.4
@@ -103,3 +105,24 @@ def test_a_model_that_is_copied_slowly_is_never_loaded_half(server: Server, repo
             assert tag(ask(client, name)) == PIECES
     for name in names:
         shutil.rmtree(repository / name)
+
+
+@pytest.mark.parametrize("after_s", STEPS_S)
+def test_a_change_is_followed_though_the_controller_dies_on_the_way(
+    server: Server, repository: Path, after_s: float
+) -> None:
+    write_tagged(repository, "survives", "1")
+    write_tagged(repository, "leaves", "1")
+    for name in ("survives", "leaves"):
+        wait_until(lambda name=name: answers(server, name) == 1, f"{name} is loaded")
+    with Asking(server, "survives", count=1).running() as asking:
+        write_tagged(repository, "survives", "2")
+        shutil.rmtree(repository / "leaves")
+        timer = threading.Timer(after_s, kill_controller, [server])
+        timer.start()
+        wait_until(lambda: answers(server, "survives") == 2, "the change", timeout_s=60)
+        timer.join(30)
+    asking.assert_served()
+    wait_until(lambda: states(server, "leaves").get("1") == ("UNAVAILABLE", "unloaded"), "the model that was removed")
+    tags = [tag(answer) for answer in asking.answers]
+    assert tags == sorted(tags)

@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import Origin, loaded, read_desired_state, reverted
 from deployments.control.model_commands import read_models
 from deployments.control.state_store import StateStore
-from eagleray.state_keeper import StateKeeper
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
@@ -17,14 +15,17 @@ from tests.deployments.control.test_repository_watch import write
 FACTS = ClusterFacts((NodeFacts(4),))
 
 
-class Keeper:
-    """The actor, in this process."""
+class Table(dict[str, bytes]):
+    """Ray's tables, in this process."""
 
-    def __init__(self) -> None:
-        self._actor = StateKeeper()
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return super().get(key, b"")
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        return getattr(self._actor, method)(*arguments)
+    def put(self, key: str, value: bytes) -> None:
+        self[key] = value
+
+    def forget(self, key: str) -> None:
+        self.pop(key, None)
 
 
 def options_of(root: Path) -> ControllerOptions:
@@ -42,15 +43,18 @@ def options_of(root: Path) -> ControllerOptions:
 def test_a_successor_reads_what_was_stored_and_one_that_was_deployed_anew_does_not(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
-    options, keeper = options_of(tmp_path), Keeper()
-    store: Any = StateStore
+    options, table = options_of(tmp_path), Table()
     started = read_desired_state(options, FACTS)
     assert set(started.snapshot.models) == {"a"}
     desired = loaded(options, started, read_models(options, started, "b", None), {"b": Origin()}, "command", "b")
-    assert store(keeper, options).load() is None
-    store(keeper, options).save(desired)
-    assert store(keeper, options).load() == desired
-    assert store(keeper, replace(options, deployed="2")).load() is None
+    store = StateStore(table, "eagleray", options)
+    assert store.load() is None
+    store.save(desired)
+    assert store.load() == desired
+    assert StateStore(table, "another", options).load() is None
+    assert StateStore(table, "eagleray", replace(options, deployed="2")).load() is None
+    store.end()
+    assert not table
 
 
 def test_a_trial_that_fails_leaves_what_was_there_before(tmp_path: Path) -> None:

@@ -1,24 +1,14 @@
-"""An actor that outlives the repository controller, and keeps for its successor what shall run.
+"""An actor that keeps the files that clients sent for other nodes, and for the repository controller's successor.
 
 It imports nothing of ours, and never looks into what it keeps.
 """
 
 
-class StateKeeper:
-    """Keeps one state, and the files that clients sent, in memory."""
+class FileKeeper:
+    """Keeps files in memory."""
 
     def __init__(self) -> None:
-        self._key = ""
-        self._state = b""
         self._files: dict[str, bytes] = {}
-
-    def save(self, key: str, state: bytes) -> None:
-        """Keep a state in place of the last; `key` says what it was made for."""
-        self._key, self._state = key, state
-
-    def load(self, key: str) -> bytes:
-        """Return what was saved last, b"" when that was for something else."""
-        return self._state if key == self._key else b""
 
     def put_files(self, name: str, archive: bytes) -> None:
         """Keep files under a name."""

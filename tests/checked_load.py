@@ -1,0 +1,143 @@
+"""Clients that ask at a fixed rate, check every answer, and connect anew when their connection breaks."""
+
+import asyncio
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PATIENCE_S = 30.0
+
+
+@dataclass
+class Outcome:
+    """What became of the requests; `pids` are those of the processes that answered, in order.
+
+    `answered` holds when each request with an answer was due, and how long that took, in seconds; `refused` counts 503
+    with `Retry-After`, and `wrong` names everything else.
+    """
+
+    sent: int = 0
+    answered: list[tuple[float, float]] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+    refused: int = 0
+    reconnects: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def quantile_s(self, share: float) -> float:
+        """Return the time that this share of the answers took at most."""
+        taken = sorted(took_s for _, took_s in self.answered)
+        return taken[int(share * (len(taken) - 1))] if taken else 0.0
+
+    def __str__(self) -> str:
+        quantiles = ", ".join(
+            f"{name} {1e3 * self.quantile_s(share):.1f} ms"
+            for name, share in (("p50", 0.5), ("p99", 0.99), ("longest", 1.0))
+        )
+        return (
+            f"{self.sent} requests, {len(self.answered)} answered, {self.refused} refused, {len(self.wrong)} wrong, "
+            f"{self.reconnects} connections broke; {quantiles}"
+        )
+
+
+class CheckedLoad:
+    """Asks a model for twice a number (its output Y), `rate` times a second, which may change, over some connections.
+
+    A request whose connection breaks before its answer is sent again on a new connection, for up to 30 s.
+    """
+
+    def __init__(self, port: int, model: str, rate: float, connections: int = 16) -> None:
+        self.rate = rate
+        self.outcome = Outcome()
+        self._port = port
+        self._model = model
+        self._connections = connections
+        self._stop = threading.Event()
+        self._under_way: dict[int, str] = {}
+
+    @contextmanager
+    def running(self) -> Iterator[Outcome]:
+        """Ask until the block ends; then every request has been answered."""
+        thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        thread.start()
+        try:
+            yield self.outcome
+        finally:
+            self._stop.set()
+            thread.join(3 * PATIENCE_S)
+            assert not thread.is_alive(), f"requests without an answer: {self._under_way}"
+
+    async def _run(self) -> None:
+        due: asyncio.Queue[tuple[int, float] | None] = asyncio.Queue()
+        connections = [asyncio.create_task(self._connection(due)) for _ in range(self._connections)]
+        at_s = time.monotonic()
+        for number in itertools.count():
+            await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+            if self._stop.is_set():
+                break
+            due.put_nowait((number, at_s))
+            at_s += 1 / self.rate
+        for _ in connections:
+            due.put_nowait(None)
+        await asyncio.gather(*connections)
+
+    async def _connection(self, due: "asyncio.Queue[tuple[int, float] | None]") -> None:
+        stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        while (next_one := await due.get()) is not None:
+            number, at_s = next_one
+            self.outcome.sent += 1
+            self._under_way[number] = "not sent"
+            ends_s = time.monotonic() + PATIENCE_S
+            while True:
+                try:
+                    stream = stream or await asyncio.open_connection("127.0.0.1", self._port)
+                    self._under_way[number] = f"sent from {stream[1].get_extra_info('sockname')}"
+                    head, body = await _exchange(stream, self._request(number))
+                except OSError as error:
+                    self.outcome.reconnects += stream is not None
+                    stream = None
+                    if time.monotonic() > ends_s:
+                        self.outcome.wrong.append(f"request {number}: {error!r}")
+                        break
+                    await asyncio.sleep(0.01)
+                else:
+                    self._take(number, head, body, at_s)
+                    break
+            del self._under_way[number]
+        if stream is not None:
+            stream[1].close()
+
+    def _request(self, number: int) -> bytes:
+        body = json.dumps({"inputs": [{"name": "X", "datatype": "INT32", "shape": [1], "data": [number]}]})
+        path = f"/v2/models/{self._model}/infer"
+        return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    def _take(self, number: int, head: bytes, body: bytes, at_s: float) -> None:
+        status = int(head.split()[1])
+        outputs = {each["name"]: each["data"][0] for each in json.loads(body)["outputs"]} if status == 200 else {}
+        if status == 503 and b"\r\nretry-after:" in head.lower():
+            self.outcome.refused += 1
+        elif outputs.get("Y") == 2 * number:
+            self.outcome.answered.append((at_s, time.monotonic() - at_s))
+            self.outcome.pids.append(outputs["PID"])
+        else:
+            self.outcome.wrong.append(f"request {number}: {status} {body[:200]!r}")
+
+
+async def _exchange(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> tuple[bytes, bytes]:
+    """Return an answer's head and body.
+
+    Raises:
+        OSError: the connection broke.
+    """
+    reader, writer = stream
+    writer.write(request)
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        return head, await reader.readexactly(length)
+    except asyncio.IncompleteReadError as error:
+        raise ConnectionResetError("the connection was closed") from error

