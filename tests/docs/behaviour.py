@@ -34,6 +34,7 @@ SEQUENCE_LANES = "deployments/lane/test_sequence_lanes.py::"
 SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
 CONTROL = "e2e/test_model_control.py::"
 POLL = "e2e/test_poll.py::"
+CAMPAIGN = "e2e/test_fault_campaign.py::"
 PROCESSES = "deployments/replica/test_model_processes.py::"
 ENVIRONMENT = "deployments/backends/test_python_environment.py::"
 ROW_SPLIT = "deployments/backends/test_row_split.py::"
@@ -473,6 +474,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
     "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
+    "Clients that connect anew lose no request": (CAMPAIGN + "test_a_node_dies",),
+    "Under twice the load that fits": (
+        CAMPAIGN + "test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_come_back",
+    ),
+    "A 200 has waited for little longer": (
+        CAMPAIGN + "test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_come_back",
+    ),
+    "Serve's controller may die": (CAMPAIGN + "test_the_controller_of_serve_dies",),
+    "With Ray's tables in Redis": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
+    "A load waits for the head": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
     "A model whose GPU has failed": (
         FAULTS + "test_replica_whose_model_has_lost_its_gpu_is_replaced",
         "deployments/core/test_instance_pool.py::test_an_instance_that_has_lost_its_gpu_says_so",
