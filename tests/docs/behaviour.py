@@ -484,6 +484,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Serve's controller may die": (CAMPAIGN + "test_the_controller_of_serve_dies",),
     "With Ray's tables in Redis": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
     "A load waits for the head": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
+    "Nodes do so for": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
     "A model whose GPU has failed": (
         FAULTS + "test_replica_whose_model_has_lost_its_gpu_is_replaced",
         "deployments/core/test_instance_pool.py::test_an_instance_that_has_lost_its_gpu_says_so",

@@ -92,7 +92,9 @@ class Cluster:
         self._folder = folder
         self._logs = logs
         self._started: list[Process] = []
-        self.env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+        # A node ends when it has not found a head for so long; KubeRay sets the same.
+        patience = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
+        self.env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), **patience)
         self._port = free_port()
         self.address = f"{HEAD_ADDRESS}:{self._port}"
 
