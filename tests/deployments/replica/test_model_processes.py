@@ -169,6 +169,24 @@ def test_a_death_costs_its_own_batch_and_the_instance_comes_back(models: Models,
     asyncio.run(run())
 
 
+def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again(models: Models) -> None:
+    fault = "CUDA error: an illegal memory access was encountered"
+
+    async def run() -> None:
+        models.add(
+            "loses", f"def answer(self, x):\n    if x:\n        raise RuntimeError('{fault}')\n    return [os.getpid()]"
+        )
+        models.add("other", "def answer(self, x): return [x + 1]")
+        async with models.hosted() as call:
+            [before] = await call("loses", 0)
+            assert (await call.error("loses", 1)).message.endswith(f"RuntimeError: {fault}")
+            await call.change("loses", False)
+            await call.change("loses", True)
+            assert await call("loses", 0) != [before]
+
+    asyncio.run(run())
+
+
 def test_other_instances_serve_while_one_is_started_again(models: Models) -> None:
     async def run() -> None:
         models.add("dies", DIES, "instance_group { count: 2 kind: KIND_CPU }")
