@@ -68,6 +68,9 @@ INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]\ndynamic_batching { }
 
 ONE_THREAD = 'parameters { key: "intra_op_thread_count" value: { string_value: "1" } }\n'
 
+INLINE = 'parameters { key: "eagleray.inline" value: { string_value: "true" } }\n'
+"""For steps of the ensemble: their code is always quick, so that it may run in the process of the ensemble."""
+
 ENSEMBLE = """ensemble_scheduling {
   step [
     { model_name: "pre_py" model_version: -1
@@ -128,12 +131,14 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
         kind, rest, max_batch_size = 'platform: "onnxruntime_onnx"', INSTANCE, 16
         onnx.save(COMPUTE[name](), version / "model.onnx")
     elif name == "mlp_py":
+        rest = INSTANCE + INLINE
         (version / "model.py").write_text(MLP)
         onnx.save(mlp(), version / "model.onnx")
     elif name == "ensemble_py":
         kind, rest = 'platform: "ensemble"', ENSEMBLE
     else:
         max_batch_size = 8 if name == "identity_img" else 64
+        rest = INSTANCE if name == "identity_img" else INSTANCE + INLINE
         (version / "model.py").write_text(ECHO.format(input=tensors.input, output=tensors.output))
     config = MODEL_CONFIG.format(
         name=name,

@@ -6,10 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +102,7 @@ class Child:
         self._killed_for = ""
         self._state: tuple[str, str] = ("", "")
         self._asked: dict[int, Future[Any]] = {}
-        self._asked_lock = threading.Lock()
+        self._question_numbers = count(1)
         areas = [os.memfd_create(f"eagleray-{name}") for name in ("inputs", "outputs", "results", "calls")]
         work, their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         questions, their_questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -129,7 +129,7 @@ class Child:
         self._descriptors = [*areas, self._exit]
         self._work = Channel(work, OwnArea(areas[0]), PeerArea(areas[1]))
         self._questions = Channel(questions, OwnArea(areas[2]), PeerArea(areas[3]))
-        self._outbox = Outbox(self._questions)
+        self._outbox = Outbox(self._questions, lambda: self.kill("takes no answers"))
         self._serves = server is not None
         self._calls = ServedCalls(server, self._questions, self._outbox, self._requests)
         self._work.connection.setblocking(False)
@@ -211,11 +211,8 @@ class Child:
     def is_ready(self, timeout_s: float) -> bool:
         """Return what the model's own `is_ready` says; blocks, and must not be called on the loop's thread."""
         answer: Future[Any] = Future()
-        with self._asked_lock:
-            number = len(self._asked) + self._number * 1000
-            while number in self._asked:
-                number += 1
-            self._asked[number] = answer
+        number = next(self._question_numbers)
+        self._asked[number] = answer
         try:
             self._outbox.send("is_ready", None, number)
             if self._clock is None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from deployments.backends.python.process.area import AreaFullError
@@ -15,10 +16,12 @@ MAX_WAITING: Final = 200_000
 
 
 class Outbox:
-    """Sends messages in order; any thread may. A process that reads nothing gets nothing more in the end."""
+    """Sends messages in order; any thread may. `overrun` is called when a process leaves too many unread."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, overrun: Callable[[], None], max_waiting: int = MAX_WAITING) -> None:
         self._channel = channel
+        self._overrun = overrun
+        self._max_waiting = max_waiting
         self._waiting: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -26,6 +29,9 @@ class Outbox:
     def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
         """Send a message, now or as soon as there is room."""
         with self._lock:
+            if len(self._waiting) >= self._max_waiting:
+                self._overrun()
+                return
             self._waiting.append(self._channel.packed(kind, writer, *fields))
             if self._timer is None:
                 self._flush()

@@ -1,0 +1,42 @@
+"""What a replica tells the process of a model that reads slowly, or not at all."""
+
+import os
+import socket
+
+import pytest
+
+from deployments.backends.python.process.area import OwnArea, PeerArea
+from deployments.backends.python.process.channel import Channel
+from deployments.backends.python.process.outbox import Outbox
+
+
+@pytest.fixture
+def ends():
+    areas = [os.memfd_create(name) for name in ("to", "from")]
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here.setblocking(False)
+    there.settimeout(10)
+    yield Channel(here, OwnArea(areas[0]), PeerArea(areas[1])), Channel(there, OwnArea(areas[1]), PeerArea(areas[0]))
+    here.close()
+    there.close()
+    for area in areas:
+        os.close(area)
+
+
+def test_messages_arrive_in_order_though_the_socket_is_full_for_a_while(ends):
+    here, there = ends
+    outbox = Outbox(here, lambda: pytest.fail("nothing is lost"))
+    for number in range(2000):
+        outbox.send("news", None, number, "x" * 1000)
+    for number in range(2000):
+        kind, _, (told, _) = there.read(there.connection.recv(65536))
+        assert (kind, told) == ("news", number)
+
+
+def test_a_process_that_reads_nothing_is_given_up(ends):
+    here, _ = ends
+    overruns = []
+    outbox = Outbox(here, lambda: overruns.append(1), max_waiting=50)
+    while not overruns:
+        outbox.send("news", None, "x" * 1000)
+    outbox.close()
