@@ -1,6 +1,7 @@
 """What a model's own configuration says about its place in the cluster: the `eagleray.*` keys of `parameters`."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -8,6 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.autoscaling import Autoscaling
 from repository_loader.node_needs import ANY_NODE, NodeNeeds
+from repository_loader.traffic import NO_TRAFFIC, Traffic, parse_versions, read_percentages, read_weights
 
 Placement = Literal["isolated", "packed", "embedded"]
 PlacementChoice = Literal["auto", "isolated", "packed", "embedded"]
@@ -33,6 +35,8 @@ OVERRIDES = {
     "autoscaling.downscale_delay_s": "how long fewer replicas must have done before there are fewer (default 30)",
     "execution_timeout_ms": "how long a batch of a Python model may run before its process is ended and started again "
     "(1 to 86400000; default: for any time)",
+    "traffic": "weights of the versions for requests that name none, as `<version>=<weight>`, separated by commas",
+    "shadow": "versions that get copies of such requests and whose answers are dropped, as `<version>=<percentage>`",
     "inline": "`true`: its batches may always run on the event loop; `false`: never",
 }
 """The keys behind `eagleray.` and what each says."""
@@ -63,6 +67,7 @@ class Overrides:
     execution_timeout_ms: float | None = None
     needs: NodeNeeds = ANY_NODE
     autoscaling: Autoscaling | None = None
+    traffic: Traffic = NO_TRAFFIC
 
 
 def read_overrides(config: ModelConfig) -> Overrides:
@@ -90,7 +95,19 @@ def read_overrides(config: ModelConfig) -> Overrides:
         _number(config, "execution_timeout_ms", whole=False, least=1, most=86_400_000),
         NodeNeeds(_text(config, "accelerator_type") or "", _labels(config)),
         _autoscaling(config),
+        Traffic(_by_version(config, "traffic", read_weights), _by_version(config, "shadow", read_percentages)),
     )
+
+
+def _by_version(config: ModelConfig, name: str, read: Callable[[dict[str, str]], dict[int, float]]) -> dict[int, float]:
+    text = _text(config, name)
+    if text is None:
+        return {}
+    try:
+        return read(parse_versions(text))
+    except ValueError as error:
+        key = PREFIX + name
+        raise OverrideError(key, f"parameter '{key}' of {config.name}: {error}") from None
 
 
 def _text(config: ModelConfig, name: str) -> str | None:

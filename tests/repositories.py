@@ -156,6 +156,14 @@ def write_sequence_models(root: Path, *, shared: bool = False) -> None:
     _python(root, "remembering", _REMEMBERING, remembering)
 
 
+def write_tagged_onnx(root: Path, name: str, version: int, config: str = "") -> None:
+    """Write a version of a model that says its input again."""
+    model = _identity("X", "TAG", TensorProto.INT32, [1])
+    _write(root / name / str(version) / "model.onnx", model.SerializeToString())
+    tensors = _signature(0, "INT32", "1", ("X",), ("TAG",))
+    _write(root / name / "config.pbtxt", f'backend: "onnxruntime"{tensors}version_policy {{ all {{}} }}\n{config}')
+
+
 def write_broken_models(root: Path) -> Path:
     """Write one model for each way to be broken; `BROKEN` says what is said of them."""
     good = _identity("X", "Y", TensorProto.FLOAT, ["b", 4]).SerializeToString()

@@ -11,7 +11,7 @@ READ: Final = "read"
 MANAGE: Final = "manage"
 SCOPES: Final = frozenset((INFER, READ, MANAGE))
 
-_READING: Final = frozenset(("RepositoryIndex", "index", "log_settings", "trace_settings"))
+_READING: Final = frozenset(("RepositoryIndex", "index", "log_settings", "trace_settings", "traffic"))
 
 
 def scope_of(category: str, operation: str) -> str:

@@ -19,6 +19,7 @@ from app.http.routes import ROUTE_TABLE
 from app.http.same_site import require_same_site
 from app.http.settings_api import SettingsApi
 from app.http.shared_memory_api import SharedMemoryApi
+from app.http.traffic_api import TrafficApi
 from app.service.service import Service
 from protocol.errors import ServingError
 
@@ -34,6 +35,7 @@ class Api:
             **RepositoryApi(service).endpoints(),
             **SettingsApi(service.settings).endpoints(),
             **SharedMemoryApi(service.shared_memory).endpoints(),
+            **TrafficApi(service.traffic).endpoints(),
             **DocsApi(service.metadata).endpoints(),
         }
 

@@ -14,7 +14,6 @@ from app.http.responses import response_head
 from app.json_helper.json_helper import LARGE_JSON_BYTES, Result
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
-from deployments.replica.served_model import LocalTarget
 from protocol.errors import Internal, ServingError, Unavailable
 
 # Up to these sizes the work takes less than handing it to a thread and back, or not much more.
@@ -103,7 +102,7 @@ class InferExchange:
         if head.forwarded:
             parts, json_length = add_parameters(body, json_length, head.forwarded)
         self._target = target
-        if isinstance(target, LocalTarget) and has_large_json(head, body):
+        if target.local and has_large_json(head, body):
             task = {
                 "task": "infer",
                 "json_length": json_length,

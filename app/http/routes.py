@@ -75,6 +75,8 @@ ROUTES: Final = (
     ApiRoute("POST", "/v2/repository/{repository}/index", MODEL_REPOSITORY, "index"),
     ApiRoute("POST", "/v2/repository/models/{model}/load", MODEL_REPOSITORY, "load"),
     ApiRoute("POST", "/v2/repository/models/{model}/unload", MODEL_REPOSITORY, "unload"),
+    ApiRoute("GET", "/v2/repository/models/{model}/traffic", MODEL_REPOSITORY, "traffic"),
+    ApiRoute("POST", "/v2/repository/models/{model}/traffic", MODEL_REPOSITORY, "change_traffic"),
     *_regions("system"),
     *_regions("cuda"),
     ApiRoute("GET", "/v2/docs", METADATA, "docs_page"),

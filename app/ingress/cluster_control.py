@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ray import serve
@@ -41,6 +41,10 @@ class ClusterControl:
     async def unload(self, name: str, unload_dependents: bool) -> None:
         """Unload a model; returns when no ingress sends requests to it."""
         await self._command("unload", name, unload_dependents)
+
+    async def change_traffic(self, name: str, given: Mapping[str, Any]) -> None:
+        """Share a model's requests otherwise; returns when every ingress does so."""
+        await self._command("change_traffic", name, dict(given))
 
     async def list_models(self) -> None:
         """Have the directory name the models that the repositories have now; without a controller it stays as it is."""

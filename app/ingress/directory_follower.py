@@ -15,6 +15,7 @@ from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
 from deployments.replica.override_files import OverrideFiles
 from deployments.serve_internals import watch_replicas
+from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,9 @@ class DirectoryFollower:
         self._models.changed()
         await self._watch(directory.deployments)
         self._routes_changed()
+        self._host.router.set_traffic(
+            {name: Traffic.from_dict(entry.traffic) for name, entry in directory.models.items() if entry.traffic}
+        )
         if directory.embedded != self._embedded:
             embedded = copy.deepcopy(directory.embedded)
             await asyncio.to_thread(self._files.bring, list(embedded.values()))

@@ -17,6 +17,7 @@ from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.listeners import Listeners
 from app.ingress.load_report import LoadReport
 from app.ingress.node_ports import NodePorts
+from app.ingress.traffic_report import TrafficReport
 from app.service.log_settings import LogSettings
 from app.service.model_control import ExplicitControl
 from app.service.service import Service
@@ -75,12 +76,15 @@ class Ingress:
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
         self.service.settings.state = ClusterState(controller)
+        control = ClusterControl(controller, self.service.models)
+        self.service.traffic.control = control
         if self._settings.model_control_mode == "explicit":
-            self.service.control = ExplicitControl(ClusterControl(controller, self.service.models))
+            self.service.control = ExplicitControl(control)
         files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
         self._load = LoadReport(controller, self.service.models, self._fleet)
-        self._load_task: asyncio.Task[None] | None = None
+        self._traffic = TrafficReport(controller, self.service.models, self.service.routing)
+        self._reports: list[asyncio.Task[None]] = []
         self._follower = DirectoryFollower(
             controller,
             self.service.models,
@@ -101,11 +105,15 @@ class Ingress:
         self.service.settings.apply()
         await self._listeners.open()
         spare_long_lived_objects()
-        self._load_task = self._loop.create_task(self._load.run(), name="load report")
+        self._reports = [
+            self._loop.create_task(self._load.run(), name="load report"),
+            self._loop.create_task(self._traffic.run(), name="traffic report"),
+        ]
         self._task = self._loop.create_task(self._follower.run(), name="directory watch")
 
     def _directory_changed(self) -> None:
         self._load.follow()
+        self._traffic.follow()
         self._routes_changed()
 
     def _routes_changed(self) -> None:
@@ -158,8 +166,8 @@ class Ingress:
 
     async def __del__(self) -> None:
         """Drain and free everything; Serve calls this when it stops the replica."""
-        if self._load_task is not None:
-            self._load_task.cancel()
+        for report in self._reports:
+            report.cancel()
         if self._task is not None:
             # First of all: the controller answers this before it ends.
             self._task.cancel()

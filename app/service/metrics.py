@@ -34,6 +34,7 @@ def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
     families: dict[str, list[Sample]] = {name: [] for name, _ in _COUNTERS}
     pending: list[Sample] = []
     load: list[Sample] = []
+    shadow: list[Sample] = []
     for snapshot in snapshots:
         labels = f'model="{_escape(snapshot["name"])}",version="{_escape(snapshot["version"])}"'
         stats, metrics = snapshot["inference_stats"], snapshot["metrics"]
@@ -55,6 +56,7 @@ def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
             families["nv_cache_hit_duration_per_model"].append((labels, hits["ns"] // 1000))
             families["nv_cache_miss_duration_per_model"].append((labels, misses["ns"] // 1000))
         pending.append((labels, metrics["pending_count"]))
+        shadow += [(f'{labels},outcome="{outcome}"', count) for outcome, count in metrics["shadow"].items()]
         if metrics["load_duration_ns"]:
             load.append((labels, metrics["load_duration_ns"] / 1e9))
     lines: list[str] = []
@@ -62,6 +64,9 @@ def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
         _family(lines, name, text, "counter", families[name])
     _family(lines, "nv_inference_pending_request_count", "Instantaneous number of pending requests", "gauge", pending)
     _family(lines, "nv_model_load_duration_secs", "Model load time in seconds", "gauge", load)
+    if shadow:
+        text = "Number of copies of requests that a version got for comparison, by outcome"
+        _family(lines, "eagleray_shadow_request_count", text, "counter", shadow)
     if cpu:
         memory = psutil.virtual_memory()
         _family(lines, "nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", "gauge", [("", cpu_utilization())])

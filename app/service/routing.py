@@ -4,18 +4,23 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from app.service.models import Models
+from app.traffic.model_traffic import ModelTraffic
+from deployments.control.directory import ModelEntry
 from deployments.core.refusals import Refusals
 from deployments.lane.sink import Target
+from deployments.lane.target import RegisteredRegions
 from protocol.errors import NotFound, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata
 
 
 class Routing:
-    """Finds the target of a request by the model's name and version (-1: the highest that is ready)."""
+    """Finds the target of a request by the model's name and version (-1: the model's traffic says which)."""
 
-    def __init__(self, models: Models, refusals: Refusals) -> None:
+    def __init__(self, models: Models, refusals: Refusals, regions: RegisteredRegions | None = None) -> None:
         self._models = models
         self._refusals = refusals
+        self._regions = regions
+        self._traffic: dict[str, ModelTraffic] = {}
 
     def resolve(self, quoted_name: bytes, version: int) -> Target:
         """Return the target of an inference request by HTTP.
@@ -52,12 +57,32 @@ class Routing:
     def target(self, name: str, version: int = -1) -> Target:
         """Return where to send a request for a model version; raises as `resolve`."""
         found = None
-        if name in self._models.directory.models:
-            wanted = version if version != -1 else max(self._models.ready_versions(name), default=-1)
-            found = self._models.find(name, wanted) if wanted != -1 else None
+        entry = self._models.directory.models.get(name)
+        if entry is not None:
+            found = self._models.find(name, version) if version != -1 else self._shared(name, entry)
+        else:
+            self._traffic.pop(name, None)
         if found is None or not found.ready:
             raise self._why_not(name, version)
         return found
+
+    def _shared(self, name: str, entry: ModelEntry) -> Target | None:
+        """Return where requests that name no version go."""
+        ready = self._models.ready_versions(name)
+        config = entry.model_config
+        if not entry.traffic or config is None:
+            self._traffic.pop(name, None)
+            return self._models.find(name, max(ready)) if ready else None
+        traffic = self._traffic.get(name)
+        if traffic is None:
+            traffic = self._traffic[name] = ModelTraffic(name, config, self._refusals.rows, self._regions)
+        traffic.take(entry.traffic)
+        targets = ((version, self._models.find(name, version)) for version in ready)
+        return traffic.target({version: target for version, target in targets if target is not None})
+
+    def measurements(self) -> dict[str, dict[str, Any]]:
+        """Return what was measured of the versions that are on trial as canaries, by model; see `VersionMeter`."""
+        return {name: meter.to_dict() for name, each in self._traffic.items() for meter in each.meters.values()}
 
     def _why_not(self, name: str, version: int) -> NotFound | Unavailable:
         self._models.require_known()
@@ -67,7 +92,10 @@ class Routing:
         if version == -1:
             if all(state.failed or state.left for state in entry.versions.values()):
                 return NotFound(f"Request for unknown model: '{name}' has no available versions")
-            version = max(entry.versions)
+            weights = entry.traffic.get("weights", {})
+            version = max(
+                (number for number in entry.versions if weights.get(str(number))), default=max(entry.versions)
+            )
         if version not in entry.versions:
             return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
         return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")

@@ -13,6 +13,7 @@ from app.service.models import Models
 from app.service.routing import Routing
 from app.service.statistics import Counters, Statistics
 from app.service.trace_settings import TraceSettings
+from app.service.traffic import TrafficService
 from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.model_host import ModelHost
@@ -37,10 +38,11 @@ class Service:
         control: ModelControl | None = None,
     ) -> None:
         self.models = Models(host, fleet)
-        self.routing = Routing(self.models, refusals)
+        self.routing = Routing(self.models, refusals, host.regions)
         self.health = Health(self.models, self.routing, strict_readiness)
         self.metadata = Metadata(server_id, version, self.models, self.routing)
         self.settings = ClientSettings(trace or TraceSettings(), log or LogSettings(), self.health)
         self.shared_memory = ClientSharedMemory(host.regions, allowed=allow_client_shm)
         self.statistics = Statistics(self.models, counters)
         self.control = control or NoModelControl()
+        self.traffic = TrafficService(self.models)

@@ -13,14 +13,17 @@ from typing import Final
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.python.auto_complete import complete
+from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from repository_loader.ensemble_graph import step_models
-from repository_loader.package import IN_PLACE_FIELDS, ModelPackage
+from repository_loader.overrides import read_overrides
+from repository_loader.package import IN_PLACE_FIELDS, IN_PLACE_PARAMETERS, ModelPackage
 from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan, prune
 from repository_loader.planned_repository import read_and_plan
 from repository_loader.repository import RepositoryModel, Snapshot
 from repository_loader.snapshot import Override
+from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +64,8 @@ class DesiredState:
 
     `origins` are those of the models in the snapshot; `gone` are versions that do not run any more, with the reason,
     by model; `outcomes` says what became of the latest commands: None as long as it is open, "", or an error.
+    `given_traffic` is what commands say of the models' traffic in place of their configurations; `canaries` are the
+    latest of each model.
     """
 
     snapshot: Snapshot
@@ -70,6 +75,20 @@ class DesiredState:
     gone: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     trials: tuple[Trial, ...] = ()
     outcomes: Mapping[str, str | None] = field(default_factory=dict)
+    given_traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    canaries: Mapping[str, Canary] = field(default_factory=dict)
+
+    @property
+    def traffic(self) -> dict[str, Traffic]:
+        """How the versions of each model share its requests; only models where anything is said of that."""
+        found = {}
+        for name, model in self.snapshot.models.items():
+            given = self.given_traffic.get(name)
+            if given is None and model.config is not None and IN_PLACE_PARAMETERS & model.config.parameters.keys():
+                given = read_overrides(model.config).traffic
+            if given and (traffic := given.among({package.version for package in model.packages})):
+                found[name] = traffic
+        return found
 
     def applications(self) -> dict[str, list[DeploymentPlan]]:
         """Return the plan's deployments by application."""
@@ -198,16 +217,33 @@ def unloaded(
     """Have models run no longer."""
     models, origins = dict(desired.snapshot.models), dict(desired.origins)
     gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
+    given, canaries = dict(desired.given_traffic), dict(desired.canaries)
     for name in names:
         old = models.pop(name, None)
-        origins.pop(name, None)
+        for known in (origins, given, canaries):
+            known.pop(name, None)
         if old is not None:
             gone[name] = gone.get(name, {}) | {package.version: UNLOADED for package in old.packages}
         if name in gone:
             gone[name] = dict.fromkeys(gone[name], UNLOADED)
     snapshot = replace(desired.snapshot, models=models)
     plan = _tidy(options, desired, snapshot)
-    return _resolved(replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=gone), command, "")
+    changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=gone)
+    return _resolved(replace(changed, given_traffic=given, canaries=canaries), command, "")
+
+
+def with_traffic(
+    desired: DesiredState, name: str, traffic: Traffic | None, canary: Canary | None, command: str = ""
+) -> DesiredState:
+    """Share a model's requests otherwise (None: as its configuration says), on behalf of a canary or a command."""
+    given, canaries = dict(desired.given_traffic), dict(desired.canaries)
+    given.pop(name, None)
+    canaries.pop(name, None)
+    if traffic is not None:
+        given[name] = traffic
+    if canary is not None:
+        canaries[name] = canary
+    return _resolved(replace(desired, given_traffic=given, canaries=canaries), command, "")
 
 
 def displaced(desired: DesiredState, changed: DesiredState) -> str:
@@ -273,6 +309,8 @@ def in_place(config: ModelConfig) -> ModelConfig:
     copy = ModelConfig.FromString(config.SerializeToString())
     for name in IN_PLACE_FIELDS:
         copy.ClearField(name)
+    for key in IN_PLACE_PARAMETERS & copy.parameters.keys():
+        del copy.parameters[key]
     return copy
 
 

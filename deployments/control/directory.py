@@ -72,13 +72,15 @@ class VersionEntry:
 class ModelEntry:
     """One model: its completed configuration (ModelConfig as JSON, "" when it could not be read) and its versions.
 
-    `reason` says why a model has no versions; one that was never to be loaded has neither.
+    `reason` says why a model has no versions; one that was never to be loaded has neither. `traffic` is `Traffic` as
+    plain data, and what there is of canaries; empty where the highest version gets everything.
     """
 
     config: str = ""
     backend: str = ""
     reason: str = ""
     versions: dict[int, VersionEntry] = field(default_factory=dict)
+    traffic: Mapping[str, Any] = field(default_factory=dict)
     _parsed: ModelConfig | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -91,14 +93,20 @@ class ModelEntry:
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as plain data."""
         versions = {str(number): version.to_dict() for number, version in self.versions.items()}
-        return {"config": self.config, "backend": self.backend, "reason": self.reason, "versions": versions}
+        return {
+            "config": self.config,
+            "backend": self.backend,
+            "reason": self.reason,
+            "versions": versions,
+            "traffic": self.traffic,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], known: "ModelEntry | None") -> "ModelEntry":
         """Rebuild an entry from `to_dict`; what is `known` of the model spares parsing an unchanged configuration."""
         versions = {int(number): VersionEntry(**version) for number, version in data["versions"].items()}
         parsed = known._parsed if known is not None and known.config == data["config"] else None
-        return cls(data["config"], data["backend"], data["reason"], versions, parsed)
+        return cls(data["config"], data["backend"], data["reason"], versions, data["traffic"], parsed)
 
 
 @dataclass(slots=True)

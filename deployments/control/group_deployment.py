@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
 from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan
+from repository_loader.traffic import Traffic
 
 MAX_ONGOING_REQUESTS = 100_000
 
@@ -26,16 +28,18 @@ def deployment_options(
     options: ControllerOptions,
     places: Mapping[str, list[tuple[str, str]]],
     owner: str,
+    traffic: Mapping[str, Traffic] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the options of one deployment; equal options need no new deployment.
 
-    `places` tells which deployments run a model, `owner` the Serve application on whose behalf it runs.
+    `places` tells which deployments run a model, `owner` the Serve application on whose behalf it runs, `traffic` how
+    the versions of a model share requests.
     """
     return {
         "name": plan.name,
         "num_replicas": plan.replica_count,
         "max_ongoing_requests": MAX_ONGOING_REQUESTS,
-        "user_config": user_config(plan, packages, places, owner),
+        "user_config": user_config(plan, packages, places, owner, traffic),
         "health_check_period_s": options.health_check_period_s,
         "graceful_shutdown_timeout_s": options.drain_timeout_s + 5.0,
         "graceful_shutdown_wait_loop_s": 0.1,
@@ -105,22 +109,23 @@ def user_config(
     packages: Mapping[str, ModelPackage],
     places: Mapping[str, list[tuple[str, str]]],
     owner: str,
+    traffic: Mapping[str, Traffic] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return what a replica of the deployment loads.
 
     It is one string: Serve's controller copies a user_config, value by value, several times a second.
     """
     watch: set[tuple[str, str]] = set()
+    steps = {name for model in plan.models for name in model.dependencies}
     here = {model.name for model in plan.models}
-    for model in plan.models:
-        for name in model.dependencies:
-            if name not in here:
-                watch.update(places.get(name, ()))
+    for name in steps - here:
+        watch.update(places.get(name, ()))
     sizes = [max(1, model.package.config.max_batch_size) for model in plan.models] or [1]
     delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models] or [0]
     load = {
         "models": [HostedModel.of(model, packages).to_dict() for model in plan.models],
         "watch": sorted(watch),
+        "traffic": {name: traffic[name].to_dict() for name in steps & traffic.keys()},
         "spill": plan.spill,
         "batching": {"max_batch_size": min(MAX_BATCH_SIZE, max(sizes)), "wait_s": min(delays_us) / 1e6},
     }

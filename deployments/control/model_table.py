@@ -7,6 +7,7 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.control.canary import Canary
 from deployments.control.desired_state import DesiredState
 from deployments.control.directory import (
     LOADING,
@@ -21,6 +22,7 @@ from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.plan import DeploymentPlan, ModelPlan, Plan
 from repository_loader.snapshot import RepositoryModel
+from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,9 @@ class ModelTable:
             versions = self.models.setdefault(name, ModelEntry()).versions
             for version, reason in reasons.items():
                 versions.setdefault(version, VersionEntry(UNAVAILABLE, reason))
+        traffic = desired.traffic
+        for name in traffic.keys() | desired.canaries.keys() & self.models.keys():
+            self.models[name].traffic = _traffic_row(traffic.get(name, Traffic()), desired.canaries.get(name))
         packages = packages_by_name(desired.plan)
         self._embedded = {
             f"{model.name}/{model.version}": HostedModel.of(model, packages).to_dict()
@@ -244,7 +249,15 @@ def _told(entry: ModelEntry, failed: Mapping[int, str]) -> ModelEntry:
         else version
         for number, version in entry.versions.items()
     }
-    return ModelEntry(entry.config, entry.backend, entry.reason, versions)
+    return ModelEntry(entry.config, entry.backend, entry.reason, versions, entry.traffic)
+
+
+def _traffic_row(traffic: Traffic, canary: Canary | None) -> dict[str, Any]:
+    """Return what followers are told of a model's traffic: `step` and `canary_version` are what ingresses measure."""
+    row = traffic.to_dict()
+    if canary is not None:
+        row |= {"canary": canary.to_dict(), "step": canary.measured, "canary_version": canary.rules.version}
+    return row
 
 
 def _keep_states(entry: ModelEntry, before: ModelEntry) -> None:

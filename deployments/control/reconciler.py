@@ -35,7 +35,7 @@ class Reconciler:
         Returns why an application was not deployed, by its name: somebody else's has that name.
         """
         owners = application_owners()
-        packages, places = packages_by_name(desired.plan), _places(desired.plan)
+        packages, places, traffic = packages_by_name(desired.plan), _places(desired.plan), desired.traffic
         refused: dict[str, str] = {}
         targets: list[serve.RunTarget] = []
         wanted: dict[str, list[dict[str, Any]]] = {}
@@ -46,7 +46,9 @@ class Reconciler:
                     "the model"
                 )
                 continue
-            options = [deployment_options(plan, packages, self._options, places, self._owner) for plan in group]
+            options = [
+                deployment_options(plan, packages, self._options, places, self._owner, traffic) for plan in group
+            ]
             if self._deployed.get(app) != options or app not in owners:
                 wanted[app] = options
                 application = group_application(options, group, self._options, self._count)

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray import serve
 
+from deployments.control.canary_watch import CanaryWatch
 from deployments.control.cluster_reader import ClusterReader
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
@@ -30,6 +31,7 @@ from deployments.control.repository_watch import RepositoryWatch
 from deployments.control.scaler import Scaler
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
+from deployments.control.traffic_commands import TrafficCommands
 from deployments.replica.keeper_client import KeeperClient
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.override_files import OverrideFiles
@@ -82,6 +84,8 @@ class RepositoryController:
         self._files = OverrideFiles(NodeFolder(ray.get_runtime_context().get_node_id()).path, keeper)
         self._kept_files: set[str] = set()
         self._commands = ModelCommands(options, self._state, self._files)
+        self._traffic = TrafficCommands(self._state)
+        self._canaries = CanaryWatch(self._state, self._table)
         self._watch_of_repositories = RepositoryWatch(options, self._state)
         self._refused: dict[str, str] = {}
         self._client_state: dict[str, Any] = {}
@@ -94,7 +98,10 @@ class RepositoryController:
         self._status_known = asyncio.Event()
         self._wake = asyncio.Event()
         self._watched: dict[tuple[str, str], Callable[[], None]] = {}
-        self._tasks = [self._loop.create_task(self._run(), name="repository controller")]
+        self._tasks = [
+            self._loop.create_task(self._run(), name="repository controller"),
+            self._loop.create_task(self._canaries.run(), name="canaries"),
+        ]
         if options.control_mode == "poll":
             self._tasks.append(self._loop.create_task(self._watch_of_repositories.run(), name="repository watch"))
 
@@ -113,6 +120,10 @@ class RepositoryController:
     async def unload(self, command: str, name: str, unload_dependents: bool) -> dict[str, Any]:
         """Unload a model; see `ModelCommands.unload`. Returns as `load`."""
         return await self._answer(self._commands.unload(command, name, unload_dependents))
+
+    async def change_traffic(self, command: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Share a model's requests otherwise; see `TrafficCommands.change`. Returns as `load`."""
+        return await self._answer(self._traffic.change(command, name, given))
 
     async def list_models(self) -> dict[str, Any]:
         """Look which models the repositories have; returns as `load`."""
@@ -157,6 +168,10 @@ class RepositoryController:
     async def report_load(self, ingress: str, loads: dict[str, tuple[float, float]]) -> None:
         """Take what is under way from an ingress to autoscaled models; see `Autoscaler.take`."""
         self._scaler.take(ingress, loads)
+
+    async def report_traffic(self, ingress: str, measured: dict[str, dict[str, Any]]) -> None:
+        """Take from an ingress what the requests of canaries have come to; see `CanaryWatch.take`."""
+        self._canaries.take(ingress, measured)
 
     async def set_client_state(self, rows: dict[str, Any]) -> tuple[str, int]:
         """Keep what a client has set for all ingresses (None: no longer); returns epoch and generation that have it."""

@@ -1,5 +1,6 @@
 """The core: the model versions of this process, found by name and version."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -79,6 +80,10 @@ class Core:
         """Return the least number of instances that a ready version of the model has; an ensemble has 0."""
         pools = [version.pool for version in self._models.get(name, _NONE).ready.values()]
         return min([0 if pool is None else pool.instance_count for pool in pools], default=0)
+
+    def versions(self, name: str) -> Collection[int]:
+        """Return the versions of a model that are ready here."""
+        return self._models.get(name, _NONE).ready.keys()
 
     def forget(self, name: str) -> None:
         """Know nothing more of a model of which no version is served."""

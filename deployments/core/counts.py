@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 MODEL: Final = "model"
 BATCH_SIZE: Final = "batch size"
 RESPONSE: Final = "response"
+SHADOW: Final = "shadow"
 
 
 class Label(NamedTuple):
@@ -92,7 +93,21 @@ class ResponseCounts(Counts):
     _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
 
 
-KINDS: Final[dict[str, type[Counts]]] = {MODEL: ModelCounts, BATCH_SIZE: BatchSizeCounts, RESPONSE: ResponseCounts}
+class ShadowCounts(Counts):
+    """Copies of requests that a model version got, by what came of them; a dropped one was never made."""
+
+    success_count: int
+    failure_count: int
+    dropped_count: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
+
+
+KINDS: Final[dict[str, type[Counts]]] = {
+    MODEL: ModelCounts,
+    BATCH_SIZE: BatchSizeCounts,
+    RESPONSE: ResponseCounts,
+    SHADOW: ShadowCounts,
+}
 
 
 class Totals:

@@ -10,14 +10,14 @@ QUEUE_FULL: Final = "Exceeds maximum queue size"
 
 
 class Refusals:
-    """Counts them as failures of the model version, with the reason REJECTED when it was over a limit, else OTHER."""
+    """Counts them in `rows` as failures of the model version, as REJECTED when one was over a limit, else OTHER."""
 
     def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+        self.rows = rows
 
     def count(self, name: str, version: int, error: ServingError) -> None:
         """Count one; the version must be one that the repository has, since clients may name any number of others."""
-        counts = cast(ModelCounts, self._rows.row(Label(MODEL, name, version)))
+        counts = cast(ModelCounts, self.rows.row(Label(MODEL, name, version)))
         if error.message.endswith(QUEUE_FULL):
             counts.rejected_count += 1
         else:

@@ -6,10 +6,12 @@ from deployments.core.counts import (
     BATCH_SIZE,
     MODEL,
     RESPONSE,
+    SHADOW,
     BatchSizeCounts,
     Label,
     ModelCounts,
     ResponseCounts,
+    ShadowCounts,
     Totals,
 )
 
@@ -23,7 +25,13 @@ def documents(totals: Totals) -> list[dict[str, Any]]:
     for label in sorted(label for label in totals.rows if label.kind == MODEL):
         found[label.name, label.version] = _model(label, cast(ModelCounts, totals.rows[label]))
     for label in sorted(label for label in totals.rows if label.kind != MODEL):
-        document, row = found[label.name, label.version], totals.rows[label]
+        row = totals.rows[label]
+        if label.kind == SHADOW:
+            key = (label.name, label.version)
+            document = found.setdefault(key, _model(label, ModelCounts()))
+            document["metrics"]["shadow"] = _shadow(cast(ShadowCounts, row))
+            continue
+        document = found[label.name, label.version]
         if label.kind == BATCH_SIZE:
             document["batch_stats"].append(_batch_size(label.number, cast(BatchSizeCounts, row)))
         elif label.kind == RESPONSE:
@@ -62,6 +70,7 @@ def _model(label: Label, counts: ModelCounts) -> dict[str, Any]:
             "pending_count": counts.pending_count,
             "load_duration_ns": counts.load_duration_ns,
             "request_duration_ns": counts.success_ns + counts.failures_ns,
+            "shadow": {},
         },
     }
 
@@ -84,6 +93,10 @@ def _response(counts: ResponseCounts) -> dict[str, Any]:
         "empty_response": _duration(counts.empty_count, counts.empty_ns),
         "cancel": _duration(counts.cancel_count, counts.cancel_ns),
     }
+
+
+def _shadow(counts: ShadowCounts) -> dict[str, int]:
+    return {"success": counts.success_count, "failure": counts.failure_count, "dropped": counts.dropped_count}
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Every lane of this process: the replicas that Serve reports, and a target for each model version that they serve."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from deployments.core.refusals import Refusals
@@ -110,6 +110,10 @@ class Fleet:
     def target(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
         return self._routes.find(name, version)
+
+    def versions(self, name: str) -> Collection[int]:
+        """Return the versions of a model that live replicas serve."""
+        return self._routes.versions(name)
 
     def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
         """Take which versions may have no replica; `wake` is called when a request waits for one."""

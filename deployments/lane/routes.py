@@ -1,6 +1,6 @@
 """The routing table of a process: which model versions other processes serve, and the lanes that lead to each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from deployments.lane.client import LaneClient, TableRow
 from deployments.lane.target import LaneTarget, Limits
@@ -21,6 +21,10 @@ class Routes:
         if not versions:
             return None
         return versions.get(version if version != -1 else max(versions))
+
+    def versions(self, name: str) -> Collection[int]:
+        """Return the versions of a model that live replicas serve."""
+        return self._targets.get(name, {}).keys()
 
     def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
         """Take which versions may have no replica: requests for them wait until there is one."""

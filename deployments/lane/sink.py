@@ -21,10 +21,11 @@ class Sink(Protocol):
 
 
 class Target(Protocol):
-    """A model version that requests can be sent to, wherever it runs."""
+    """A model version that requests can be sent to, wherever it runs; a `local` one decodes them in this process."""
 
     model_name: str
     version: int
+    local: bool
 
     @property
     def ready(self) -> bool:

@@ -47,6 +47,8 @@ class LaneTarget:
     Of a model that batches sequences all requests of one go to the same replica; others pay nothing for that.
     """
 
+    local = False
+
     def __init__(self, model_name: str, version: int, limits: Limits) -> None:
         self.model_name = model_name
         self.version = version

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Final
 
 from deployments.core.clock import Clock
-from deployments.core.core import Core
+from deployments.core.core import LATEST, Core
+from deployments.core.version_choice import VersionChoice
 from deployments.lane.client import LaneCall
 from deployments.lane.fleet import Fleet
 from deployments.lane.frames import Buffer
@@ -13,8 +14,9 @@ from deployments.lane.target import LaneTarget
 from deployments.schedulers.scheduler import reply
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServingError, Unavailable
 from protocol.http_client_codec import HttpClientCodec
-from protocol.infer import InferRequest, InferResponse, Reply
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Reply
 from protocol.signature import Signature
+from repository_loader.traffic import Traffic
 
 _WAITS_FOR_ITSELF: Final = (
     "Failed for execute the inference request. Model '{}' would wait for an instance of its own that waits for it: {}"
@@ -72,14 +74,35 @@ class HostRouter:
         self._clock = clock
         self._codecs: dict[str, HttpClientCodec] = {}
         self._returning: dict[str, int] = {}
+        self._choices: dict[str, VersionChoice] = {}
 
     def set_signatures(self, signatures: Mapping[str, Signature]) -> None:
         """Take the signatures of models in other processes; a request to them is written by these."""
         for name, signature in signatures.items():
             self._codecs[name] = HttpClientCodec(signature)
 
+    def set_traffic(self, traffic: Mapping[str, Traffic]) -> None:
+        """Take how the versions of each model share the requests that name none; only those that have weights."""
+        self._choices = {
+            name: known if (known := self._choices.get(name)) and known.traffic == each else VersionChoice(each)
+            for name, each in traffic.items()
+            if each
+        }
+
+    def version(self, model_name: str, sequence_id: int | str = 0, *, starts: bool = False, ends: bool = False) -> int:
+        """Return the version for a request that names none, `LATEST` where the highest that is ready gets it."""
+        choice = self._choices.get(model_name)
+        if choice is None:
+            return LATEST
+        ready = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
+        chosen = choice.choose(ready, sequence_id, starts=starts, ends=ends)
+        return max(choice.traffic.weights, default=LATEST) if chosen is None else chosen
+
     def infer(self, model_name: str, version: int, request: InferRequest) -> None:
         """Send the request; every outcome comes through `request.reply`, never before this returns."""
+        if version == LATEST and self._choices:
+            starts, ends = bool(request.flags & SEQUENCE_START), bool(request.flags & SEQUENCE_END)
+            version = self.version(model_name, request.sequence_id, starts=starts, ends=ends)
         here = self._core.has(model_name)
         if model_name in request.callers and not self._may_return(model_name, request, here):
             callers = " -> ".join((*request.callers, model_name))

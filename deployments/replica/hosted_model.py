@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from repository_loader.deployment_plan import ModelPlan, Plan
-from repository_loader.package import IN_PLACE_FIELDS, InstanceSpec, ModelPackage, moved
+from repository_loader.package import IN_PLACE_FIELDS, IN_PLACE_PARAMETERS, InstanceSpec, ModelPackage, moved
 from repository_loader.serialisation import package_from_dict, package_to_dict, spec_from_dict, spec_to_dict
 from repository_loader.storage.model_source import ModelSource, provide
 from repository_loader.storage.remote_store import StorageError
@@ -52,6 +52,10 @@ class HostedModel:
         data = self._to_dict()
         config = data["package"]["config"]
         alike = {name: value for name, value in config.items() if name not in IN_PLACE_FIELDS}
+        parameters = {
+            key: value for key, value in config.get("parameters", {}).items() if key not in IN_PLACE_PARAMETERS
+        }
+        alike["parameters"] = parameters
         instances = [{**spec, "name": ""} for spec in data["specs"]]
         loaded = data | {"package": data["package"] | {"config": alike}, "specs": instances}
         digest = hashlib.sha256(orjson.dumps(loaded, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -34,6 +34,7 @@ from deployments.replica.shared_memory import Regions
 from deployments.serve_internals import OWNER_KEY, watch_replicas
 from protocol.infer import Parameter
 from protocol.limits import Limits
+from repository_loader.traffic import Traffic
 
 MAX_BATCH_SIZE = 512
 
@@ -42,8 +43,8 @@ class ModelReplica:
     """One replica of a deployment group: one model version (isolated) or many (packed).
 
     `user_config["load"]` is JSON with `models` (as `HostedModel.to_dict` writes them), `watch` (the deployments that
-    ensembles in here send steps to), `spill` (see `LaneServer`) and `batching` (see `infer`); a change of it is
-    applied in place.
+    ensembles in here send steps to), `traffic` (of the models of steps), `spill` (see `LaneServer`) and
+    `batching` (see `infer`); a change of it is applied in place.
     """
 
     __module__ = "eagleray"
@@ -112,6 +113,7 @@ class ModelReplica:
         self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
         self._watch_steps({(app, deployment) for app, deployment in load["watch"]})
         self._lane.spill = load["spill"]
+        self._host.router.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         apply = self._apply(load["models"], user_config[OWNER_KEY])
         if self._listening:
             self._applying.add(task := self._loop.create_task(apply))

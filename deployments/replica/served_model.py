@@ -34,6 +34,8 @@ class ServedModel:
 class LocalTarget:
     """Sends requests that came as bytes to a model of this process."""
 
+    local = True
+
     def __init__(self, served: ServedModel) -> None:
         self.model_name = served.model_name
         self.version = served.version

@@ -1,0 +1,66 @@
+"""What an ingress remembers of a model whose versions share its requests."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from app.traffic.shadow import Shadow
+from app.traffic.split_target import SplitTarget
+from app.traffic.version_meter import VersionMeter
+from deployments.core.counts import SHADOW, Label, ShadowCounts
+from deployments.core.statistics import Rows
+from deployments.core.version_choice import SequenceVersions, Turns
+from deployments.lane.sink import Target
+from deployments.lane.target import RegisteredRegions
+from repository_loader.traffic import Traffic
+
+
+class ModelTraffic:
+    """Whose turn it is, which sequences are where, what is copied and what is measured.
+
+    Args:
+        rows: where copies are counted.
+        regions: the shared memory of clients.
+    """
+
+    def __init__(self, name: str, config: ModelConfig, rows: Rows, regions: RegisteredRegions | None) -> None:
+        self._name = name
+        self._rows = rows
+        self._regions = regions
+        self._row: Mapping[str, Any] = {}
+        self._traffic = Traffic()
+        self._turns = Turns()
+        self._shadows: list[Shadow] = []
+        # An ensemble passes its requests' sequences on.
+        kept = config.HasField("sequence_batching") or config.HasField("ensemble_scheduling")
+        self._sequences = SequenceVersions() if kept else None
+        self.meters: dict[int, VersionMeter] = {}
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Take what the directory says of the model's traffic."""
+        if row == self._row:
+            return
+        self._row = row
+        self._traffic = Traffic.from_dict(row)
+        known = {(shadow.version, shadow.percent): shadow for shadow in self._shadows}
+        self._shadows = [
+            known.get((version, percent)) or Shadow(version, percent, self._counts(version), self._regions)
+            for version, percent in self._traffic.shadow.items()
+        ]
+        step, version = row.get("step", ""), row.get("canary_version", 0)
+        measured = self.meters.get(version)
+        if measured is None or measured.step != step:
+            self.meters = {version: VersionMeter(step)} if step else {}
+
+    def _counts(self, version: int) -> ShadowCounts:
+        return cast(ShadowCounts, self._rows.row(Label(SHADOW, self._name, version)))
+
+    def target(self, targets: Mapping[int, Target]) -> Target | None:
+        """Return where requests that name no version go, given the targets of all ready versions; None: nowhere."""
+        shares = self._traffic.shares(targets)
+        if not shares:
+            return None
+        if len(shares) == 1 and not self._shadows and not self.meters and self._sequences is None:
+            return targets[next(iter(shares))]
+        return SplitTarget(targets, shares, self._turns, self._sequences, self._shadows, self.meters)

@@ -1,0 +1,85 @@
+"""The target of requests that name no version, of a model whose versions share them or get copies."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.traffic.shadow import Shadow
+from app.traffic.version_meter import VersionMeter
+from deployments.core.version_choice import SequenceVersions, Turns
+from deployments.lane.frames import Buffer
+from deployments.lane.sequence_lanes import read_mark
+from deployments.lane.sink import Sink, Target
+from deployments.lane.wire import HTTP
+from protocol.sequence_mark import SequenceMark
+
+
+class SplitTarget:
+    """Gives each request to one version; what it remembers is the model's, and common to all its split targets.
+
+    Args:
+        targets: those of all ready versions.
+        shares: as `Traffic.shares` returns them; not empty.
+        sequences: None for a model without sequences.
+        meters: by version.
+    """
+
+    def __init__(
+        self,
+        targets: Mapping[int, Target],
+        shares: Mapping[int, float],
+        turns: Turns,
+        sequences: SequenceVersions | None,
+        shadows: Sequence[Shadow],
+        meters: Mapping[int, VersionMeter],
+    ) -> None:
+        self._targets = targets
+        self._shares = shares
+        self._turns = turns
+        self._sequences = sequences
+        self._shadows = [(shadow, targets[shadow.version]) for shadow in shadows if shadow.version in targets]
+        self._meters = meters
+        bounds, bound = [], 0.0
+        for version, share in shares.items():
+            bound += share
+            bounds.append((bound, targets[version]))
+        self._last = bounds.pop()[1]
+        self._bounds = bounds
+        self.model_name = self._last.model_name
+        self.version = max(shares)
+        self.local = any(targets[version].local for version in shares)
+
+    @property
+    def ready(self) -> bool:
+        """Whether one of the versions is ready."""
+        return any(self._targets[version].ready for version in self._shares)
+
+    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> Any:
+        """Send a request to the version whose turn it is, or to that of its sequence."""
+        mark = None if self._sequences is None else read_mark(parts, json_length, wire)
+        target = self._next() if mark is None else self._of_sequence(mark)
+        if target.version in self._meters:
+            sink = self._meters[target.version].measured(sink)
+        token = target.submit(parts, json_length, sink, wire)
+        for shadow, copied in self._shadows:
+            shadow.offer(copied, parts, json_length, wire, mark)
+        return target, token
+
+    def cancel(self, token: Any) -> None:
+        """Give a request up."""
+        if token is not None:
+            target, given = token
+            target.cancel(given)
+
+    def _next(self) -> Target:
+        point = self._turns.next()
+        for bound, target in self._bounds:
+            if point < bound:
+                return target
+        return self._last
+
+    def _of_sequence(self, mark: SequenceMark) -> Target:
+        assert self._sequences is not None
+        version = self._sequences.choose(
+            mark.sequence_id, self._shares, self._targets, starts=mark.starts, ends=mark.ends
+        )
+        return self._targets[version]

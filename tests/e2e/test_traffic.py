@@ -1,0 +1,359 @@
+"""The versions of a model share the requests that name none, on both ingresses of a node, by every way to ask."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as grpc_client
+
+from tests.e2e.test_model_control import TAGGED, TAGGED_CONFIG, write_tagged
+from tests.e2e.test_several_ingresses import CONTROLLER, one_client_of_each
+from tests.hostile.watch import grpc_address
+from tests.repositories import write_sequence_models, write_tagged_onnx
+from tests.serving import EAGLERAY, Client, Server, run, tensor, title_of, wait_until
+
+FLAGS = ("--model-control-mode", "explicit", "--load-model", "*", "--ingresses-per-node", "2")
+FLAGS += ("--num-cpus", "4", "--no-dashboard")
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling {
+  step { model_name: "tagged" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "TAG" value: "TAG" } }
+}
+"""
+FAILING = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        raise ValueError("this version is no good")
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("traffic")
+    for version in (1, 2, 3):
+        write_tagged(root, "tagged", str(version), version, "version_policy { all {} }")
+        write_tagged_onnx(root, "packed", version)
+        write_tagged_onnx(
+            root, "embedded", version, 'parameters { key: "eagleray.placement" value { string_value: "embedded" } }'
+        )
+    write_tagged_onnx(root, "set", 1)
+    write_tagged_onnx(root, "set", 2, 'parameters { key: "eagleray.traffic" value { string_value: "1=3,2=1" } }')
+    (root / "canary").mkdir()
+    for version, code in ((1, f"TAG = 1\n{TAGGED}"), (2, f"TAG = 2\n{TAGGED}"), (3, FAILING)):
+        (root / "canary" / str(version)).mkdir()
+        (root / "canary" / str(version) / "model.py").write_text(code)
+    (root / "canary/config.pbtxt").write_text(TAGGED_CONFIG + "version_policy { all {} }")
+    (root / "pipeline/1").mkdir(parents=True)
+    (root / "pipeline/config.pbtxt").write_text(ENSEMBLE)
+    write_sequence_models(root)
+    (root / "sequence_sums/2").mkdir()
+    for unused in ("row_sums", "remembering"):
+        shutil.rmtree(root / unused)
+    config = root / "sequence_sums/config.pbtxt"
+    config.write_text(config.read_text() + "version_policy { all {} }")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    started = Server(repository, tmp_path_factory.mktemp("traffic-log") / "log", *FLAGS)
+    try:
+        yield started.wait_ready()
+        started.stop()
+    finally:
+        started.kill()
+
+
+def change(server: Server, model: str, **given: Any) -> Any:
+    answer = server.post(f"/v2/repository/models/{model}/traffic", given)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def shown(server: Server, model: str) -> Any:
+    return server.get(f"/v2/repository/models/{model}/traffic").json
+
+
+def versions(client: Client, model: str, count: int, version: str = "") -> Counter[str]:
+    """Return how many of so many requests each version has answered."""
+    found: Counter[str] = Counter()
+    for _ in range(count):
+        answer = client.infer(model, tensor("X", "INT32", [1], [0]), version=version)
+        found[answer.json["model_version"] if answer.status == 200 else str(answer.status)] += 1
+    return found
+
+
+def tags(client: Client, model: str, count: int) -> Counter[int]:
+    answers = [client.infer(model, tensor("X", "INT32", [1], [0])).json for _ in range(count)]
+    return Counter(answer["outputs"][0]["data"][0] for answer in answers)
+
+
+def controller(server: Server) -> psutil.Process:
+    (process,) = [each for each in server.descendants() if title_of(each).startswith(CONTROLLER)]
+    return process
+
+
+@pytest.mark.parametrize("model", ["tagged", "packed", "embedded"])
+def test_weights_hold_on_all_ingresses_when_the_change_is_answered(server: Server, model: str) -> None:
+    with one_client_of_each(server, server.address) as clients:
+        for client in clients:
+            assert versions(client, model, 10) == {"3": 10}
+        assert change(server, model, weights={"1": 3, "2": 1})["shares"] == {"1": 0.75, "2": 0.25}
+        for client in clients:
+            assert versions(client, model, 40) == pytest.approx({"1": 30, "2": 10}, abs=3)
+            assert versions(client, model, 5, version="3") == {"3": 5}, "who names a version gets it"
+        change(server, model, weights={"2": 1})
+        for client in clients:
+            assert versions(client, model, 10) == {"2": 10}
+        change(server, model, clear=True)
+        for client in clients:
+            assert versions(client, model, 10) == {"3": 10}
+
+
+def test_grpc_streams_and_generate_go_by_the_weights_too(server: Server) -> None:
+    change(server, "tagged", weights={"1": 1, "2": 1})
+    taken = grpc_client.InferInput("X", [1], "INT32")
+    taken.set_data_from_numpy(np.zeros(1, np.int32))
+    try:
+        with grpc_client.InferenceServerClient(grpc_address(server.log())) as triton:
+            answers = Counter(triton.infer("tagged", [taken]).get_response().model_version for _ in range(40))
+            assert answers == pytest.approx({"1": 20, "2": 20}, abs=3)
+            streamed: Counter[str] = Counter()
+            done = threading.Semaphore(0)
+
+            def take(result: Any, error: Any) -> None:
+                streamed["failed" if error else result.get_response().model_version] += 1
+                done.release()
+
+            triton.start_stream(take)
+            for _ in range(40):
+                triton.async_stream_infer("tagged", [taken])
+            for _ in range(40):
+                assert done.acquire(timeout=60)
+            triton.stop_stream()
+            assert streamed == pytest.approx({"1": 20, "2": 20}, abs=3)
+        with server.client() as client:
+            generated = [client.request("POST", "/v2/models/tagged/generate", {"X": 0}).json for _ in range(40)]
+        assert Counter(each["model_version"] for each in generated) == pytest.approx({"1": 20, "2": 20}, abs=3)
+    finally:
+        change(server, "tagged", clear=True)
+
+
+def test_an_ensembles_step_of_version_minus_one_goes_by_the_weights(server: Server) -> None:
+    change(server, "tagged", weights={"1": 1, "3": 1})
+    try:
+        with server.client() as client:
+            wait_until(lambda: tags(client, "pipeline", 10).keys() == {1, 3}, "the steps by weights")
+            assert tags(client, "pipeline", 40) == pytest.approx({1: 20, 3: 20}, abs=3)
+    finally:
+        change(server, "tagged", clear=True)
+
+
+def test_weights_of_the_configuration_hold_until_a_command_and_after_it_is_cleared(server: Server) -> None:
+    with server.client() as client:
+        for _ in range(2):
+            assert versions(client, "set", 40) == pytest.approx({"1": 30, "2": 10}, abs=3)
+            change(server, "set", weights={"1": 1, "2": 0})
+            assert versions(client, "set", 10) == {"1": 10}
+            change(server, "set", clear=True)
+
+
+def test_a_sequence_stays_at_its_version_while_the_weights_change(server: Server) -> None:
+    change(server, "sequence_sums", weights={"1": 1, "2": 1})
+
+    def ask(client: Client, number: int, **flags: bool) -> str:
+        parameters = {"sequence_id": number, **flags}
+        answer = client.infer("sequence_sums", tensor("INPUT", "INT32", [1, 1], [1]), parameters=parameters)
+        assert answer.status == 200, answer.body
+        return str(answer.json["model_version"])
+
+    with server.client() as client:
+        began = {number: ask(client, number, sequence_start=True) for number in range(1, 21)}
+        assert set(began.values()) == {"1", "2"}
+        change(server, "sequence_sums", weights={"2": 1})
+        assert {number: ask(client, number) for number in began} == began
+        assert {number: ask(client, number, sequence_end=True) for number in began} == began
+        assert {ask(client, number, sequence_start=True, sequence_end=True) for number in began} == {"2"}
+
+
+REFUSALS = {
+    "unknown version": ("tagged", {"weights": {"1": 1, "7": 1}}, 400, "there is no version 7, but 1, 2, 3"),
+    "negative": ("tagged", {"weights": {"1": -1}}, 400, "the weight of version 1 must be a number from 0 to 1e9"),
+    "nothing": ("tagged", {"weights": {"1": 0}}, 400, "one version must have a weight above 0"),
+    "shadow": ("tagged", {"shadow": {"3": 0}}, 400, "must be above 0 and at most 100"),
+    "empty": ("tagged", {}, 400, "there is none of weights, shadow, canary, clear"),
+    "unknown member": ("tagged", {"weight": {}}, 400, "'weight' is none of weights"),
+    "canary beside weights": ("tagged", {"canary": {"version": 2}, "weights": {}}, 400, "stand alone"),
+    "canary of nothing": ("tagged", {"canary": {"version": 9}}, 400, "there is no version 9"),
+    "only version": ("pipeline", {"canary": {"version": 1}}, 400, "no version beside 1"),
+    "unknown model": ("nobody", {"weights": {"1": 1}}, 404, "Request for unknown model: 'nobody' is not found"),
+}
+
+
+@pytest.mark.parametrize(("model", "given", "status", "error"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_what_makes_no_sense_is_refused(server: Server, model: str, given: Any, status: int, error: str) -> None:
+    answer = server.post(f"/v2/repository/models/{model}/traffic", given)
+    assert (answer.status, error in answer.error) == (status, True), answer.body
+
+
+def shadow_counts(server: Server, model: str, version: int) -> dict[str, int]:
+    mark = f'eagleray_shadow_request_count{{model="{model}",version="{version}",outcome="'
+    lines = [line for line in server.metrics_text().splitlines() if line.startswith(mark)]
+    return {line[len(mark) :].split('"')[0]: int(float(line.split()[-1])) for line in lines}
+
+
+@pytest.mark.parametrize("model", ["tagged", "embedded"])
+def test_a_shadow_gets_copies_and_nobody_hears_of_its_answers(server: Server, model: str) -> None:
+    try:
+        change(server, model, weights={"1": 1}, shadow={"3": 50})
+        before = server.statistics(model, 3)["inference_stats"]["success"]["count"]
+        with server.client() as client:
+            assert versions(client, model, 40) == {"1": 40}
+        counts = wait_until(
+            lambda: (found := shadow_counts(server, model, 3)).get("success", 0) >= 18 and found, "copies"
+        )
+        assert counts == {"success": pytest.approx(20, abs=2), "failure": 0, "dropped": 0}
+        assert server.statistics(model, 3)["inference_stats"]["success"]["count"] - before == counts["success"]
+    finally:
+        change(server, model, clear=True)
+
+
+def test_a_shadow_that_fails_fails_no_client(server: Server) -> None:
+    try:
+        change(server, "canary", weights={"1": 1}, shadow={"3": 100})
+        with server.client() as client:
+            assert versions(client, "canary", 10) == {"1": 10}
+        wait_until(lambda: shadow_counts(server, "canary", 3).get("failure") == 10, "failed copies")
+    finally:
+        change(server, "canary", clear=True)
+
+
+@contextmanager
+def asking(server: Server, model: str) -> Iterator[Counter[int]]:
+    """Have a client ask all the time; yields how many answers there were of each status."""
+    statuses: Counter[int] = Counter()
+    stop = threading.Event()
+
+    def ask() -> None:
+        with server.client() as client:
+            while not stop.is_set():
+                statuses[client.infer(model, tensor("X", "INT32", [1], [0])).status] += 1
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield statuses
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def ended(server: Server, model: str, state: str) -> Callable[[], Any]:
+    def look() -> Any:
+        canary = shown(server, model)["canary"]
+        return canary if canary is not None and canary["state"] == state else None
+
+    return look
+
+
+RULES = {"steps": [10, 50, 100], "interval_s": 0.5, "min_requests": 10}
+
+
+def test_a_good_canary_gets_everything_though_the_controller_dies_on_the_way(server: Server) -> None:
+    change(server, "canary", weights={"1": 1})
+    with asking(server, "canary") as statuses:
+        change(server, "canary", canary={"version": 2, **RULES})
+        os.kill(controller(server).pid, signal.SIGKILL)
+        canary = wait_until(ended(server, "canary", "succeeded"), "a canary that has succeeded", 60)
+    assert set(statuses) == {200}
+    assert [event["event"] for event in canary["history"]][-4:] == ["begun", "next step", "next step", "succeeded"]
+    assert all(event["requests"] >= 10 and event["p99_ms"] > 0 for event in canary["history"][-3:])
+    with server.client() as client:
+        assert versions(client, "canary", 10) == {"2": 10}
+
+
+def test_a_canary_that_fails_is_rolled_back_by_itself(server: Server) -> None:
+    change(server, "canary", weights={"1": 1, "2": 1})
+    with asking(server, "canary") as statuses:
+        change(server, "canary", canary={"version": 3, "max_error_rate": 0.1, **RULES})
+        canary = wait_until(ended(server, "canary", "rolled back"), "a canary that is rolled back", 60)
+    assert statuses[500] <= statuses[200] / 2
+    assert "of the requests failed, the limit is 10.00%" in canary["history"][-1]["event"]
+    assert canary["percent"] == 0
+    with server.client() as client:
+        assert versions(client, "canary", 20) == pytest.approx({"1": 10, "2": 10}, abs=3)
+
+
+def test_weights_outlive_the_controller(server: Server) -> None:
+    change(server, "packed", weights={"1": 1, "2": 1})
+    before = controller(server)
+    before.kill()
+    wait_until(lambda: any(controllers(server) - {before.pid}), "another controller", 60)
+    try:
+        with server.client() as client:
+            wait_until(lambda: server.post("/v2/repository/index").status == 200, "an answer")
+            assert versions(client, "packed", 20) == pytest.approx({"1": 10, "2": 10}, abs=3)
+        assert shown(server, "packed")["weights"] == {"1": 1.0, "2": 1.0}
+    finally:
+        change(server, "packed", clear=True)
+
+
+def controllers(server: Server) -> set[int]:
+    return {each.pid for each in server.descendants() if title_of(each).startswith(CONTROLLER)}
+
+
+def command(server: Server, *arguments: str) -> Any:
+    return run(EAGLERAY, *arguments, "--url", server.address)
+
+
+def test_the_command_shows_and_changes_traffic(server: Server) -> None:
+    done = command(server, "traffic", "packed", "1=95", "2=5", "--shadow", "3=10")
+    assert done.stdout.splitlines() == [
+        "version 1: 95 % of the requests",
+        "version 2: 5 % of the requests",
+        "version 3: copies of 10 %",
+    ], done.stderr
+    document = json.loads(command(server, "traffic", "packed", "--json").stdout)
+    assert document["weights"] == {"1": 95.0, "2": 5.0}
+    assert document["shadow"] == {"3": 10.0}
+    assert (
+        command(server, "traffic", "packed", "--canary", "2", "--steps", "1,100", "--interval", "3600").returncode == 0
+    )
+    assert "canary 2: running, 1 %" in command(server, "traffic", "packed").stdout
+    done = command(server, "traffic", "packed", "--clear")
+    assert done.stdout.splitlines()[:2] == ["version 3: 100 % of the requests", "canary 2: stopped, 1 %"]
+    wrong = command(server, "traffic", "packed", "1=95", "9=5")
+    assert (wrong.returncode, "there is no version 9, but 1, 2, 3" in wrong.stderr) == (1, True)
+    for arguments in (("1:95",), ("1=much",), ("--steps", "1,2")):
+        assert command(server, "traffic", "packed", *arguments).returncode == 2
+
+
+def test_models_come_and_go_by_command(server: Server) -> None:
+    done = command(server, "unload", "packed")
+    assert (done.returncode, done.stdout.split()[:3]) == (0, ["packed", "1", "UNAVAILABLE"]), done.stderr
+    refused = command(server, "reload", "packed")
+    assert (refused.returncode, refused.stderr) == (1, "Error: model 'packed' is not loaded\n")
+    rows = json.loads(command(server, "load", "packed", "--json").stdout)
+    assert {row["version"]: row["state"] for row in rows} == {"1": "READY", "2": "READY", "3": "READY"}
+    write_tagged(server.repository, "tagged", "30", 3, "version_policy { all {} }")
+    assert command(server, "reload", "tagged").returncode == 0
+    with server.client() as client:
+        assert tags(client, "tagged", 1) == {30: 1}
+    missing = command(server, "load", "nobody")
+    assert missing.returncode == 1
+    assert "failed to load 'nobody', failed to poll from model repository" in missing.stderr
