@@ -1,4 +1,4 @@
-"""The command line: `eagleray serve | validate | plan | status | infer | load | unload | reload | traffic | logs | doctor | …`.
+"""The command line: `eagleray serve | validate | plan | status | infer | load | unload | traffic | logs | doctor | …`.
 
 Exit codes: 0, 1 (something failed at run time), 2 (usage or configuration).
 """
