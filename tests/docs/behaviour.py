@@ -27,6 +27,10 @@ CLUSTER = "e2e/test_cluster.py::"
 TESTING = "deployments/backends/test_testing.py::"
 STORAGE = "repository_loader/storage/"
 SCALING = "e2e/test_autoscaling.py::"
+TRAFFIC = "e2e/test_traffic.py::"
+SPLIT = "app/traffic/test_split_target.py::"
+CANARY = "deployments/control/test_canary.py::"
+SHARES = "repository_loader/test_traffic.py::"
 MIRROR = f"{STORAGE}test_mirror.py::"
 CACHED = "deployments/schedulers/test_cached.py::"
 SEQUENCES = "deployments/schedulers/test_sequence.py::"
@@ -257,6 +261,62 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A page of another site in somebody's browser": (
         "app/http/test_api.py::test_a_page_of_another_site_cannot_load_a_model",
+    ),
+    # Versions and traffic
+    "A request that names a version goes there": (
+        TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
+    ),
+    "One that names none goes to the highest": (
+        SHARES + "test_without_weights_the_highest_ready_version_gets_everything",
+        TRAFFIC + "test_weights_of_the_configuration_hold_until_a_command_and_after_it_is_cleared",
+    ),
+    "Weights need not add up": (SHARES + "test_weights_need_not_add_up_to_anything",),
+    "A version that is not ready, or has no weight": (
+        SHARES + "test_a_version_that_is_not_ready_or_has_no_weight_gets_nothing",
+        SPLIT + "test_a_model_without_weights_or_copies_has_its_versions_own_target",
+    ),
+    "Weights of which no version exists": (SHARES + "test_weights_of_versions_that_are_gone_are_void",),
+    "A change of weights by [`eagleray traffic`]": (
+        TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
+        TRAFFIC + "test_the_command_shows_and_changes_traffic",
+    ),
+    "It needs a key that is good for `manage`": (
+        "app/http/test_api_keys.py::test_every_route_wants_the_key_of_its_scope",
+        TRAFFIC + "test_weights_outlive_the_controller",
+    ),
+    "HTTP, gRPC, gRPC streams and `generate` go by": (
+        TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
+        TRAFFIC + "test_grpc_streams_and_generate_go_by_the_weights_too",
+        TRAFFIC + "test_an_ensembles_step_of_version_minus_one_goes_by_the_weights",
+    ),
+    "Of any 500 requests each version": (
+        "deployments/core/test_version_choice.py::test_each_share_is_kept_in_any_stretch_also_for_every_nth_request",
+    ),
+    "A sequence stays at its version": (
+        TRAFFIC + "test_a_sequence_stays_at_its_version_while_the_weights_change",
+        "deployments/core/test_version_choice.py::test_processes_agree_on_a_sequence_and_shares_of_sequences_are_kept",
+    ),
+    "A version in `shadow` gets copies": (TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",),
+    "A copy leaves after its request": (
+        SPLIT + "test_a_copy_leaves_after_the_request_and_its_outcome_is_only_counted",
+        SPLIT + "test_copies_are_bounded_by_number_and_by_bytes",
+        TRAFFIC + "test_a_shadow_that_fails_fails_no_client",
+    ),
+    "`eagleray_shadow_request_count` counts them": (
+        TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",
+    ),
+    "Requests that name shared memory are not copied": (SPLIT + "test_what_names_shared_memory_is_not_copied",),
+    "A canary gets a percentage that rises": (
+        CANARY + "test_over_a_limit_it_is_rolled_back_at_once",
+        TRAFFIC + "test_a_canary_that_fails_is_rolled_back_by_itself",
+    ),
+    "A step lasts for its interval": (CANARY + "test_it_advances_when_the_time_is_over_and_enough_was_answered",),
+    "A canary goes on when the controller has died": (
+        TRAFFIC + "test_a_good_canary_gets_everything_though_the_controller_dies_on_the_way",
+    ),
+    "Its history, of the last 64 events": (
+        CANARY + "test_the_history_is_of_all_canaries_of_the_model_and_bounded",
+        TRAFFIC + "test_the_command_shows_and_changes_traffic",
     ),
     # Configuration
     "Every field of a model's configuration": (
