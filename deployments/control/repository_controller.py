@@ -115,7 +115,11 @@ class RepositoryController:
 
         Returns `error`, None or [gRPC code, message], and the epoch and generation of the directory that has it.
         """
-        return await self._answer(self._commands.load(command, name, config, files))
+        return await self._answer(self._load(command, name, config, files))
+
+    async def _load(self, command: str, name: str, config: str | None, files: dict[str, bytes]) -> None:
+        await self._read(look=True)
+        await self._commands.load(command, name, config, files)
 
     async def unload(self, command: str, name: str, unload_dependents: bool) -> dict[str, Any]:
         """Unload a model; see `ModelCommands.unload`. Returns as `load`."""
@@ -223,10 +227,13 @@ class RepositoryController:
         if self._refused and self._loop.time() > self._refused_until_s:
             self._reconciled = None  # a name may have become free
 
-    async def _read(self) -> DesiredState:
-        """Return the desired state; what waits in it is read again when the cluster has become another."""
+    async def _read(self, *, look: bool = False) -> DesiredState:
+        """Return the desired state; what waits in it is read again when the cluster has become another.
+
+        The cluster is looked at where something waits, or if `look` says so.
+        """
         desired, now_s = self._state.desired, self._loop.time()
-        if desired is not None and (not desired.waiting or now_s < self._look_at_s):
+        if desired is not None and not look and (not desired.waiting or now_s < self._look_at_s):
             return desired
         self._look_at_s = now_s + _LOOK_S
         if desired is None:
@@ -243,7 +250,8 @@ class RepositoryController:
             elif facts == desired.facts or desired.trials:
                 return desired
             else:
-                logger.info("the cluster has changed; models that wait are read again: %s", ", ".join(desired.waiting))
+                waiting = ", ".join(desired.waiting) or "none"
+                logger.info("the cluster has changed; models that wait are read again: %s", waiting)
                 changed = await asyncio.to_thread(place_waiting, self._options, facts, desired)
             await self._state.change(changed)
         return changed

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import place_waiting, read_desired_state
+from deployments.control.desired_state import Origin, committed, loaded, place_waiting, read_desired_state
+from deployments.control.model_commands import read_models
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
@@ -35,6 +36,12 @@ def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_pat
     placed = {deployment.app_name: (deployment.gpu, deployment.num_cpus) for deployment in after.plan.deployments}
     assert placed == {"auto": (None, 0.05), "gpu": (0, 0.05), "cpus": (0, 3.0)}
     assert after.snapshot.models["auto"] is before.snapshot.models["auto"]
+
+    origins = {"auto": Origin()}
+    read = read_models(options, after, "auto", None)
+    moved = loaded(options, after, read, origins)
+    settled = committed(options, moved, moved.trials[0])
+    assert [each.gpu for each in settled.plan.deployments if each.app_name == "auto"] == [0]
 
     shrunk = place_waiting(options, SMALL, after)
     assert shrunk.plan == after.plan
