@@ -7,7 +7,7 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,17 +123,22 @@ def nodes(address: str) -> Iterator[Finding]:
     from app.cli.cluster_nodes import ask_each_node
 
     try:
-        told = ask_each_node(address, versions)
+        yield from compare(ask_each_node(address, versions))
     except click.ClickException as error:
         yield Finding(ERROR, "nodes", error.message)
-        return
+
+
+def compare(told: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    """Name each package of which nodes have different versions; `told` are the versions by node."""
+    same = True
     for package in ("python", *_PACKAGES):
         found = {node: each.get(package, "none") for node, each in told.items()}
         if len(set(found.values())) > 1:
             listed = ", ".join(f"{each} on {node}" for node, each in found.items())
             yield Finding(ERROR, "nodes", f"{package} differs: {listed}")
-            return
-    yield Finding(OK, "nodes", f"{len(told)} nodes with the same versions")
+            same = False
+    if same:
+        yield Finding(OK, "nodes", f"{len(told)} nodes with the same versions")
 
 
 def versions() -> dict[str, str]:

@@ -83,7 +83,7 @@ class DirectoryFollower:
         self._models.changed()
         await self._watch(directory.deployments)
         self._routes_changed()
-        self._host.router.set_traffic(
+        self._host.set_traffic(
             {name: Traffic.from_dict(entry.traffic) for name, entry in directory.models.items() if entry.traffic}
         )
         if directory.embedded != self._embedded:

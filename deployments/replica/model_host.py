@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from protocol.limits import Limits
 from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
 from repository_loader.overrides import read_overrides
+from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -241,6 +242,10 @@ class ModelHost:
             await served.model.close(timeout_s)
             served.model.statistics.counts.load_duration_ns = 0
         release(self._held.pop(key, ()))
+
+    def set_traffic(self, traffic: Mapping[str, Traffic]) -> None:
+        """Take how the versions of models share the requests of ensembles here that name none."""
+        self.router.set_traffic(traffic)
 
     def target(self, name: str, version: int = -1) -> LocalTarget | None:
         """Return a target for a hosted model (-1: the highest version), None when it is not hosted."""

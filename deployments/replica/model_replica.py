@@ -113,7 +113,7 @@ class ModelReplica:
         self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
         self._watch_steps({(app, deployment) for app, deployment in load["watch"]})
         self._lane.spill = load["spill"]
-        self._host.router.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
+        self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         apply = self._apply(load["models"], user_config[OWNER_KEY])
         if self._listening:
             self._applying.add(task := self._loop.create_task(apply))

@@ -653,6 +653,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`eagleray doctor` names": (
         "app/cli/test_doctor.py::test_a_card_without_a_driver_is_named",
         "app/cli/test_doctor.py::test_small_shared_memory_is_named",
+        "app/cli/test_doctor.py::test_two_onnxruntimes_are_named",
+        "app/cli/test_doctor.py::test_a_ray_of_this_user_that_wants_no_token_is_named",
+        "app/cli/test_doctor.py::test_a_port_that_is_taken_is_named",
+        "app/cli/test_doctor.py::test_nodes_that_differ_are_named_by_package",
         CLUSTER + "test_doctor_compares_the_nodes",
         "app/cli/test_doctor.py::test_the_command_says_what_it_has_found_and_fails_for_errors",
     ),

@@ -336,8 +336,8 @@ def test_the_command_shows_and_changes_traffic(server: Server) -> None:
     canary = command(server, "traffic", "packed", "--canary", "2", "--steps", "1,100", "--interval", "3600")
     assert "canary 2: running, 1 %" in canary.output
     assert "begun" in command(server, "traffic", "packed").output
-    done = command(server, "traffic", "packed", "--clear")
-    assert done.output.splitlines()[:2] == ["version 3: 100 % of the requests", "canary 2: stopped, 1 %"]
+    cleared = command(server, "traffic", "packed", "--clear")
+    assert cleared.output.splitlines()[:2] == ["version 3: 100 % of the requests", "canary 2: stopped, 1 %"]
     wrong = command(server, "traffic", "packed", "1=95", "9=5")
     assert (wrong.exit_code, "there is no version 9, but 1, 2, 3" in wrong.output) == (1, True)
     for arguments in (("1:95",), ("1=much",), ("--steps", "1,2")):

@@ -1,11 +1,26 @@
 """What `eagleray doctor` says of a machine."""
 
+import contextlib
 import json
+import shutil
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from app.cli.doctor import ERROR, OK, WARNING, gpus, ray_token, shared_memory
+from app.cli.doctor import (
+    ERROR,
+    OK,
+    WARNING,
+    compare,
+    gpus,
+    onnxruntimes,
+    open_rays,
+    ports,
+    ray_token,
+    shared_memory,
+)
 from tests.serving import EAGLERAY, environment, run
 
 
@@ -36,11 +51,57 @@ def test_a_ray_that_would_be_open_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert (ray_token().level, "disabled" in ray_token().text) == (ERROR, True)
 
 
+def test_two_onnxruntimes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert onnxruntimes().level == OK
+    for name in ("onnxruntime", "onnxruntime_gpu"):
+        (tmp_path / f"{name}-1.0.dist-info").mkdir()
+        (tmp_path / f"{name}-1.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = onnxruntimes()
+    assert (found.level, "are both installed" in found.text) == (ERROR, True)
+
+
+def test_a_ray_of_this_user_that_wants_no_token_is_named(tmp_path: Path) -> None:
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "gcs_server")
+    with (
+        subprocess.Popen([tmp_path / "gcs_server", "60"], env={"RAY_AUTH_MODE": "disabled"}) as alone,
+        subprocess.Popen([tmp_path / "gcs_server", "60"], env={"RAY_AUTH_MODE": "token"}) as closed,
+    ):
+        found = [(each.level, each.text) for each in open_rays() if str(alone.pid) in each.text]
+        others = [each for each in open_rays() if str(closed.pid) in each.text]
+        alone.kill()
+        closed.kill()
+    assert others == []
+    (only,) = found
+    assert only[0] == ERROR
+    assert "asks for no token" in only[1]
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as holder:
+        with contextlib.suppress(OSError):  # it may be taken already, which is as good
+            holder.bind(("127.0.0.1", 8002))
+            holder.listen()
+        levels = {each.text.split()[0]: each.level for each in ports() if "8002" in each.text}
+    assert set(levels.values()) == {WARNING}
+
+
+def test_nodes_that_differ_are_named_by_package() -> None:
+    one = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.4"}
+    assert [each.level for each in compare({"a": one, "b": one})] == [OK]
+    found = list(compare({"a": one, "b": {"python": "3.12.1", "ray": "2.60.0"}}))
+    assert found == [
+        (ERROR, "nodes", "python differs: 3.11.7 on a, 3.12.1 on b"),
+        (ERROR, "nodes", "torch differs: 2.4 on a, none on b"),
+    ]
+
+
 def test_the_command_says_what_it_has_found_and_fails_for_errors() -> None:
     done = run(EAGLERAY, "doctor", "--json", env=environment(RAY_AUTH_MODE="disabled"))
     findings = json.loads(done.stdout)
     assert done.returncode == 1
     assert {finding["check"] for finding in findings} >= {"ray token", "onnxruntime", "gpu", "open files", "ports"}
     assert {"level": ERROR, "check": "ray token"}.items() <= findings[0].items()
-    text = run(EAGLERAY, "doctor", env=environment(RAY_AUTH_MODE="disabled")).stdout
-    assert text.startswith("error  ray token: RAY_AUTH_MODE=disabled: ")
+    few = run("sh", "-c", f"ulimit -n 1000 && exec {EAGLERAY} doctor", env=environment(RAY_AUTH_MODE="disabled")).stdout
+    assert few.startswith("error  ray token: RAY_AUTH_MODE=disabled: ")
+    assert "warning  open files: a process may open 1000; raise it with `ulimit -n" in few

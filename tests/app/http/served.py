@@ -38,6 +38,9 @@ class FakeHost:
     def fault(self, name: str, version: int) -> str:
         return ""
 
+    def set_traffic(self, traffic: Mapping[str, Any]) -> None:
+        pass
+
 
 class FakeFleet:
     """Leads nowhere."""
