@@ -265,7 +265,10 @@ _ROWS = (
         because="only ONNX Runtime loads libraries of operators",
     ),
     FieldRule("model_transaction_policy", "a Python model may answer a request many times; any other answers once"),
-    FieldRule("model_repository_agents", "`checksum` is verified before the model is loaded; a warning names others"),
+    FieldRule(
+        "model_repository_agents",
+        "`checksum` is verified before the model is loaded, `version_policy` read as the field; a warning names others",
+    ),
     FieldRule("response_cache.enable", "responses are kept, where the server has a cache (`--cache-config`)"),
     FieldRule("model_metrics", "", warned=_ALL, because="there are no histograms to configure"),
 )

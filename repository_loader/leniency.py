@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelRateLimiter, ModelRepositoryAgents
 
-from repository_loader.checksum_agent import AGENT_NAME
+from repository_loader import checksum_agent, version_policy_agent
 from repository_loader.findings import Fault
 from repository_loader.text_tree import Field, Message, Scalar
 
 _CAPABILITY = re.compile(r"(?:sm_?|compute_?)?(\d+?)\.?(\d)", re.IGNORECASE)
-KNOWN_AGENTS = frozenset({AGENT_NAME})
+KNOWN_AGENTS = frozenset({checksum_agent.AGENT_NAME, version_policy_agent.AGENT_NAME})
 
 
 class AliasError(Exception):

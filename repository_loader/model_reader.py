@@ -30,6 +30,7 @@ from repository_loader.side_files import check_side_files
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from repository_loader.storage.model_source import source_of
 from repository_loader.validation import Surroundings, check_config, check_name
+from repository_loader.version_policy_agent import apply_version_policy
 from repository_loader.versions import NoVersionError, find_versions, missing_versions, select_versions
 
 
@@ -98,6 +99,8 @@ class ModelReader:
         assert config is not None
         self._config = config
         self._check_own_name(text, config)
+        for remark in apply_version_policy(config):
+            self._warn(text, remark)
         available = self._versions(text, config)
         try:
             selected = select_versions(config.version_policy, available, self._name)

@@ -63,9 +63,9 @@ LENIENT = {
         "1:1: warning: 'model_repository_agents'",
     ),
     "unknown agent": (
-        'model_repository_agents { agents [ { name: "version_policy" } ] }',
-        'model_repository_agents { agents { name: "version_policy" } }',
-        "1:36: warning: unknown repository agent 'version_policy'",
+        'model_repository_agents { agents [ { name: "nonesuch" } ] }',
+        'model_repository_agents { agents { name: "nonesuch" } }',
+        "1:36: warning: unknown repository agent 'nonesuch'",
     ),
     "short compute capability": (
         'cc_model_filenames { key: "75" value: "a" }',
