@@ -22,7 +22,7 @@ from tests.e2e.test_model_control import TAGGED, TAGGED_CONFIG, write_tagged
 from tests.e2e.test_several_ingresses import CONTROLLER, one_client_of_each
 from tests.hostile.watch import grpc_address
 from tests.repositories import write_sequence_models, write_tagged_onnx
-from tests.serving import EAGLERAY, Client, Server, run, tensor, title_of, wait_until
+from tests.serving import EAGLERAY, Client, Process, Server, run, tensor, title_of, wait_until
 
 FLAGS = ("--model-control-mode", "explicit", "--load-model", "*", "--ingresses-per-node", "2")
 FLAGS += ("--num-cpus", "4", "--no-dashboard")
@@ -358,3 +358,18 @@ def test_models_come_and_go_by_command(server: Server) -> None:
     missing = command(server, "load", "nobody")
     assert missing.exit_code == 1
     assert "failed to load 'nobody', failed to poll from model repository" in missing.output
+
+
+def test_status_is_printed_once_or_again_and_again(server: Server, tmp_path: Path) -> None:
+    with server.client() as client:
+        assert versions(client, "tagged", 1, version="1") == {"1": 1}
+    document = json.loads(command(server, "status", "--json").output)
+    rows = {(row["name"], row.get("version")): row for row in document["models"]}
+    assert rows["tagged", "1"]["state"] == "READY"
+    assert rows["tagged", "1"]["statistics"]["inference_stats"]["success"]["count"] > 0
+    watching = Process((EAGLERAY, "status", "--watch", "--url", server.address), tmp_path / "log")
+    try:
+        # From the second time on there is what happened since the first.
+        watching.wait_for(r"req/s\n(.*\n)*tagged +1 +READY")
+    finally:
+        watching.kill()
