@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -42,22 +42,30 @@ class SideProcessError(Exception):
         self.crashed = crashed
 
 
-def run(module: str, task: dict[str, Any], timeout_s: float, max_memory_bytes: int | None = None) -> SideResult:
+def run(
+    module: str,
+    task: dict[str, Any],
+    timeout_s: float,
+    max_memory_bytes: int | None = None,
+    *,
+    python: str = sys.executable,
+    variables: Mapping[str, str] = os.environ,
+) -> SideResult:
     """Run a task in `python -m <module>`; blocks. The process and what it started are gone afterwards.
 
     Raises:
         SideProcessError: the process crashed, took too long or too much memory, or answered too much.
     """
-    path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (_ROOT, variables.get("PYTHONPATH"))))
     result_read, result_write = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(result_write)],
+            [python, "-P", "-m", module, str(result_write)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(result_write,),
-            env={**os.environ, "PYTHONPATH": path},
+            env={**variables, "PYTHONPATH": path},
             start_new_session=True,
         )
     except BaseException:

@@ -521,6 +521,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A batch that takes longer than `eagleray.execution_timeout_ms`": (PROCESSES + "test_a_batch_that_hangs_is_ended",),
     "`EXECUTION_ENV_PATH` names a folder": (
         ENVIRONMENT + "test_a_folder_is_the_environment",
+        ENVIRONMENT + "test_the_configuration_is_completed_in_the_environment",
         ENVIRONMENT + "test_an_archive_beside_the_model_is_unpacked_once",
         ENVIRONMENT + "test_what_is_wrong_with_an_environment_is_said",
     ),

@@ -5,11 +5,13 @@ A process, because the model is code that may print, hang or crash; Triton too i
 
 import logging
 import os
+import sys
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.process.environment import PARAMETER, Environment, environment_at
 from deployments.core import side_process
 from repository_loader.completion import CompletionError, defines_auto_complete, merge_completed
 from repository_loader.config_json import ConfigJsonError, config_from_json, config_to_json
@@ -26,7 +28,8 @@ def complete(
     """Return the configuration with what the model added.
 
     Only `max_batch_size`, `input`, `output`, the scheduler (if none was chosen) and `decoupled` are taken from the
-    model, as Triton does. A model without `auto_complete_config` is not imported.
+    model, as Triton does. A model without `auto_complete_config` is not imported; one with an execution environment is
+    imported in that.
 
     Raises:
         ModelLoadError: the model raised, crashed, took too long or returned something else than a configuration.
@@ -43,8 +46,11 @@ def complete(
         "version_path": version_path,
         "file_path": file_path,
     }
+    environment = Environment(sys.executable, os.environ)
+    if PARAMETER in config.parameters:
+        environment = environment_at(config.parameters[PARAMETER].string_value, model_path)
     try:
-        result = side_process.run(_PROCESS, task, timeout_s)
+        result = side_process.run(_PROCESS, task, timeout_s, python=environment.python, variables=environment.variables)
     except side_process.SideProcessError as error:
         _log(logging.ERROR, config.name, error.output)
         if error.crashed:

@@ -13,6 +13,7 @@ import pytest
 from python_models import ECHO_CONFIG, floats, instances, request_of, run, write_model
 
 from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.auto_complete import complete
 from deployments.backends.python.backend import PythonBackend
 from deployments.backends.python.process.environment import environment_at
 
@@ -68,6 +69,22 @@ def test_an_archive_beside_the_model_is_unpacked_once(tmp_path, environment, mon
     Path(first["prefix"], "stays").touch()
     assert seen_by(load(tmp_path, "$$TRITON_MODEL_DIRECTORY/env.tar.gz")) == first
     assert Path(first["prefix"], "stays").exists()
+
+
+def test_the_configuration_is_completed_in_the_environment(tmp_path, environment):
+    config = f"""name: "echo" backend: "python"
+        parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}"""
+    code = """
+        import only_here
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                config.set_max_batch_size(only_here.VALUE)
+                return config
+    """
+    package = write_model(tmp_path, code, config)
+    completed = complete(package.config, package.model_path, package.version_path, package.file_path)
+    assert completed.max_batch_size == 17
 
 
 def member(name, kind=tarfile.REGTYPE, link="", data=b""):
