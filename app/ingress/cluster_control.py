@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _GIVE_UP_S: Final = 3600.0
 _RETRY_S: Final = 0.2
 _FOLLOW_TIMEOUT_S: Final = 2.0
+_REACH_TIMEOUT_S: Final = 30.0
 _LIST_TIMEOUT_S: Final = 2.0
 
 
@@ -33,7 +34,7 @@ class ClusterControl:
         """Load a model; returns when it is ready at every ingress."""
         await self._command("load", request.name, request.config, dict(request.files))
         try:
-            async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
+            async with asyncio.timeout(_REACH_TIMEOUT_S):
                 await self._models.until_ready(request.name)
         except TimeoutError:
             logger.warning("'%s' is loaded, and cannot be reached from here yet", request.name)
