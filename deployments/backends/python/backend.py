@@ -3,7 +3,9 @@
 import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from deployments.backends.backend import ModelInstance, ModelLoadError
 from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
@@ -25,6 +27,10 @@ _MAY_WAIT = re.compile(
     r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(|\b(?:un)?load_model\b|\bis_model_ready\b"
 )
 """Words in a model's code that say it may wait for the event loop or for a thread of its own."""
+
+
+_LOADING_COUNT: Final = 4
+"""Processes of one model that load at the same time."""
 
 
 class PythonBackend:
@@ -50,12 +56,19 @@ class PythonBackend:
         if signature.decoupled and self._clock is None:
             raise ModelLoadError(f"decoupled model '{package.name}' needs a core that brings responses to its loop")
         instances: list[ModelInstance] = []
-        try:
-            instances.extend(self._load_instance(package, signature, spec) for spec in specs)
-        except BaseException:
+        failure: BaseException | None = None
+        # Only what has a process of its own can be loaded beside others.
+        apart = all(spec.own_process for spec in specs)
+        with ThreadPoolExecutor(_LOADING_COUNT if apart else 1) as threads:
+            for loading in [threads.submit(self._load_instance, package, signature, spec) for spec in specs]:
+                try:
+                    instances.append(loading.result())
+                except BaseException as error:
+                    failure = failure or error
+        if failure is not None:
             for instance in instances:
                 instance.close()
-            raise
+            raise failure
         return instances
 
     def _load_instance(self, package: ModelPackage, signature: Signature, spec: InstanceSpec) -> ModelInstance:

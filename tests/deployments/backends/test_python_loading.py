@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from dataclasses import replace
 
 import pytest
 from python_models import ECHO, floats, instances, request_of, run, write_model
@@ -51,6 +52,27 @@ def test_each_instance_imports_the_model_anew(tmp_path):
     assert type(first._model) is not type(second._model)
     first.close()
     second.close()
+
+
+def test_processes_of_a_model_load_at_the_same_time(tmp_path):
+    package = write_model(
+        tmp_path,
+        """
+        import os, time
+        class TritonPythonModel:
+            def initialize(self, args):
+                folder = args["model_repository"]
+                open(f"{folder}/{os.getpid()}.here", "w").close()
+                while sum(name.endswith(".here") for name in os.listdir(folder)) < 3:
+                    time.sleep(0.001)
+            def execute(self, requests): ...
+        """,
+    )
+    specs = [replace(spec, own_process=True) for spec in instances(package, 3)]
+    loaded = PythonBackend().load(package, specs)
+    assert [instance.name for instance in loaded] == ["echo_0", "echo_1", "echo_2"]
+    for instance in loaded:
+        instance.close()
 
 
 def test_finalize_is_called_and_may_fail(load, caplog):
