@@ -454,7 +454,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCE_MODELS + "test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for",
     ),
     "With several replicas a sequence stays": (
-        SEQUENCE_LANES + "test_ten_thousand_interleaved_sequences_through_two_ingresses_and_two_replicas",
+        SEQUENCE_LANES + "test_interleaved_sequences_through_two_ingresses_and_two_replicas",
         SEVERAL + "test_sequences_stay_with_their_replica_whichever_ingress_they_come_through",
     ),
     "New replicas take new sequences": (SEQUENCE_LANES + "test_a_new_replica_takes_new_sequences_only",),
