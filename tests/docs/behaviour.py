@@ -702,6 +702,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         LANE + "test_requests_under_way_are_bounded",
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
     ),
+    "Each request that a model version has taken is counted once": (
+        "behaviours/test_behaviours.py::test_every_request_is_counted_once",
+    ),
     "`/v2/models/stats` sums over all nodes": (
         STATISTICS + "test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed",
     ),
