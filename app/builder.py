@@ -13,13 +13,12 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
 from app.settings import Settings, environment, unknown_variables
-from deployments.control.controller_options import ControllerOptions
+from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
 from protocol.limits import Limits
 
 APPLICATION = "eagleray"
 INGRESS = "Ingress"
-CONTROLLER = "RepositoryController"
 MAX_NODES = 1000
 
 

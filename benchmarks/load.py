@@ -203,8 +203,8 @@ def start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[
 
 
 def execution_counts(peer: Peer, model: str) -> tuple[int, int] | None:
-    """Return (inferences, executions) so far of the model, or of the MLP inside an ensemble."""
-    inner = "mlp_py" if model == "ensemble_py" else model
+    """Return (inferences, executions) so far of the model, or of the MLP behind an ensemble or calls."""
+    inner = "mlp_py" if model in ("ensemble_py", "bls_py") else model
     try:
         with urllib.request.urlopen(f"{peer.http_url}/v2/models/{inner}/stats", timeout=30) as response:
             (statistics_of_version,) = json.load(response)["model_stats"]

@@ -1,7 +1,8 @@
-"""The models that the servers load: an MLP in ONNX and in Python, an ensemble around it, an image echo, and two that
-compute for milliseconds.
+"""The models that the servers load: an MLP in ONNX and in Python, an ensemble around it and a Python model that does
+the same by calls, an image echo, and two that compute for milliseconds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +58,31 @@ class TritonPythonModel:
         return responses
 '''
 
+BLS = '''"""Does what ensemble_py does, by calls of the same models."""
+
+import triton_python_backend_utils as pb_utils
+
+STEPS = (("pre_py", "X", "Y"), ("mlp_py", "INPUT0", "OUTPUT0"), ("post_py", "X", "Y"))
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(request, "INPUT0")) for request in requests]
+
+    def answer(self, tensor):
+        for model, taken, given in STEPS:
+            request = pb_utils.InferenceRequest(
+                model_name=model,
+                requested_output_names=[given],
+                inputs=[pb_utils.Tensor(taken, tensor.as_numpy())],
+            )
+            response = request.exec()
+            if response.has_error():
+                raise pb_utils.TritonModelException(response.error().message())
+            tensor = pb_utils.get_output_tensor_by_name(response, given)
+        return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])
+'''
+
 MODEL_CONFIG = """name: "{name}"
 {kind}
 max_batch_size: {max_batch_size}
@@ -101,6 +127,7 @@ TENSORS = {
     "mlp_onnx": MLP_TENSORS,
     "mlp_py": MLP_TENSORS,
     "ensemble_py": MLP_TENSORS,
+    "bls_py": MLP_TENSORS,
     "pre_py": Tensors("X", MLP_SIZES[:1], "Y", MLP_SIZES[:1]),
     "post_py": Tensors("X", MLP_SIZES[-1:], "Y", MLP_SIZES[-1:]),
     "identity_img": Tensors("INPUT", IMAGE_SHAPE, "OUTPUT", IMAGE_SHAPE),
@@ -110,7 +137,15 @@ TENSORS = {
 """Every model of the repository."""
 
 
+CALLED = {"bls_py": ("pre_py", "mlp_py", "post_py")}
+"""The models that a model's code calls, which have to be loaded beside it."""
+
 COMPUTE = {"encoder": encoder, "resnet50": resnet50}
+
+
+def with_called(models: Sequence[str]) -> list[str]:
+    """Return the models and those that they call."""
+    return list(dict.fromkeys(name for model in models for name in (model, *CALLED.get(model, ()))))
 
 
 def write_models(repository: Path) -> None:
@@ -136,6 +171,8 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
         onnx.save(mlp(), version / "model.onnx")
     elif name == "ensemble_py":
         kind, rest = 'platform: "ensemble"', ENSEMBLE
+    elif name == "bls_py":
+        (version / "model.py").write_text(BLS)
     else:
         max_batch_size = 8 if name == "identity_img" else 64
         rest = INSTANCE if name == "identity_img" else INSTANCE + INLINE

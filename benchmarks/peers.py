@@ -15,6 +15,7 @@ from types import TracebackType
 
 from benchmarks.home import Home
 from benchmarks.measure import MARK, Process, processes_of, read_process
+from benchmarks.models import with_called
 
 STOP_S = 40.0
 KILL_S = 10.0
@@ -168,7 +169,7 @@ def triton(home: Home, models: Sequence[str], port: int) -> Peer:
         f"--grpc-port={port + 1}",
         f"--metrics-port={port + 2}",
         "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in models),
+        *(f"--load-model={model}" for model in with_called(models)),
     ]
     environment = {
         "PATH": f"{home.triton_bin}{os.pathsep}{os.environ['PATH']}",
@@ -195,7 +196,7 @@ def eagleray(
         command += ["--allow-client-shm", "true"]
     if models:
         command += ["--model-control-mode", "explicit"]
-        for model in models:
+        for model in with_called(models):
             command += ["--load-model", model]
     log = home.logs / f"eagleray-{placement}.log"
     return Peer(f"eagleray, {placement}", command, port, log, {}, ready_within_s=180)

@@ -92,6 +92,7 @@ ROWS = (
     *by_clients("grpc", "embedded", "mlp_onnx/mlp_py", {1: 1.3, 16: 1.5, 64: 1.6}),
     *by_clients("grpc", "embedded", "identity_img", {1: 1.0, 8: 1.0}),
     *by_clients("http", "packed", "ensemble_py", {1: 1.5, 16: 1.5, 64: 1.5}),
+    *by_clients("http", "packed", "bls_py", {1: 1.2, 16: 1.2, 64: 1.2}),
     *by_clients("http", "packed", "identity_img", {1: 1.0, 8: 1.0}),
     *by_clients("grpc", "packed", "identity_img", {1: 1.3, 8: 1.4}),
     *(

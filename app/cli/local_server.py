@@ -9,7 +9,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from app.builder import APPLICATION, CONTROLLER, INGRESS, build
+from app.builder import APPLICATION, INGRESS, build
 from app.cli.console_pipe import ConsolePipe
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed
 from app.cli.ports import require_free
@@ -18,6 +18,7 @@ from app.cli.started_processes import adopt_orphans, end_all, kill_all
 from app.cli.stop_request import StopRequest
 from app.ingress.count import ingresses_per_node
 from app.settings import Settings
+from deployments.control.controller_options import CONTROLLER
 from deployments.control.directory import UNAVAILABLE, Directory
 
 _START_TIMEOUT_S = 600.0

@@ -45,7 +45,7 @@ class ModelApi:
 
     async def model_ready(self, request: Request) -> Response:
         """200 when ready; Triton's text otherwise."""
-        self._service.routing.target(*model_and_version(request))
+        self._service.health.check_model_ready(*model_and_version(request))
         return empty_response()
 
     async def model_config(self, request: Request) -> Response:

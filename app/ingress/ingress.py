@@ -14,6 +14,7 @@ from app.ingress.client_state import ClusterState
 from app.ingress.cluster_control import ClusterControl
 from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
+from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
 from app.ingress.load_report import LoadReport
 from app.ingress.node_ports import NodePorts
@@ -80,6 +81,8 @@ class Ingress:
         self.service.traffic.control = control
         if self._settings.model_control_mode == "explicit":
             self.service.control = ExplicitControl(control)
+        neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
+        self._host.calls.neighbours = neighbours
         files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
         self._load = LoadReport(controller, self.service.models, self._fleet)

@@ -1,9 +1,13 @@
 """Whether the server and its models are ready."""
 
+from typing import Final
+
 from app.service.models import Models
 from app.service.routing import Routing
 from deployments.control.directory import READY, VersionEntry
 from protocol.errors import Unavailable
+
+UNREADY: Final = "is not ready: its own is_ready says so"
 
 
 class Health:
@@ -28,7 +32,9 @@ class Health:
         )
 
     def _ready_or_left(self, name: str, number: int, version: VersionEntry) -> bool:
-        return version.left or version.held or self._models.version_ready(name, number, version)
+        if version.left or version.held:
+            return True
+        return self._models.version_ready(name, number, version) and self._models.says_ready(name, number)
 
     def models_settled(self) -> bool:
         """Whether every model has been tried, and every one that loaded can be reached from here."""
@@ -42,7 +48,13 @@ class Health:
     def model_ready(self, name: str, version: int = -1) -> bool:
         """Whether a model version is ready; raises NotFound for an unknown model or version."""
         try:
-            self._routing.target(name, version)
+            target = self._routing.target(name, version)
         except Unavailable:
             return False
-        return True
+        return self._models.says_ready(name, target.version)
+
+    def check_model_ready(self, name: str, version: int = -1) -> None:
+        """Raise NotFound for an unknown model or version, and Unavailable for one that is not ready."""
+        target = self._routing.target(name, version)
+        if not self._models.says_ready(name, target.version):
+            raise Unavailable(f"Model '{name}' version {target.version} {UNREADY}")

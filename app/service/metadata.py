@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from app.service.example_body import example_body
+from app.service.health import UNREADY
 from app.service.models import Models
 from app.service.routing import Routing
 from deployments.control.directory import READY, UNAVAILABLE
@@ -76,6 +77,8 @@ class Metadata:
                 state, reason = version.state, version.reason
                 if state == READY and not self._models.version_ready(name, number, version):
                     state, reason = UNAVAILABLE, self._models.fault(name, number)
+                if state == READY and not self._models.says_ready(name, number):
+                    state, reason = UNAVAILABLE, UNREADY
                 if state == READY or not ready_only:
                     row = {"name": name, "version": str(number), "state": state}
                     rows.append(row | {"reason": reason} if reason else row)

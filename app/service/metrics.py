@@ -1,13 +1,16 @@
-"""Prometheus text of `/metrics`: Triton's `nv_*` families from the statistics of a node.
+"""Prometheus text of `/metrics`: Triton's `nv_*` families from the statistics of a node, then those of models' own.
 
 prometheus-client renders no counter without the suffix `_total`, which Triton's counters do not have; hence the small
 writer here. Nothing in it is of one process: a scrape reaches any ingress of the node.
 """
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import psutil
+
+from app.service.custom_metrics import render_custom
+from deployments.core.counts import Totals
+from deployments.core.statistics_document import documents
 
 _COUNTERS: Final = (
     ("nv_inference_request_success", "Number of successful inference requests, all batch sizes"),
@@ -29,13 +32,13 @@ _REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 Sample = tuple[str, float]
 
 
-def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
+def render(totals: Totals, cpu: bool) -> bytes:
     """Return the text of one scrape; a version that no living process has loaded has no load duration."""
     families: dict[str, list[Sample]] = {name: [] for name, _ in _COUNTERS}
     pending: list[Sample] = []
     load: list[Sample] = []
     shadow: list[Sample] = []
-    for snapshot in snapshots:
+    for snapshot in documents(totals):
         labels = f'model="{_escape(snapshot["name"])}",version="{_escape(snapshot["version"])}"'
         stats, metrics = snapshot["inference_stats"], snapshot["metrics"]
         families["nv_inference_request_success"].append((labels, stats["success"]["count"]))
@@ -72,6 +75,8 @@ def render(snapshots: Iterable[dict[str, Any]], cpu: bool) -> bytes:
         _family(lines, "nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", "gauge", [("", cpu_utilization())])
         _family(lines, "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", "gauge", [("", memory.total)])
         _family(lines, "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", "gauge", [("", memory.used)])
+    taken = [line.split()[2] for line in lines if line.startswith("# TYPE ")]
+    lines += render_custom(totals, taken)
     return "\n".join(lines).encode() + b"\n"
 
 

@@ -62,6 +62,10 @@ class Models:
         target = self.find(name, version)
         return target is not None and target.ready
 
+    def says_ready(self, name: str, version: int) -> bool:
+        """Whether a version that can be asked says of itself that it is ready; most say nothing."""
+        return self._host.says_ready(name, version) and self._fleet.says_ready(name, version)
+
     def fault(self, name: str, version: int) -> str:
         """Return why a version that had been loaded cannot be asked from here."""
         return self._host.fault(name, version) or self._fleet.fault(name, version) or NO_REPLICA

@@ -27,9 +27,9 @@ class Statistics:
         self._models = models
         self._counters = counters
 
-    async def of_node(self) -> list[dict[str, Any]]:
-        """Return the statistics of every model version that has run on this node, ready or not."""
-        return documents(await self._counters.of_node())
+    async def of_node(self) -> Totals:
+        """Return what was counted on this node: of every model version that has run here, ready or not."""
+        return await self._counters.of_node()
 
     async def of(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """Return Triton's statistics of one model or all, as far as they are ready.

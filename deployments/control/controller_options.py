@@ -1,13 +1,15 @@
 """What the repository controller needs to know; made from the settings by whoever deploys it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from protocol.limits import Limits
 from repository_loader.plan import PlanSettings
 from repository_loader.repository import LoaderOptions, choose_models
 
 ControlMode = Literal["none", "poll", "explicit"]
+CONTROLLER: Final = "RepositoryController"
+"""The controller's deployment."""
 
 
 @dataclass(frozen=True, slots=True)

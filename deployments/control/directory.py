@@ -114,7 +114,8 @@ class Directory:
     """Everything the controller has told so far.
 
     `epoch` is the controller's own, "" before it has told anything, and `generation` counts its changes. `settled`
-    says that all models were tried. `deployments` are (application, deployment) of every group; `embedded` the models
+    says that all models were tried. `deployments` are (application, deployment) of every group, `hosted` the names of
+    the models of each; `embedded` the models
     that an ingress hosts itself, as `HostedModel.to_dict` writes them, by name and version; `client_state` what
     clients have set for all ingresses.
     """
@@ -124,6 +125,7 @@ class Directory:
     settled: bool = False
     models: dict[str, ModelEntry] = field(default_factory=dict)
     deployments: dict[str, tuple[str, str]] = field(default_factory=dict)
+    hosted: dict[str, list[str]] = field(default_factory=dict)
     embedded: dict[str, dict[str, Any]] = field(default_factory=dict)
     client_state: dict[str, Any] = field(default_factory=dict)
 
@@ -142,7 +144,12 @@ class Directory:
         }
         deployments = {key: None if row is None else (row[0], row[1]) for key, row in tables["deployments"].items()}
         _merge(self.models, models, news["full"])
+        hosted = {
+            key: None if row is None else row[2] if len(row) > 2 else [row[0]]
+            for key, row in tables["deployments"].items()
+        }
         _merge(self.deployments, deployments, news["full"])
+        _merge(self.hosted, hosted, news["full"])
         _merge(self.embedded, tables["embedded"], news["full"])
         _merge(self.client_state, tables["client_state"], news["full"])
 

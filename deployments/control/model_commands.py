@@ -59,6 +59,7 @@ class ModelCommands:
         Raises:
             ServingError: it is not; what had served before serves on.
         """
+        self._check_mode()
         async with asyncio.timeout(_TIMEOUT_S), self._turn(name):
             await self._accept_load(command, name, await self._override(name, config, files))
             error = await self._state.until(lambda desired: desired.outcomes.get(command))
@@ -67,6 +68,7 @@ class ModelCommands:
 
     async def unload(self, command: str, name: str, unload_dependents: bool) -> None:
         """Unload a model; returns as soon as it gets no more requests. An unknown model is no error."""
+        self._check_mode()
         async with asyncio.timeout(_TIMEOUT_S), self._turn(name):
             while True:
                 async with self._state.lock:
@@ -78,6 +80,10 @@ class ModelCommands:
                         await self._state.change(unloaded(self._options, desired, names, command))
                         return
                 await self._end_of_trials(names)
+
+    def _check_mode(self) -> None:
+        if self._options.control_mode != "explicit":
+            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     @contextlib.asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:

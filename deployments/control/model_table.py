@@ -232,11 +232,17 @@ class ModelTable:
         return {
             "models": rows,
             "deployments": {
-                f"{each.app_name}#{each.name}": [each.app_name, each.name]
-                for each in (*self._leaving, *self.deployments)
+                f"{each.app_name}#{each.name}": _deployment_row(each) for each in (*self._leaving, *self.deployments)
             },
             "embedded": self._embedded,
         }
+
+
+def _deployment_row(deployment: DeploymentPlan) -> list[Any]:
+    """Return application and deployment, and the names of its models unless that is the application's."""
+    row: list[Any] = [deployment.app_name, deployment.name]
+    names = sorted({model.name for model in deployment.models})
+    return row if names == [deployment.app_name] else [*row, names]
 
 
 def _told(entry: ModelEntry, failed: Mapping[int, str]) -> ModelEntry:

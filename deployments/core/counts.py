@@ -1,6 +1,7 @@
 """What is counted of a model version, as rows of 64-bit integers that can lie in memory which other processes read."""
 
 import ctypes
+import struct
 from collections.abc import Iterable
 from typing import ClassVar, Final, NamedTuple
 
@@ -8,10 +9,18 @@ MODEL: Final = "model"
 BATCH_SIZE: Final = "batch size"
 RESPONSE: Final = "response"
 SHADOW: Final = "shadow"
+CUSTOM_COUNTER: Final = "custom counter"
+CUSTOM_GAUGE: Final = "custom gauge"
+CUSTOM_SUM: Final = "custom sum"
+CUSTOM_BUCKET: Final = "custom bucket"
 
 
 class Label(NamedTuple):
-    """Names a row: its kind, the model version, and the batch size or the response's place in its stream, else 0."""
+    """Names a row: its kind, the model version, and the batch size or the response's place in its stream, else 0.
+
+    The name of a custom row is the metric's: JSON of its family, description, labels and bounds of its buckets; its
+    number that of the bucket.
+    """
 
     kind: str
     name: str
@@ -102,11 +111,73 @@ class ShadowCounts(Counts):
     _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
 
 
+class _Numbers(Counts):
+    """A row with fields that are not integers; they travel as the 64 bits that they are in memory."""
+
+    def values(self) -> list[int]:
+        """Return the fields in their order, each as an integer of 64 bits."""
+        return list(_words(len(self._fields_)).unpack(bytes(self)))
+
+
+class CustomNumber(_Numbers):
+    """What a model's own counter has counted, or the sum of a histogram's observations."""
+
+    value: float
+    _fields_ = [("value", ctypes.c_double)]
+
+    def add(self, values: Iterable[int], *, present: bool = True) -> None:
+        """Add another row."""
+        self.value += CustomNumber.from_buffer_copy(_words(1).pack(*values)).value
+
+
+class CustomBucket(Counts):
+    """How many observations of a model's own histogram fell into one bucket, without those below it."""
+
+    count: int
+    _fields_ = [("count", ctypes.c_int64)]
+
+
+class CustomGauge(_Numbers):
+    """A model's own gauge: what it was last set to, and when, and what was added since; present state, all of it.
+
+    `owners` is 0 when the process has nobody left who counts in it.
+    """
+
+    owners: int
+    set_ns: int
+    base: float
+    added: float
+    _fields_ = [
+        ("owners", ctypes.c_int64),
+        ("set_ns", ctypes.c_int64),
+        ("base", ctypes.c_double),
+        ("added", ctypes.c_double),
+    ]
+
+    def add(self, values: Iterable[int], *, present: bool = True) -> None:
+        """Take another process's gauge in: the value that was set last, and what each has added since it set one."""
+        other = CustomGauge.from_buffer_copy(_words(4).pack(*values))
+        if not present or not other.owners:
+            return
+        if other.set_ns > self.set_ns:
+            self.set_ns, self.base = other.set_ns, other.base
+        self.added += other.added
+        self.owners += other.owners
+
+
+def _words(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
+
+
 KINDS: Final[dict[str, type[Counts]]] = {
     MODEL: ModelCounts,
     BATCH_SIZE: BatchSizeCounts,
     RESPONSE: ResponseCounts,
     SHADOW: ShadowCounts,
+    CUSTOM_COUNTER: CustomNumber,
+    CUSTOM_GAUGE: CustomGauge,
+    CUSTOM_SUM: CustomNumber,
+    CUSTOM_BUCKET: CustomBucket,
 }
 
 
@@ -124,8 +195,12 @@ class Totals:
         return row
 
     def to_list(self) -> list[list[object]]:
-        """Return the rows as plain data, for JSON: the label's parts and the values."""
-        return [[*label, row.values()] for label, row in self.rows.items()]
+        """Return the rows as plain data, for JSON: the label's parts and the values; without gauges of nobody's."""
+        return [
+            [*label, row.values()]
+            for label, row in self.rows.items()
+            if not (isinstance(row, CustomGauge) and not row.owners)
+        ]
 
     def add_list(self, rows: Iterable[Iterable[object]], *, present: bool = True) -> None:
         """Add what `to_list` has returned."""

@@ -68,6 +68,11 @@ class InstancePool:
         return len(self._workers)
 
     @property
+    def instances(self) -> list[ModelInstance]:
+        """All instances."""
+        return [worker.instance for worker in self._workers]
+
+    @property
     def running_count(self) -> int:
         """How many instances are at work."""
         return sum(worker.batch is not None for worker in self._workers)

@@ -20,6 +20,11 @@ class PoolGroup:
         return len(self.pools)
 
     @property
+    def instances(self) -> list[ModelInstance]:
+        """All instances."""
+        return [instance for pool in self.pools for instance in pool.instances]
+
+    @property
     def may_run_inline(self) -> bool:
         """Whether batches may run on the loop's thread."""
         return all(pool.may_run_inline for pool in self.pools)

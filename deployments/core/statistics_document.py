@@ -24,7 +24,7 @@ def documents(totals: Totals) -> list[dict[str, Any]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for label in sorted(label for label in totals.rows if label.kind == MODEL):
         found[label.name, label.version] = _model(label, cast(ModelCounts, totals.rows[label]))
-    for label in sorted(label for label in totals.rows if label.kind != MODEL):
+    for label in sorted(label for label in totals.rows if label.kind in (SHADOW, BATCH_SIZE, RESPONSE)):
         row = totals.rows[label]
         if label.kind == SHADOW:
             key = (label.name, label.version)

@@ -83,6 +83,7 @@ class TableRow(NamedTuple):
     """A model version of a replica and its number in requests; `fault` says why it serves no more, "" while it does.
 
     `capacity` requests keep all its instances there busy. A `spill` gets what other replicas have no idle instance for.
+    `says_ready` is what the model itself says, which only who asks for readiness needs to know.
     `sequence_idle_us` is 0 but for models that batch sequences: how long one lasts without a request.
     """
 
@@ -93,6 +94,7 @@ class TableRow(NamedTuple):
     capacity: int = 1
     spill: bool = False
     sequence_idle_us: int = 0
+    says_ready: bool = True
 
 
 class LaneOwner(Protocol):

@@ -129,6 +129,10 @@ class Fleet:
         target = self._routes.find(name, version)
         return 0 if target is None else target.sent
 
+    def says_ready(self, name: str, version: int) -> bool:
+        """Whether a version says of itself that it is ready, as far as other processes serve it."""
+        return self._routes.says_ready(name, version)
+
     def fault(self, name: str, version: int) -> str:
         """Return why a version serves no more, "" when no replica says so."""
         return self._routes.fault(name, version)

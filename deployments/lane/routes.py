@@ -14,6 +14,7 @@ class Routes:
         self._changed = changed
         self._targets: dict[str, dict[int, LaneTarget]] = {}
         self._faults: dict[LaneClient, dict[tuple[str, int], str]] = {}
+        self._unready: dict[LaneClient, set[tuple[str, int]]] = {}
 
     def find(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
@@ -46,6 +47,13 @@ class Routes:
         """Return why a version serves no more, "" when no replica says so."""
         return next((faults[(name, version)] for faults in self._faults.values() if (name, version) in faults), "")
 
+    def says_ready(self, name: str, version: int) -> bool:
+        """Whether a version says of itself that it is ready, in one replica at least, or says nothing."""
+        target = self._targets.get(name, {}).get(version)
+        if target is None or not self._unready:
+            return True
+        return any((name, version) not in self._unready.get(lane, ()) for lane in target.choice.lanes)
+
     def take_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
         """Take the list of model versions that a replica has."""
         served = [row for row in rows if not row.fault]
@@ -57,12 +65,16 @@ class Routes:
             versions[row.version].choice.add(lane, row.number, capacity=row.capacity, spill=row.spill)
             versions[row.version].follow_sequences(row.sequence_idle_us)
             versions[row.version].lane_added()
+        self._unready.pop(lane, None)
+        if unready := {(row.name, row.version) for row in served if not row.says_ready}:
+            self._unready[lane] = unready
         self._faults[lane] = {(row.name, row.version): row.fault for row in rows if row.fault}
         self._changed()
 
     def withdraw(self, lane: LaneClient) -> None:
         """Send nothing more over a lane."""
         self._faults.pop(lane, None)
+        self._unready.pop(lane, None)
         if self._drop(lane, set()):
             self._changed()
 

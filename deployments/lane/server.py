@@ -38,6 +38,7 @@ class LaneModel(Protocol):
     codecs: tuple[WireCodec, ...]
     capacity: int
     sequence_idle_us: int
+    says_ready: bool
 
     @property
     def submit_request(self) -> Callable[[InferRequest], None]:
@@ -109,7 +110,8 @@ class LaneServer:
         for index, ((name, version), model) in enumerate(zip(self._names, self.models, strict=True)):
             fault = self._faults[(name, version)]
             if model is not None:
-                rows.append((index, name, version, fault, model.capacity, self.spill, model.sequence_idle_us))
+                row = (index, name, version, fault, model.capacity, self.spill, model.sequence_idle_us)
+                rows.append(row if model.says_ready else (*row, False))
             elif fault:
                 rows.append((index, name, version, fault))
         return orjson.dumps(rows)

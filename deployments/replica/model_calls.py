@@ -16,7 +16,7 @@ from protocol.errors import Cancelled, Internal, InvalidArgument, NotFound, Serv
 from protocol.infer import MAX_CALLERS, InferRequest, InferResponse
 from protocol.limits import DEFAULT_LIMITS
 from protocol.normalise import effective_priority
-from protocol.request_parameters import read_parameters
+from protocol.request_parameters import RequestParameters, read_parameters
 from protocol.signature import Signature
 
 _T = TypeVar("_T")
@@ -46,6 +46,9 @@ class ModelCalls:
     def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
         """Send a request; see `ModelServer`."""
         opened = _OpenCall(self, call, take)
+        if not self.may_wait():
+            self.clock.call_soon(opened.start)
+            return opened.give_up
         try:
             self.clock.call_soon_threadsafe(opened.start)
         except RuntimeError:  # the loop is closed
@@ -148,7 +151,7 @@ class _OpenCall:
                 f"Failed for execute the inference request. More than {MAX_CALLERS} models wait for each other: "
                 f"{' -> '.join(call.callers)} -> {call.model_name}"
             )
-        given = read_parameters({"parameters": dict(call.parameters or {})}, DEFAULT_LIMITS)
+        given = _parameters(call)
         inputs = {name: _read_only(array) for name, array in call.inputs.items()}
         request = request_from_arrays(
             signature,
@@ -198,6 +201,13 @@ class _OpenCall:
         self._ended = True
         self._request = None
         self._calls.closed(self)
+
+
+def _parameters(call: ModelCall) -> RequestParameters:
+    """Read a call's parameters as those of a request by wire are read."""
+    if not call.parameters:
+        return RequestParameters()
+    return read_parameters({"parameters": dict(call.parameters)}, DEFAULT_LIMITS)
 
 
 def _read_only(array: Any) -> Any:

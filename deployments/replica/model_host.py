@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from deployments.backends.backend import ModelLoadError
+from deployments.backends.python import metric
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
@@ -19,7 +20,9 @@ from deployments.lane.wire import WireCodec
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
 from deployments.replica.model_calls import ModelCalls
+from deployments.replica.node_counters import NodeCounters
 from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
+from deployments.replica.readiness import Readiness
 from deployments.replica.served_model import LocalTarget, ServedModel
 from deployments.replica.shared_memory import Regions
 from protocol.grpc_infer import GrpcInferCodec
@@ -74,6 +77,7 @@ class ModelHost:
         self._alone = False
         self._limits = limits
         self._counters = counters
+        metric.export_to(lambda: counters, counters.folder if isinstance(counters, NodeCounters) else "")
         self._clock = LoopClock(loop)
         self._present: dict[Key, str] = {}
         self._held: dict[Key, Sequence[int]] = {}
@@ -86,6 +90,7 @@ class ModelHost:
         self.regions = regions
         self.router = HostRouter(self.core, fleet, self._clock)
         self.calls = ModelCalls(loop, self.core, self.router, self._clock)
+        self._readiness = Readiness(loop, self._says)
         self.served: dict[Key, ServedModel] = {}
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
@@ -171,8 +176,10 @@ class ModelHost:
         self.served[key] = served = ServedModel(model, codecs)
         replaced = self.core.add(model)
         logger.info("successfully loaded '%s' version %d", name, version)
+        self._readiness.follow(served)
         if old is not None:
             old.ready = False
+            self._readiness.forget(old)
         self._changed(name, version, served)
         if replaced is not None:
             self._close_in_background(replaced, self._held.pop(key, ()))
@@ -237,6 +244,7 @@ class ModelHost:
         served = self.served.pop(key, None)
         if served is not None:
             served.ready = False
+            self._readiness.forget(served)
             self.core.remove(*key)
             self._changed(*key, None)
             await served.model.close(timeout_s)
@@ -267,6 +275,14 @@ class ModelHost:
                 served.ready = False
         if self.faults:
             raise ModelFaultError("; ".join(self.faults.values()))
+
+    def _says(self, served: ServedModel) -> None:
+        self._changed(served.model_name, served.version, served)
+
+    def says_ready(self, name: str, version: int) -> bool:
+        """Whether a hosted version says of itself that it is ready; true for all others."""
+        served = self.served.get((name, version))
+        return served is None or served.says_ready
 
     def fault(self, name: str, version: int) -> str:
         """Return why a hosted version does not serve, "" for all others."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,16 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from deployments.backends.backend import ModelLoadError
+from deployments.control.controller_options import CONTROLLER
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
+from deployments.replica.directory_neighbours import DirectoryNeighbours
+from deployments.replica.group_watch import GroupWatch
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
 from deployments.replica.keeper_client import KeeperClient
-from deployments.replica.lane_address import LaneAddress, address_of
+from deployments.replica.lane_address import LaneAddress
 from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
@@ -31,7 +33,7 @@ from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
-from deployments.serve_internals import OWNER_KEY, watch_replicas
+from deployments.serve_internals import OWNER_KEY, handle_of
 from protocol.infer import Parameter
 from protocol.limits import Limits
 from repository_loader.traffic import Traffic
@@ -75,7 +77,7 @@ class ModelReplica:
         node_id = ray.get_runtime_context().get_node_id()
         self._node = node = NodeFolder(node_id)
         self._counters = NodeCounters(node)
-        self._fleet = Fleet(node_id, self._loop, lambda: None, Refusals(self._counters))
+        self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
         regions = Regions(RegionTable(node))
         self._host = ModelHost(
             self._loop,
@@ -90,10 +92,19 @@ class ModelReplica:
             thread_count=load_thread_count,
             max_queue_s=max_queue_s,
         )
+        self._watch = GroupWatch(self._fleet, self._loop)
+        self._owner = ""
+        self._neighbours = DirectoryNeighbours(
+            self._loop,
+            self._fleet,
+            self._watch,
+            self._host.router.set_signatures,
+            lambda: handle_of(CONTROLLER, self._owner),
+        )
+        self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
         self._lane = LaneServer(self._address.secret, self._loop)
-        self._watched: dict[tuple[str, str], Any] = {}
         self._listening = False
         self._applying: set[asyncio.Task[None]] = set()
         self._in_order = asyncio.Lock()
@@ -111,7 +122,8 @@ class ModelReplica:
         load = orjson.loads(user_config["load"])
         self.infer_batch.set_max_batch_size(load["batching"]["max_batch_size"])
         self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
-        self._watch_steps({(app, deployment) for app, deployment in load["watch"]})
+        self._owner = user_config[OWNER_KEY]
+        self._watch.want("steps", {(app, deployment) for app, deployment in load["watch"]})
         self._lane.spill = load["spill"]
         self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         apply = self._apply(load["models"], user_config[OWNER_KEY])
@@ -132,23 +144,6 @@ class ModelReplica:
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
         self._lane.set_model(name, version, served, "" if served else self._host.fault(name, version))
-
-    def _watch_steps(self, wanted: set[tuple[str, str]]) -> None:
-        for key in wanted - self._watched.keys():
-            self._watched[key] = watch_replicas(*key, self._listener(key))
-        for key in self._watched.keys() - wanted:
-            self._watched.pop(key)()
-            self._fleet.forget("#".join(key))
-
-    def _listener(self, key: tuple[str, str]) -> Callable[[tuple[Any, ...]], None]:
-        def changed(replicas: tuple[Any, ...]) -> None:
-            self._loop.call_soon_threadsafe(take, {each.replica_id: address_of(each) for each in replicas})
-
-        def take(addresses: dict[str, Any]) -> None:
-            if key in self._watched:
-                self._fleet.set_replicas("#".join(key), addresses)
-
-        return changed
 
     async def check_health(self) -> None:
         """Fail, so that Serve replaces this replica, when a model in it is stuck; ingresses hear of it at once.
@@ -217,6 +212,7 @@ class ModelReplica:
         deadline_s = self._loop.time() + self._drain_timeout_s
         await self._lane.drain(self._drain_timeout_s)
         await self._host.close(deadline_s - self._loop.time())
+        self._neighbours.close()
         await self._fleet.close()
         self._address.remove()
         self._counters.close()

@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import secrets
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -25,10 +26,7 @@ _SPEAKER: Final = "speaker"
 
 
 class NodeCounters:
-    """This process's rows, and the sum of everyone's.
-
-    `row` belongs to the loop's thread; the rest may be called on any.
-    """
+    """This process's rows, and the sum of everyone's; any thread may ask."""
 
     def __init__(self, folder: NodeFolder) -> None:
         """Make this process's file, and sum up those of the dead so that they do not gather.
@@ -39,6 +37,7 @@ class NodeCounters:
         self._folder = folder
         self._rows: dict[Label, Counts] = {}
         self._full = False
+        self._lock = threading.Lock()
         self._speaker: int | None = None
         with folder.locked():
             self._fold_dead()
@@ -46,12 +45,19 @@ class NodeCounters:
             self._file = CounterFile(self._path)
             hold(self._file.descriptor)
 
+    @property
+    def folder(self) -> str:
+        """The node's folder."""
+        return str(self._folder.path)
+
     def row(self, label: Label) -> Counts:
         """Return the row of a label, zeros when it is new; what finds no room is seen by this process only."""
         row = self._rows.get(label)
         if row is None:
-            kind = KINDS[label.kind]
-            row = self._rows[label] = self._append(label, kind)
+            with self._lock:
+                row = self._rows.get(label)
+                if row is None:
+                    row = self._rows[label] = self._append(label, KINDS[label.kind])
         return row
 
     def _append(self, label: Label, kind: type[Counts]) -> Counts:

@@ -40,6 +40,12 @@ class NodeFolder:
             if other != self.path:
                 self._remove_if_abandoned(other)
 
+    @classmethod
+    def at(cls, path: str) -> "NodeFolder":
+        """Open a folder that another process of the node has opened as `path`."""
+        folder = Path(path)
+        return cls(folder.name, folder.parent.parent)
+
     @contextlib.contextmanager
     def locked(self, name: str = _LOCK) -> Iterator[None]:
         """Have the folder, or what a lock of another name stands for, to oneself; blocks for moments, 5 s at most.

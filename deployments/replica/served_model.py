@@ -15,7 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """A model version and its codecs, indexed by wire form; `capacity` requests give each instance a full batch."""
+    """A model version and its codecs, indexed by wire form; `capacity` requests give each instance a full batch.
+
+    A model may say itself that it is not ready; requests go to it all the same.
+    """
 
     def __init__(self, model: ModelVersion, codecs: tuple[WireCodec, ...]) -> None:
         self.model_name = model.package.name
@@ -25,6 +28,7 @@ class ServedModel:
         self.submit_request = model.submit
         self.cancel_request = model.cancel
         self.ready = True
+        self.says_ready = True
         config = model.package.config
         rows = max(1, config.max_batch_size) if config.HasField("dynamic_batching") else 1
         self.capacity = rows * (1 if model.pool is None else model.pool.instance_count)

@@ -45,6 +45,9 @@ ROW_SPLIT = "deployments/backends/test_row_split.py::"
 
 ENSEMBLES = "e2e/test_ensembles.py::"
 BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
+CALLS = "deployments/replica/test_model_calls.py::"
+BLS = "e2e/test_bls.py::"
+CUSTOM_METRICS = "app/test_custom_metrics.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
     # Ensembles
@@ -738,4 +741,41 @@ TESTS: dict[str, tuple[str, ...]] = {
         BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
     ),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
+    # Python models
+    "A model calls others": (
+        CALLS + "test_a_model_calls_models_of_its_process",
+        CALLS + "test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy",
+        BLS + "test_a_model_calls_models_of_other_processes",
+    ),
+    "A called model cannot write": (CALLS + "test_a_called_model_cannot_write_to_its_callers_tensors",),
+    "A call that is given `trace": (CALLS + "test_a_trace_goes_on_in_calls_that_are_given_it",),
+    "What goes wrong with a call": (CALLS + "test_errors_are_responses_with_tritons_texts",),
+    "A call that could wait for ever": (
+        CALLS + "test_a_model_that_calls_itself_is_told_so",
+        CALLS + "test_so_is_one_that_comes_back_through_an_ensemble",
+        BLS + "test_models_that_would_wait_for_each_other_are_told_so",
+    ),
+    "When all requests that a model runs": (CALLS + "test_a_cancelled_request_ends_the_calls_that_are_made_for_it",),
+    "A call on the thread of an event loop": (CALLS + "test_a_model_that_hides_its_calls_leaves_the_loops_thread",),
+    "A model loads and unloads others": (
+        BLS + "test_a_model_loads_and_unloads_others",
+        "deployments/control/test_model_commands.py::test_models_are_loaded_in_explicit_mode_only",
+    ),
+    "A model with an `is_ready` is asked every second": (
+        "deployments/replica/test_readiness.py::test_what_a_model_says_is_known_and_it_serves_on",
+        "deployments/replica/test_readiness.py::test_a_model_that_does_not_answer_is_not_ready_and_holds_nobody_up",
+        "app/http/test_api.py::test_a_model_that_says_it_is_not_ready_is_not_and_is_served",
+    ),
+    "Metrics of models' own": (
+        CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
+        BLS + "test_a_model_calls_models_of_other_processes",
+    ),
+    "A gauge is what was last set": (
+        CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
+    ),
+    "Metrics that Prometheus could not read": (
+        CUSTOM_METRICS + "test_what_prometheus_could_not_read_is_refused",
+        CUSTOM_METRICS + "test_the_number_of_metrics_is_bounded",
+        CUSTOM_METRICS + "test_names_of_the_servers_own_metrics_are_left_to_it",
+    ),
 }

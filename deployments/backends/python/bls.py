@@ -5,7 +5,7 @@ import queue
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from deployments.backends.python.errors import TritonModelException, of_serving_error
 from deployments.backends.python.model_module import ModelModule, calling_model, only_model
@@ -13,7 +13,7 @@ from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.server import CallResult, ModelCall, ModelServer
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.errors import Internal
-from protocol.infer import InferRequest, InferResponse, Parameter
+from protocol.infer import InferRequest, InferResponse
 
 MAX_UNREAD_RESPONSES: Final = 100_000
 
@@ -23,49 +23,48 @@ parents_here: ContextVar[Sequence[InferRequest]] = ContextVar("parents_here", de
 NOT_ON_LOOP: Final = "A model cannot wait on the thread of the event loop; it runs on another from its next batch on."
 _NOT_HERE: Final = "BLS is only supported during the 'execute' function."
 _OVERRUN = f"The model left more than {MAX_UNREAD_RESPONSES:,} responses to a call unread."
+MakeCall = Callable[[Sequence[InferRequest], tuple[str, ...]], ModelCall]
+"""Makes a call of its `parents` and its `callers`."""
+
 _Item = tuple[CallResult, frozenset[str]]
 
 
-class CallRequest(Protocol):
-    """What a call takes of `pb_utils.InferenceRequest`."""
+def execute(made_by: ModelModule | None, make: MakeCall, decoupled: bool) -> "InferenceResponse | ResponseIterator":
+    """Call a model; blocks until its response is there, unless it is decoupled.
 
-    _module: ModelModule | None
-    _request_id: str
-    _correlation_id: int | str
-    _inputs: Sequence[Tensor]
-    _requested_output_names: Sequence[str]
-    _model_name: str
-    _model_version: int
-    _flags: int
-    _timeout_us: int
-    _parameters: dict[str, Parameter] | None
+    Args:
+        made_by: the model whose code has made the request, as far as that is known.
+        make: makes the call of its parents and callers.
+        decoupled: whether the responses are wanted one by one.
 
-
-def execute(request: CallRequest, decoupled: bool) -> "InferenceResponse | ResponseIterator":
-    """Call a model; blocks until its response is there, unless it is decoupled."""
-    module, server = _server_for(request)
+    Raises:
+        TritonModelException: no model may call others here.
+    """
+    module, server = _server_for(made_by)
     if not server.may_wait():
         module.blocks_loop()
         raise TritonModelException(NOT_ON_LOOP)
     if decoupled:
-        return ResponseIterator(server, _call_of(request, module, decoupled=True))
+        return ResponseIterator(server, _made(module, make))
     results: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-    server.call(_call_of(request, module, decoupled=False), lambda *item: results.put(item))
+    server.call(_made(module, make), lambda *item: results.put(item))
     return _response(*results.get())
 
 
-async def execute_async(request: CallRequest, decoupled: bool) -> "InferenceResponse | ResponseIterator":
-    """Call a model and await its response; one that is decoupled is not waited for. Cancelling gives the call up."""
-    module, server = _server_for(request)
+async def execute_async(
+    made_by: ModelModule | None, make: MakeCall, decoupled: bool
+) -> "InferenceResponse | ResponseIterator":
+    """Do as `execute`, and await the response, of a model that is not decoupled; cancelling gives the call up."""
+    module, server = _server_for(made_by)
     if decoupled:
-        return ResponseIterator(server, _call_of(request, module, decoupled=True))
+        return ResponseIterator(server, _made(module, make))
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[_Item] = loop.create_future()
 
     def take(*item: object) -> None:
         loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(item))  # type: ignore[arg-type]
 
-    give_up = server.call(_call_of(request, module, decoupled=False), take)
+    give_up = server.call(_made(module, make), take)
     try:
         return _response(*await answer)
     except asyncio.CancelledError:
@@ -144,44 +143,17 @@ class _Responses:
                 await woken.wait()
 
 
-def module_of(request: CallRequest) -> ModelModule:
-    """Return the model whose code has made a request.
-
-    Raises:
-        TritonModelException: no model's code has, or not while it may call others.
-    """
-    module = request._module or calling_model() or only_model()
-    if module is None or not module.may_call:
-        raise TritonModelException(_NOT_HERE)
-    return module
-
-
-def _server_for(request: CallRequest) -> tuple[ModelModule, ModelServer]:
-    module = module_of(request)
-    if module.server is None:
+def _server_for(made_by: ModelModule | None) -> tuple[ModelModule, ModelServer]:
+    module = made_by or calling_model() or only_model()
+    if module is None or not module.may_call or module.server is None:
         raise TritonModelException(_NOT_HERE)
     return module, module.server
 
 
-def _call_of(request: CallRequest, module: ModelModule, *, decoupled: bool) -> ModelCall:
+def _made(module: ModelModule, make: MakeCall) -> ModelCall:
     parents = module.requests or parents_here.get()
     callers = max([parent.callers for parent in parents], key=len, default=module.callers)
-    inputs = request._inputs
-    return ModelCall(
-        model_name=request._model_name,
-        model_version=request._model_version,
-        inputs={tensor.name(): tensor.host_array(isinstance(tensor, BFloat16Tensor)) for tensor in inputs},
-        bfloat16=frozenset([tensor.name() for tensor in inputs if isinstance(tensor, BFloat16Tensor)]),
-        outputs=tuple(request._requested_output_names) or None,
-        request_id=request._request_id,
-        sequence_id=request._correlation_id,
-        flags=request._flags,
-        timeout_us=request._timeout_us,
-        parameters=request._parameters,
-        decoupled=decoupled,
-        parents=parents,
-        callers=(*callers, module.model_name),
-    )
+    return make(parents, (*callers, module.model_name))
 
 
 def _response(result: CallResult, bfloat16: frozenset[str]) -> InferenceResponse:

@@ -53,6 +53,7 @@ class PythonInstance:
         self._model = model
         self._model_execute: Callable[[list[ServedRequest]], Any] = model.execute
         self._loop = loop
+        self._asking: threading.Thread | None = None
         self._reader = OutputReader(signature)
         self._output_names = tuple(signature.outputs)
         self._request_class = request_class(
@@ -88,12 +89,23 @@ class PythonInstance:
             settle(views)
         batch.results = results  # type: ignore[assignment]
 
+    @property
+    def has_own_readiness(self) -> bool:
+        """Whether the model has an `is_ready`."""
+        return hasattr(self._model, "is_ready")
+
     def is_ready(self) -> bool:
-        """Return what the model's own `is_ready` says, True without one; blocking, five seconds at most."""
-        if not hasattr(self._model, "is_ready"):
+        """Return what the model's own `is_ready` says, True without one; blocking, five seconds at most.
+
+        While it has not come back from an earlier question, the model is not asked again, and not ready.
+        """
+        if not self.has_own_readiness:
             return True
+        if self._asking is not None and self._asking.is_alive():
+            return False
         answer: Future[Any] = Future()
-        threading.Thread(target=self._ask_ready, args=(answer,), name=f"{self.name}-ready", daemon=True).start()
+        self._asking = threading.Thread(target=self._ask_ready, args=(answer,), name=f"{self.name}-ready", daemon=True)
+        self._asking.start()
         try:
             ready = answer.result(_READY_TIMEOUT_S)
             if not isinstance(ready, bool):

@@ -1,58 +1,50 @@
-"""`pb_utils.MetricFamily`: metrics that a model counts itself, kept in this process until they are scraped."""
+"""`pb_utils.MetricFamily`: metrics that a model counts itself, in rows that the node's `/metrics` is made from."""
 
+import re
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Final
 from weakref import WeakValueDictionary
 
 from deployments.backends.python.errors import TritonModelException
+from deployments.backends.python.metric_rows import GaugeRow, HistogramRow, Labels, MetricRows, NumberRow, Rows
 
 COUNTER = 0
 GAUGE = 1
 HISTOGRAM = 2
 
-Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The state of one metric; `bucket_counts` are cumulative, one for each bound, and empty unless a histogram."""
-
-    labels: Labels
-    value: float
-    buckets: tuple[float, ...] = ()
-    bucket_counts: tuple[int, ...] = ()
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric family and its samples; `kind` is COUNTER, GAUGE or HISTOGRAM."""
-
-    name: str
-    description: str
-    kind: int
-    samples: tuple[Sample, ...]
+MAX_LABELS: Final = 32
+MAX_BUCKETS: Final = 128
+MAX_TEXT: Final = 1024
+_FAMILY_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class _Cell:
-    """The value that all metrics of one family with equal labels share; gone with the last of them."""
+    """The value that all metrics of one family with equal labels share; gone with the last of them.
+
+    It starts at zero; its `row`, which others read, goes on from where it was.
+    """
 
     def __init__(self, family: "_Family", labels: Labels, buckets: tuple[float, ...]) -> None:
         self.family = family
-        self.labels = labels
         self.buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)
         self.value = 0.0
+        self.row: NumberRow | GaugeRow | HistogramRow
+        if family.kind == COUNTER:
+            self.row = _rows.counter(family.name, family.description, labels)
+        elif family.kind == GAUGE:
+            self.row = gauge = _rows.gauge(family.name, family.description, labels)
+            gauge.own()
+        else:
+            self.row = _rows.histogram(family.name, family.description, labels, buckets)
 
-    def sample(self) -> Sample:
-        cumulative, total = [], 0
-        for count in self.counts:
-            total += count
-            cumulative.append(total)
-        return Sample(self.labels, self.value, self.buckets, tuple(cumulative[:-1]), total)
+    def __del__(self) -> None:
+        row = getattr(self, "row", None)
+        if isinstance(row, GaugeRow):
+            row.disown()
 
 
 class _Family:
@@ -65,22 +57,22 @@ class _Family:
         self.cells: WeakValueDictionary[Labels, _Cell] = WeakValueDictionary()
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a cell may be collected while another is made
 _families: WeakValueDictionary[str, _Family] = WeakValueDictionary()
+_rows = MetricRows()
 
 
-def collect() -> list[Family]:
-    """Return the state of every metric of every model in this process; any thread may call it."""
-    with _lock:
-        return [
-            Family(
-                family.name,
-                family.description,
-                family.kind,
-                tuple(cell.sample() for cell in list(family.cells.values())),
-            )
-            for family in list(_families.values())
-        ]
+def export_to(make_rows: Callable[[], Rows], folder: str = "") -> None:
+    """Have metrics that are made from now on be counted in rows, which are made with the first of them.
+
+    A process does it once, before it loads models. `folder` is where the rows of the node's processes lie.
+    """
+    _rows.export_to(make_rows, folder)
+
+
+def exported_to() -> str:
+    """Return the folder, for a process of a model's own, which has rows of its own; "" without one."""
+    return _rows.folder
 
 
 class Metric:
@@ -102,8 +94,11 @@ class Metric:
             raise TritonModelException(
                 "Failed to increment metric value: counters can only be incremented by values >= 0."
             )
+        cell = self._cell
+        assert not isinstance(cell.row, HistogramRow)
         with _lock:
-            self._cell.value += value
+            cell.value += value
+            cell.row.add(value)
 
     def set(self, value: float) -> None:
         """Set a gauge.
@@ -111,10 +106,12 @@ class Metric:
         Raises:
             TritonModelException: the metric is no gauge.
         """
-        if self._cell.family.kind != GAUGE:
+        cell = self._cell
+        if not isinstance(cell.row, GaugeRow):
             raise TritonModelException("Failed to set metric value: only gauges support set.")
         with _lock:
-            self._cell.value = float(value)
+            cell.value = float(value)
+            cell.row.set(cell.value)
 
     def observe(self, value: float) -> None:
         """Put one observation into a histogram.
@@ -123,11 +120,10 @@ class Metric:
             TritonModelException: the metric is no histogram.
         """
         cell = self._cell
-        if cell.family.kind != HISTOGRAM:
+        if not isinstance(cell.row, HistogramRow):
             raise TritonModelException("Failed to observe metric value: only histograms support observe.")
         with _lock:
-            cell.counts[bisect_left(cell.buckets, value)] += 1
-            cell.value += value
+            cell.row.observe(bisect_left(cell.buckets, value), value)
 
     def value(self) -> float:
         """Return the value of a counter or gauge.
@@ -150,6 +146,10 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: int) -> None:
         if kind not in (COUNTER, GAUGE, HISTOGRAM):
             raise TritonModelException("Unknown metric kind.")
+        if not isinstance(name, str) or len(name) > MAX_TEXT or _FAMILY_NAME.fullmatch(name) is None:
+            raise TritonModelException(f"Failed to create metric family: invalid metric name '{str(name)[:MAX_TEXT]}'.")
+        if not isinstance(description, str) or len(description) > MAX_TEXT:
+            raise TritonModelException(f"Failed to create metric family: description over {MAX_TEXT} characters.")
         with _lock:
             family = _families.get(name)
             if family is None:
@@ -162,15 +162,28 @@ class MetricFamily:
         """Return the metric with these labels; a histogram needs ascending `buckets`, other kinds take none.
 
         Raises:
-            TritonModelException: buckets are missing, not ascending, or given for another kind.
+            TritonModelException: buckets are missing, not ascending, or given for another kind; labels are no labels.
         """
         bounds = _checked_buckets(self._family.kind, buckets)
-        key = tuple(sorted((labels or {}).items()))
+        key = _checked_labels(labels or {})
         with _lock:
             cell = self._family.cells.get(key)
             if cell is None:
                 cell = self._family.cells[key] = _Cell(self._family, key, bounds)
         return Metric(cell)
+
+
+def _checked_labels(labels: Mapping[str, str]) -> Labels:
+    if len(labels) > MAX_LABELS:
+        raise TritonModelException(f"Failed to create metric: more than {MAX_LABELS} labels.")
+    for name, value in labels.items():
+        if not isinstance(name, str) or len(name) > MAX_TEXT or _LABEL_NAME.fullmatch(name) is None or name == "le":
+            raise TritonModelException(f"Failed to create metric: invalid label name '{str(name)[:MAX_TEXT]}'.")
+        if not isinstance(value, str) or len(value) > MAX_TEXT:
+            raise TritonModelException(f"Failed to create metric: label '{name}' is no string of at most {MAX_TEXT}.")
+    if sum(len(name) + len(value) for name, value in labels.items()) > 4 * MAX_TEXT:
+        raise TritonModelException(f"Failed to create metric: labels over {4 * MAX_TEXT} characters.")
+    return tuple(sorted(labels.items()))
 
 
 def _checked_buckets(kind: int, buckets: Sequence[float] | None) -> tuple[float, ...]:
@@ -181,6 +194,8 @@ def _checked_buckets(kind: int, buckets: Sequence[float] | None) -> tuple[float,
     if buckets is None:
         raise TritonModelException("Missing required parameter buckets for a histogram.")
     bounds = tuple(float(bound) for bound in buckets)
+    if len(bounds) > MAX_BUCKETS:
+        raise TritonModelException(f"Histograms may have {MAX_BUCKETS} buckets.")
     if any(right <= left for left, right in pairwise(bounds)):
         raise TritonModelException("Histogram buckets must be in ascending order.")
     return bounds

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from deployments.backends.python import bls
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.model_module import ModelModule, calling_model
 from deployments.backends.python.response import InferenceResponse
-from deployments.backends.python.tensor import Tensor
-from protocol.infer import Parameter
+from deployments.backends.python.server import ModelCall
+from deployments.backends.python.tensor import BFloat16Tensor, Tensor
+from protocol.infer import InferRequest, Parameter
 
 
 class PreferredMemory:
@@ -26,7 +28,7 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to."""
+    """The trace that a request belongs to; a call that is given it passes it on."""
 
     __slots__ = ("_context",)
 
@@ -167,8 +169,28 @@ class InferenceRequest:
         Raises:
             TritonModelException: outside `execute` and what it has started.
         """
-        return bls.execute(self, decoupled)
+        return bls.execute(self._module, partial(self._call, decoupled), decoupled)
 
     async def async_exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:
         """Do as `exec` does, and await instead of waiting."""
-        return await bls.execute_async(self, decoupled)
+        return await bls.execute_async(self._module, partial(self._call, decoupled), decoupled)
+
+    def _call(self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...]) -> ModelCall:
+        inputs = self._inputs
+        context = self._trace.get_context()  # as a client's headers would say it
+        parameters = self._parameters if context is None else {**json.loads(context), **(self._parameters or {})}
+        return ModelCall(
+            model_name=self._model_name,
+            model_version=self._model_version,
+            inputs={tensor.name(): tensor.host_array(isinstance(tensor, BFloat16Tensor)) for tensor in inputs},
+            bfloat16=frozenset([tensor.name() for tensor in inputs if isinstance(tensor, BFloat16Tensor)]),
+            outputs=tuple(self._requested_output_names) or None,
+            request_id=self._request_id,
+            sequence_id=self._correlation_id,
+            flags=self._flags,
+            timeout_us=self._timeout_us,
+            parameters=parameters,
+            decoupled=decoupled,
+            parents=parents,
+            callers=callers,
+        )

@@ -10,6 +10,8 @@ from deployments.backends.python.response_sender import ResponseSender
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest
 
+TRACE_FIELDS = ("traceparent", "tracestate")
+"""Of the W3C's Trace Context."""
 RELEASE_ALL = 1
 RELEASE_RESCHEDULE = 2
 
@@ -70,8 +72,13 @@ class ServedRequest(InferenceRequest):
         return json.dumps(self._request.parameters) if self._request.parameters else "{}"
 
     def trace(self) -> InferenceTrace:
-        """Return the trace to hand on to calls of other models."""
-        return InferenceTrace()
+        """Return the trace to hand on to calls of other models: its context is what the client's headers said.
+
+        Headers reach a model as parameters, when the server forwards them.
+        """
+        parameters = self._request.parameters
+        context = {} if parameters is None else {name: parameters[name] for name in TRACE_FIELDS if name in parameters}
+        return InferenceTrace(json.dumps(context) if context else None)
 
     def preferred_memory(self) -> PreferredMemory:
         """Return host memory, where outputs are encoded."""

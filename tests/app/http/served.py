@@ -31,9 +31,13 @@ class FakeHost:
         self.regions = Regions(OwnTable())
         self.echo = EchoTarget()
         self.ready: set[tuple[str, int]] = set()
+        self.moody: set[tuple[str, int]] = set()
 
     def target(self, name: str, version: int = -1) -> EchoTarget | None:
         return self.echo if (name, version) in self.ready else None
+
+    def says_ready(self, name: str, version: int) -> bool:
+        return (name, version) not in self.moody
 
     def fault(self, name: str, version: int) -> str:
         return ""
@@ -47,6 +51,9 @@ class FakeFleet:
 
     def target(self, name: str, version: int) -> None:
         return None
+
+    def says_ready(self, name: str, version: int) -> bool:
+        return True
 
     def fault(self, name: str, version: int) -> str:
         return ""
@@ -91,6 +98,7 @@ class Served(Wire):
     def __init__(self, restricted: tuple[str, ...] = (), **options: Any) -> None:
         host, self.fleet = FakeHost(), FakeFleet()
         self._echo = host.echo
+        self.host = host
         self.counters = FakeCounters()
         self.service = Service(  # type: ignore[arg-type]
             "triton", "1.0", True, host, self.fleet, self.counters, Refusals(self.counters.totals), **options

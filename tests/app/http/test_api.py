@@ -218,6 +218,24 @@ def test_index_leaves_out_what_is_not_ready_when_asked_to() -> None:
     }
 
 
+def test_a_model_that_says_it_is_not_ready_is_not_and_is_served() -> None:
+    async def ask_moody(method: str, path: str) -> Answer:
+        served = Served()
+        served.host.moody.add(("half", 1))
+        assert not served.service.health.model_ready("half") and served.service.health.model_ready("good", 1)
+        return await served.request(method, path, b"")
+
+    assert asyncio.run(ask_moody("GET", "/v2/models/good/versions/1/ready")).status == 200
+    for path in ("/v2/models/half/ready", "/v2/models/half/versions/1/ready"):
+        refused = asyncio.run(ask_moody("GET", path))
+        assert refused.status == 503
+        assert refused.json == {"error": "Model 'half' version 1 is not ready: its own is_ready says so"}
+    assert asyncio.run(ask_moody("GET", "/v2/models/half")).status == 200
+    rows = asyncio.run(ask_moody("POST", "/v2/repository/index")).json
+    (row,) = [row for row in rows if (row["name"], row["version"]) == ("half", "1")]
+    assert (row["state"], row["reason"]) == ("UNAVAILABLE", "is not ready: its own is_ready says so")
+
+
 class Commands:
     """Keeps what it is told."""
 

@@ -1,7 +1,6 @@
 """What models import as `triton_python_backend_utils`."""
 
 import asyncio
-import gc
 
 import numpy as np
 import pytest
@@ -120,37 +119,6 @@ def test_request_for_another_model_keeps_its_arguments():
         TritonModelException, match="Input tensor for request with id '7' and model name 'm' should not"
     ):
         pb_utils.InferenceRequest(request_id="7", model_name="m", inputs=[None])
-
-
-def samples(name):
-    return [family for family in metric.collect() if family.name == name]
-
-
-def test_metrics_are_shared_by_name_and_labels_and_end_with_their_owner():
-    first = pb_utils.MetricFamily("requests_seen", "seen", pb_utils.MetricFamily.COUNTER)
-    again = pb_utils.MetricFamily("requests_seen", "seen", pb_utils.MetricFamily.COUNTER)
-    first.Metric(labels={"a": "1"})
-    one, two = first.Metric(labels={"a": "1"}), again.Metric(labels={"a": "1"})
-    one.increment(2)
-    two.increment(0.5)
-    assert one.value() == 2.5
-    assert samples("requests_seen") == [
-        metric.Family("requests_seen", "seen", metric.COUNTER, (metric.Sample((("a", "1"),), 2.5, (), (), 0),))
-    ]
-    with pytest.raises(TritonModelException, match="already exists with another kind"):
-        pb_utils.MetricFamily("requests_seen", "seen", pb_utils.MetricFamily.GAUGE)
-    del first, again, one, two
-    gc.collect()
-    assert samples("requests_seen") == []
-
-
-def test_histogram_counts_cumulatively():
-    family = pb_utils.MetricFamily(name="latency", description="", kind=pb_utils.MetricFamily.HISTOGRAM)
-    histogram = family.Metric(buckets=[1, 2.5])
-    for value in (0.5, 1, 2, 9):
-        histogram.observe(value)
-    [sample] = samples("latency")[0].samples
-    assert (sample.buckets, sample.bucket_counts, sample.count, sample.value) == ((1, 2.5), (2, 3), 4, 12.5)
 
 
 def metric_of(kind, **options):

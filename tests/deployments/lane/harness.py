@@ -40,6 +40,7 @@ class EchoModel:
         self.codecs = (EchoCodec(),)
         self.capacity = 2
         self.sequence_idle_us = 0
+        self.says_ready = True
         self.held: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.hold = False

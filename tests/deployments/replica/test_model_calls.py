@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import json
+import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -11,17 +13,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from app.service.custom_metrics import render_custom
+from deployments.control.directory import READY, ModelEntry, VersionEntry
+from deployments.control.publisher import Publisher
+from deployments.control.replica_directory import RunningReplica
 from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
+from deployments.core.statistics import Rows
+from deployments.lane.fleet import Fleet
+from deployments.replica.directory_neighbours import DirectoryNeighbours
+from deployments.replica.group_watch import GroupWatch
 from deployments.replica.handle_calls import HandleCall, HandleCalls
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import Cancelled, Internal, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.limits import Limits
+from repository_loader.config_json import config_to_json
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
+from tests.deployments.lane.harness import NODE, Replica
 
 CONFIG = """
 backend: "python" max_batch_size: 0
@@ -100,21 +117,80 @@ class Models:
         return self
 
     @asynccontextmanager
-    async def hosted(self) -> AsyncIterator["Hosted"]:
+    async def hosted(
+        self, *names: str, fleet: Fleet | None = None, counters: Rows | None = None
+    ) -> AsyncIterator["Hosted"]:
+        """Host all models, or those that are named."""
         snapshot = load_repositories([str(self.root)], LoaderOptions(), None)
         plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
         packages = packages_by_name(plan)
-        planned = [HostedModel.of(model, packages).to_dict() for each in plan.deployments for model in each.models]
+        planned = [
+            HostedModel.of(model, packages).to_dict()
+            for each in plan.deployments
+            for model in each.models
+            if not names or model.name in names
+        ]
         for spec in [spec for each in planned for spec in each["specs"]]:
             spec["own_process"] = self._own_processes
         loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
-        host = ModelHost(loop, None, Limits(), Totals(), regions, shared=False, changed=lambda *_: None)
+        host = ModelHost(loop, fleet, Limits(), counters or Totals(), regions, shared=False, changed=lambda *_: None)
         await host.apply(planned)
         assert not host.failures
         try:
             yield Hosted(host, loop)
         finally:
             await host.close(5.0)
+
+
+class FakeController:
+    """The controller's directory, as a deployment handle reaches it."""
+
+    def __init__(self, models: Models, groups: dict[str, list[str]]) -> None:
+        self._publisher = Publisher()
+        self.watch = self
+        entries = {}
+        for names in groups.values():
+            for name in names:
+                config = text_format.Parse((models.root / name / "config.pbtxt").read_text(), ModelConfig())
+                config.name = name
+                entry = ModelEntry(config_to_json(config), "python", "", {1: VersionEntry(READY)})
+                entries[name] = entry.to_dict()
+        deployments = {f"{group}#models": [group, "models", names] for group, names in groups.items()}
+        self._publisher.publish(models=entries, deployments=deployments)
+
+    def remote(self, epoch: str, generation: int) -> Coroutine[Any, Any, dict[str, Any]]:
+        return self._publisher.news(epoch, generation)
+
+
+@asynccontextmanager
+async def two_processes(models: Models, there: str) -> AsyncIterator["Hosted"]:
+    """Host one model as another process does, behind a lane; all others as the process that calls."""
+    loop = asyncio.get_running_loop()
+    names = [folder.name for folder in models.root.iterdir()]
+    with tempfile.TemporaryDirectory() as folder:
+        replica = Replica(folder, "there", loop)
+        replica.server.models.clear()
+        replica.server._names.clear()
+        await replica.server.listen([replica.sock])
+        fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()), away_s=0.0)
+
+        def watch(app: str, name: str, listener: Any) -> Callable[[], None]:
+            assert (app, name) == ("there", "models")
+            unix = {"unix": replica.address.unix_path, "tcp": ("", 0), "secret": "secret"}
+            listener((RunningReplica("there", NODE, unix),))
+            return lambda: None
+
+        here = [name for name in names if name != there]
+        async with models.hosted(there) as other, models.hosted(*here, fleet=fleet) as call:
+            replica.server.set_model(there, 1, other.host.served[(there, 1)])
+            controller = FakeController(models, {"there": [there], "here": here})
+            know = call.host.router.set_signatures
+            neighbours = DirectoryNeighbours(loop, fleet, GroupWatch(fleet, loop, watch), know, lambda: controller)
+            call.host.calls.neighbours = neighbours
+            yield call
+            neighbours.close()
+            await fleet.close()
+        await replica.server.drain(0.0)
 
 
 class Hosted:
@@ -310,6 +386,25 @@ async def test_a_call_carries_all_that_a_request_can(models: Models) -> None:
 
 
 @on_a_loop
+async def test_a_trace_goes_on_in_calls_that_are_given_it(models: Models) -> None:
+    echo = """
+        class TritonPythonModel:
+            def execute(self, requests):
+                context = requests[0].trace().get_context()
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([context or "none"], object))])]
+    """
+    strings = CONFIG.replace('name: "Y" data_type: TYPE_INT32', 'name: "Y" data_type: TYPE_STRING')
+    models.add("echo", echo, strings)
+    models.add("with_trace", CALLER.replace("x_of(r)", "x_of(r), trace=r.trace()") % "echo", strings)
+    models.add("without", CALLER % "echo", strings)
+    async with models.hosted() as call:
+        parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+        assert await call("with_trace", 1, parameters=parent) == [json.dumps(parent).encode()]
+        assert await call("without", 1, parameters=parent) == [b"none"]
+        assert await call("with_trace", 1) == [b"none"]
+
+
+@on_a_loop
 async def test_a_model_that_calls_itself_is_told_so(models: Models) -> None:
     models.add("itself", CALLER % "itself")
     models.add("ping", CALLER % "pong").add("pong", CALLER % "ping")
@@ -463,3 +558,51 @@ async def test_is_model_ready(models: Models) -> None:
     )
     async with models.hosted() as call:
         assert await call("caller", 0) == [1, 1, 0, 0]
+
+
+@on_a_loop
+async def test_a_model_calls_models_of_other_processes(models: Models) -> None:
+    models.add("add_one", ADD_ONE).add("caller", CALLER % "add_one").add("to_nobody", CALLER % "nobody")
+    async with two_processes(models, "add_one") as call:
+        assert await call("caller", 1, 2) == [2, 3]
+        assert await asyncio.gather(*(call("caller", number) for number in range(20))) == [[n + 1] for n in range(20)]
+        assert (await call.error("to_nobody", 1)).message.endswith("Model 'nobody' is not ready.")
+
+
+@on_a_loop
+async def test_and_streams_from_them(models: Models) -> None:
+    models.add("countdown", COUNTDOWN, DECOUPLED)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                got = request_to("countdown", x_of(requests[0])).exec(decoupled=True)
+                return [answer(np.array([int(t.as_numpy()[0]) for r in got for t in r.output_tensors()], np.int32))]
+        """,
+    )
+    async with two_processes(models, "countdown") as call:
+        assert await call("caller", 3) == [3, 2, 1]
+
+
+@on_a_loop
+async def test_metrics_of_models_are_among_the_counters_of_the_node(models: Models) -> None:
+    models.add(
+        "counting",
+        """
+        class TritonPythonModel:
+            def initialize(self, args):
+                family = pb_utils.MetricFamily("seen_total", "What was seen", pb_utils.MetricFamily.COUNTER)
+                self.seen = family.Metric(labels={"model": args["model_name"]})
+            def execute(self, requests):
+                self.seen.increment(len(requests))
+                return [answer(x_of(r).as_numpy()) for r in requests]
+        """,
+    )
+    counters = NodeCounters(NodeFolder("node", models.root.parent))
+    for total in (2, 4):  # a process that has ended has left its counts
+        async with models.hosted(counters=counters) as call:
+            await call("counting", 1)
+            await call("counting", 1)
+            assert f'seen_total{{model="counting"}} {total}' in render_custom(counters.totals(), ())
+    counters.close()

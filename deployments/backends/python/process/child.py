@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.python import metric
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
 from deployments.backends.python.process.environment import Environment
-from deployments.backends.python.process.exchange import read_response, read_result, request_fields
+from deployments.backends.python.process.exchange import OWN_READINESS, read_response, read_result, request_fields
 from deployments.backends.python.process.forwarded_log import log_here
 from deployments.backends.python.process.outbox import Outbox
 from deployments.backends.python.process.served_calls import ServedCalls
@@ -144,7 +145,7 @@ class Child:
         """
         order = self.order
         paths = order.file_path, order.version_path, order.model_path
-        self._work.send("load", None, order.name, *paths, order.fields, order.args, self._serves)
+        self._work.send("load", None, order.name, *paths, order.fields, order.args, self._serves, metric.exported_to())
         self._wait(lambda: self._state[0])
         while data := _received(self._questions.connection):  # what it has logged on the way
             self._take_question(data)
@@ -154,6 +155,11 @@ class Child:
             self.kill("could not load the model")
             self.release()
             raise ModelLoadError(how)
+
+    @property
+    def has_own_readiness(self) -> bool:
+        """Whether the model that it has loaded has an `is_ready`."""
+        return self._state == ("ready", OWN_READINESS)
 
     def execute(self, batch: Batch) -> None:
         """Run a batch and wait for its results; before `attach` only.

@@ -6,7 +6,7 @@ a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`,
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from deployments.backends.python.process.channel import Channel, Writer
 from protocol import errors
@@ -14,6 +14,9 @@ from protocol.datatypes import BY_NAME
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Parameter, StreamedResponse
 from protocol.signature import Signature, TensorSpec
+
+OWN_READINESS: Final = "is_ready"
+"""Said with `ready` of a model that has an `is_ready`."""
 
 RequestFields = tuple[Any, ...]
 ResultFields = tuple[str, Any, Any]

@@ -12,18 +12,29 @@ from typing import Any
 
 from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.gpu_fault import GpuFault
-from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
+from deployments.backends.python import (
+    metric,
+    pb_utils,  # noqa: F401, models import pb_utils by its own name
+)
 from deployments.backends.python.instance import PythonInstance
 from deployments.backends.python.loading import load_instance
 from deployments.backends.python.model_module import SoleModule
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.asked_server import AskedServer
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
-from deployments.backends.python.process.exchange import ProcessRequest, read_request, read_signature, result_fields
+from deployments.backends.python.process.exchange import (
+    OWN_READINESS,
+    ProcessRequest,
+    read_request,
+    read_signature,
+    result_fields,
+)
 from deployments.backends.python.process.forwarded_log import forward_log
 from deployments.backends.python.process.questions import Questions, connected
 from deployments.backends.python.response_sender import Outcome
 from deployments.replica.model_output import show_model_output
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, StreamedResponse
 
@@ -52,7 +63,9 @@ class ModelProcess:
 
     def _load(self) -> PythonInstance | None:
         data = self._channel.connection.recv(READ_BYTES)
-        _, _, (name, file_path, version_path, model_path, fields, args, serves) = self._channel.read(data)
+        _, _, (name, file_path, version_path, model_path, fields, args, serves, metrics) = self._channel.read(data)
+        if metrics:
+            metric.export_to(lambda: NodeCounters(NodeFolder.at(metrics)), metrics)
         signature = read_signature(fields)
         module = SoleModule(model_path, version_path, AskedServer(self._questions) if serves else None)
         try:
@@ -62,7 +75,7 @@ class ModelProcess:
             return None
         gc.freeze()  # what is loaded stays; the collector need not look at it again
         self._questions.answers["is_ready"] = instance.is_ready
-        self._channel.send("ready", None)
+        self._channel.send("ready", None, OWN_READINESS if instance.has_own_readiness else "")
         return instance
 
     def _run_batch(self, instance: PythonInstance, given: Sequence[Any], place: Any) -> None:

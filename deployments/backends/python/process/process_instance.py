@@ -70,6 +70,11 @@ class ProcessInstance(RemoteInstance):
         """End the process, and so the batch that it runs; `reason` is a predicate."""
         self._child.kill(reason)
 
+    @property
+    def has_own_readiness(self) -> bool:
+        """Whether the model has an `is_ready`."""
+        return self._child.has_own_readiness
+
     def is_ready(self) -> bool:
         """Return what the model's own `is_ready` says; blocking, five seconds at most."""
         return self.alive and self._child.is_ready(_READY_TIMEOUT_S)

@@ -1,0 +1,182 @@
+"""Models of other processes as a replica finds them: from the first call on it follows the controller's directory."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from deployments.control.directory import Directory, ModelEntry
+from deployments.lane.fleet import Fleet
+from deployments.replica.group_watch import GroupWatch
+from deployments.replica.neighbours import Found
+from protocol.errors import Unavailable, from_grpc_code
+from protocol.signature import Signature
+
+logger = logging.getLogger(__name__)
+
+_REACH_S: Final = 5.0
+_RETRY_S: Final = 0.5
+# The controller answers every 20 s, whether there is news or not.
+_ANSWER_TIMEOUT_S: Final = 40.0
+_LOAD_TIMEOUT_S: Final = 3600.0
+_FOLLOW_TIMEOUT_S: Final = 2.0
+_CALLED: Final = "called"
+
+
+class DirectoryNeighbours:
+    """Finds models in the directory of the controller, whose handle `controller` returns; opens lanes to them.
+
+    `know` is told the signature of each model that is found. All methods run on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fleet: Fleet,
+        watch: GroupWatch,
+        know: Callable[[Mapping[str, Signature]], None],
+        controller: Callable[[], Any],
+    ) -> None:
+        self._find_controller = controller
+        self._loop = loop
+        self._fleet = fleet
+        self._watch = watch
+        self._know = know
+        self._directory = Directory()
+        self._signatures: dict[str, tuple[str, Signature]] = {}
+        self._groups: set[tuple[str, str]] = set()
+        self._called: set[str] = set()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following = False
+        self._controller: Any = None
+
+    def changed(self) -> None:
+        """Wake whoever waits for a model: the directory, or what the lanes lead to, has changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def find(self, name: str, version: int, found: Found) -> None:
+        """Tell the signature of a model version that can be asked, within some seconds; None when there is none."""
+        if self._directory.known and name in self._called:
+            entry = self._directory.models.get(name)
+            target = self._fleet.target(name, version)
+            if entry is not None and target is not None and target.ready and self._taken(entry, target.version):
+                found(self._signature(name, entry))
+                return
+        self._start(self._reach(name, version, found))
+
+    async def _reach(self, name: str, version: int, found: Found) -> None:
+        self._follow()
+        signature = None
+        try:
+            async with asyncio.timeout(_REACH_S):
+                signature = await self._until_reached(name, version)
+        except TimeoutError:
+            logger.warning("no replica of model '%s', which a model calls, can be reached", name)
+        found(signature)
+
+    async def _until_reached(self, name: str, version: int) -> Signature | None:
+        while True:
+            changed = self._changed
+            if self._directory.known:
+                entry = self._directory.models.get(name)
+                if entry is None or entry.model_config is None or not self._taken(entry, version):
+                    return None
+                if name not in self._called:
+                    self._called.add(name)
+                    self._watch_called()
+                target = self._fleet.target(name, version)
+                if target is not None and target.ready:
+                    return self._signature(name, entry)
+            await changed.wait()
+
+    def _taken(self, entry: ModelEntry, version: int) -> bool:
+        return any(state.taken for number, state in entry.versions.items() if version in (-1, number))
+
+    def _signature(self, name: str, entry: ModelEntry) -> Signature:
+        text, signature = self._signatures.get(name, ("", None))
+        if signature is None or text != entry.config:
+            config = entry.model_config
+            assert config is not None
+            signature = Signature.from_config(config)
+            self._signatures[name] = entry.config, signature
+            self._know({name: signature})
+        return signature
+
+    def _watch_called(self) -> None:
+        """Keep lanes to the deployments that run the models which were called."""
+        groups = {
+            self._directory.deployments[key]
+            for key, models in self._directory.hosted.items()
+            if not self._called.isdisjoint(models)
+        }
+        if groups != self._groups:
+            self._groups = groups
+            self._watch.want(_CALLED, groups)
+
+    def _follow(self) -> None:
+        if not self._following:
+            self._following = True
+            self._controller = self._find_controller()
+            self._start(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                    directory = self._directory
+                    news = await self._controller.watch.remote(directory.epoch, directory.generation)
+                if news is not None:
+                    directory.take(news)
+                    self._watch_called()
+                    self.changed()
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled():
+                    raise
+                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+                self._directory.ask_for_all()
+                await asyncio.sleep(_RETRY_S)
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model; see `Neighbours`."""
+        await self._command("load", name, config, dict(files))
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model; see `Neighbours`."""
+        await self._command("unload", name, unload_dependents)
+
+    async def _command(self, method: str, *arguments: Any) -> None:
+        self._follow()
+        try:
+            async with asyncio.timeout(_LOAD_TIMEOUT_S):
+                told = await getattr(self._controller, method).remote(secrets.token_hex(8), *arguments)
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled():
+                raise
+            logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+            raise Unavailable("models cannot be loaded or unloaded at present") from None
+        if told["error"] is not None:
+            raise from_grpc_code(*told["error"])
+        try:
+            async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
+                while self._directory.epoch != told["epoch"] or self._directory.generation < told["generation"]:
+                    await self._changed.wait()
+        except TimeoutError:
+            logger.warning("what a model had the server do is not known here yet")
+
+    def _start(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        for task in self._tasks:
+            task.cancel()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,70 @@
+"""Models with an opinion of their own on whether they are ready."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from deployments.lane.server import LaneServer
+from deployments.replica import readiness
+from tests.deployments.replica.test_model_calls import ADD_ONE, Models, on_a_loop
+
+MOODY = """
+import os
+from pathlib import Path
+
+class TritonPythonModel:
+    def is_ready(self):
+        return not Path(__file__).with_name("moody").exists()
+    def execute(self, requests):
+        return [answer(x_of(r).as_numpy() + 1) for r in requests]
+"""
+STUCK = MOODY.replace('return not Path(__file__).with_name("moody").exists()', "threading.Event().wait()")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(readiness, "ASK_S", 0.01)
+    monkeypatch.setattr("deployments.backends.python.instance._READY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("deployments.backends.python.process.process_instance._READY_TIMEOUT_S", 0.5)
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(params=[False, True], ids=["here", "processes"])
+def models(tmp_path: Path, request: pytest.FixtureRequest) -> Models:
+    return Models(tmp_path, request.param)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@on_a_loop
+async def test_what_a_model_says_is_known_and_it_serves_on(models: Models) -> None:
+    models.add("moody", MOODY).add("add_one", ADD_ONE)
+    mood = models.root / "moody" / "1" / "moody"
+    async with models.hosted() as call:
+        lane = LaneServer("secret", asyncio.get_running_loop())
+        served = call.host.served[("moody", 1)]
+        lane.set_model("moody", 1, served)
+        assert orjson.loads(lane.table())[0][7:] == []
+        mood.touch()
+        await until(lambda: not call.host.says_ready("moody", 1))
+        assert orjson.loads(lane.table())[0][7:] == [False]
+        assert await call("moody", 1) == [2]
+        assert call.host.says_ready("add_one", 1)
+        mood.unlink()
+        await until(lambda: call.host.says_ready("moody", 1))
+
+
+@on_a_loop
+async def test_a_model_that_does_not_answer_is_not_ready_and_holds_nobody_up(models: Models) -> None:
+    async with models.add("stuck", STUCK).hosted() as call:
+        await until(lambda: not call.host.says_ready("stuck", 1))
+        assert await call("stuck", 1) == [2]
