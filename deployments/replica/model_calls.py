@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from deployments.backends.python.server import CallResult, ModelCall, Take
@@ -47,7 +48,7 @@ class ModelCalls:
         """Send a request; see `ModelServer`."""
         opened = _OpenCall(self, call, take)
         if not self.may_wait():
-            self.clock.call_soon(opened.start)
+            opened.start()
             return opened.give_up
         try:
             self.clock.call_soon_threadsafe(opened.start)
@@ -108,15 +109,16 @@ class ModelCalls:
 
 
 class _OpenCall:
-    """One call under way; all but `give_up` happens on the loop's thread."""
+    """One call under way, on the loop's thread but for `give_up`; nothing is taken before `start` returns."""
 
-    __slots__ = ("_bfloat16", "_calls", "_ended", "_request", "_take", "call")
+    __slots__ = ("_bfloat16", "_calls", "_ended", "_request", "_starting", "_take", "call")
 
     def __init__(self, calls: ModelCalls, call: ModelCall, take: Take) -> None:
         self.call = call
         self._calls = calls
         self._take = take
         self._ended = False
+        self._starting = False
         self._request: InferRequest | None = None
         self._bfloat16: frozenset[str] = frozenset()
 
@@ -125,7 +127,9 @@ class _OpenCall:
             return
         if self.call.parents:
             self._calls.opened(self)
+        self._starting = True
         self._calls.find(self.call.model_name, self.call.model_version, self._found)
+        self._starting = False
 
     def _found(self, signature: Signature | None) -> None:
         if self._ended:
@@ -188,7 +192,10 @@ class _OpenCall:
 
     def end(self, error: ServingError) -> None:
         self._close()
-        self._take(error, frozenset())
+        if self._starting:
+            self._calls.clock.call_soon(partial(self._take, error, frozenset()))
+        else:
+            self._take(error, frozenset())
 
     def _reply(self, request: InferRequest, result: CallResult) -> None:
         if self._ended:

@@ -465,10 +465,10 @@ async def test_a_cancelled_request_ends_the_calls_that_are_made_for_it(models: M
         inputs = {"X": np.array([0], np.int32)}
         request = InferRequest(inputs, 1, lambda _, result: started.set_result(result))
         served.submit_request(request)
-        while not call.host.served[("slow", 1)].model.streams.open_count:  # type: ignore[union-attr]
-            await asyncio.sleep(0)
-        served.cancel_request(request)
         async with asyncio.timeout(60):
+            while not call.host.served[("slow", 1)].model.streams.open_count:  # type: ignore[union-attr]
+                await asyncio.sleep(0.001)
+            served.cancel_request(request)
             result = await started
         assert isinstance(result, Cancelled)
 
