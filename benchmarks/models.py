@@ -172,6 +172,7 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
     elif name == "ensemble_py":
         kind, rest = 'platform: "ensemble"', ENSEMBLE
     elif name == "bls_py":
+        rest = INSTANCE + INLINE
         (version / "model.py").write_text(BLS)
     else:
         max_batch_size = 8 if name == "identity_img" else 64
