@@ -280,7 +280,7 @@ def test_the_head_dies_and_comes_back(cluster: Cluster, port: int) -> None:
         command(port, "limited", "load")
         command(port, "limited", "unload")
     assert served == set(cluster.pids(REPLICA, cluster.node) + cluster.pids(INGRESS, cluster.node))
-    assert (ready(port, "later"), ready(port, "limited")) == (200, 400)
+    assert (ready(port, "later"), ready(port, "limited")) == (200, 404)
 
 
 def test_a_node_dies(cluster: Cluster, port: int) -> None:
