@@ -59,7 +59,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for version, code in ((1, f"TAG = 1\n{TAGGED}"), (2, f"TAG = 2\n{TAGGED}"), (3, FAILING)):
         (root / "canary" / str(version)).mkdir()
         (root / "canary" / str(version) / "model.py").write_text(code)
-    (root / "canary/config.pbtxt").write_text(TAGGED_CONFIG + "version_policy { all {} }")
+    packed = 'version_policy { all {} } parameters { key: "eagleray.placement" value { string_value: "packed" } }'
+    (root / "canary/config.pbtxt").write_text(TAGGED_CONFIG + packed)
     (root / "pipeline/1").mkdir(parents=True)
     (root / "pipeline/config.pbtxt").write_text(ENSEMBLE)
     write_sequence_models(root)
