@@ -91,7 +91,7 @@ def write_small_models(root: Path) -> Path:
     _write_ensembles(root)
     caching = _tensors(0, ("X", "INT32", "-1"), ("RUNS", "INT32", "1")) + "response_cache { enable: true }"
     _python(root, "cached", _COUNTED, caching)
-    two = "instance_group [ { kind: KIND_CPU count: 1 } ]" + _parameters(replicas="2")
+    two = "instance_group [ { kind: KIND_CPU count: 1 } ]" + _parameters(placement="isolated", replicas="2")
     _python(root, "two_replicas", _PID, _tensors(0, ("SECONDS", "FP32", "1"), ("PID", "INT64", "1")) + two)
     return root
 
