@@ -16,8 +16,9 @@ STAMP := $(VENV)/.installed
 serve: install
 	@exec $(BIN)/eagleray serve --model-repository $(REPOSITORY) $(ARGS)
 
+# Two workers: one has the tests that share servers, which mostly wait, the other has the rest.
 test: install
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -20,6 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.ray)
             # A test may be the one that starts a server.
             item.add_marker(pytest.mark.timeout(400))
+            # One worker has all of them, so that each shared server is started once.
+            item.add_marker(pytest.mark.xdist_group("servers"))
 
 
 @pytest.fixture(scope="session")
