@@ -58,6 +58,7 @@ def test_the_scheme_is_read_in_any_case_and_one_key_may_have_two_lines() -> None
         ("web infer abc", "expected <name>"),
         (LINE.replace("read", "write"), "unknown scope 'write'; there are infer, manage, read"),
     ],
+    ids=["no scopes", "no digest", "unknown scope"],
 )
 def test_malformed_lines_are_refused_with_their_number(line: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=text):
