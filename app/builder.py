@@ -89,4 +89,5 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         gpu_memory_bytes=settings.gpu_memory_bytes,
         log_verbosity=settings.log_verbose,
         response_cache_bytes=settings.response_cache_bytes(),
+        rate_limit=settings.rate_limits(),
     )

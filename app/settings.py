@@ -15,11 +15,13 @@ from app.cache_config import cache_bytes
 from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
+from app.rate_limit_resource import rate_limit_resources
 from app.service.trace_settings import TraceSettings
 from repository_loader.overrides import PlacementChoice
 from repository_loader.storage.model_cache import DEFAULT_CACHE_DIR
 
 if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not wait for
+    from deployments.core.rate_limit import Given
     from repository_loader.plan import PlanSettings
     from repository_loader.repository import LoaderOptions
 
@@ -212,6 +214,15 @@ class Settings(BaseModel):
         description="Response cache for models that enable theirs, as local,size=<bytes>; each process that runs "
         "models has one of that size.",
     )
+    rate_limit: Literal["off", "execution_count"] = Field(
+        "off",
+        description="Whether instances run only while the resources are free that their rate_limiter names.",
+    )
+    rate_limit_resource: tuple[str, ...] = Field(
+        (),
+        description="How many of a resource a node has, as <name>:<count>[:<device>]; may be given several times. "
+        "Without it, as many as the instance needs that needs the most.",
+    )
     kind_gpu_fallback_to_cpu: bool = Field(
         False, description="Whether KIND_GPU instances run on the CPU where the cluster has no GPU."
     )
@@ -312,6 +323,12 @@ class Settings(BaseModel):
         cache_bytes(value)
         return value
 
+    @field_validator("rate_limit_resource")
+    @classmethod
+    def _rate_limit_resource(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        rate_limit_resources(value)
+        return value
+
     @field_validator("trace_config")
     @classmethod
     def _trace_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -362,6 +379,10 @@ class Settings(BaseModel):
     def response_cache_bytes(self) -> int:
         """Return the size of the response cache, 0 without one."""
         return cache_bytes(self.cache_config)
+
+    def rate_limits(self) -> "Given | None":
+        """Return what --rate-limit-resource says, None when there is no rate limiter."""
+        return None if self.rate_limit == "off" else rate_limit_resources(self.rate_limit_resource)
 
     def backend_settings(self) -> dict[str, dict[str, str]]:
         """Return --backend-config as backend → key → value; the key "" holds what applies to all backends."""

@@ -224,6 +224,7 @@ _ROWS = (
             ("count", "instances on each device; threads or processes: see above"),
             ("gpus", "GPUs of one node on which the group has instances; all when none is named"),
             ("passive", "the group has no instances"),
+            ("rate_limiter", "with `--rate-limit=execution_count` an instance runs while its resources are free"),
         )
     ),
     FieldRule(
@@ -234,7 +235,6 @@ _ROWS = (
     *(
         FieldRule(f"instance_group.{name}", "", warned=_BACKENDS, refused=frozenset({ENSEMBLE}), because=because)
         for name, because in (
-            ("rate_limiter", "an instance runs whenever it is free, as with Triton's default --rate-limit=off"),
             ("secondary_devices", "deep learning accelerators are not used"),
             ("host_policy", "threads and memory are not bound to cores or NUMA nodes"),
         )

@@ -9,7 +9,6 @@ _GRPC_POOLS = "calls are served by an HTTP/2 protocol of Eagleray's own, which h
 _TRACES = "use --trace-config"
 _SAGEMAKER = "the endpoints of SageMaker are not offered yet"
 _VERTEX_AI = "the endpoints of Vertex AI are not offered yet"
-_RATE_LIMITER = "there is no rate limiter yet; every instance runs whenever it has work"
 
 REASONS: dict[str, str] = {
     "allow-gpu-metrics": "there are no metrics of GPUs yet",
@@ -33,8 +32,6 @@ REASONS: dict[str, str] = {
     "model-load-gpu-limit": "Ray places a replica by the share of a GPU that it asks for",
     "model-namespacing": "models of the same name in two repositories are not served yet: both are UNAVAILABLE",
     "pinned-memory-pool-byte-size": _POOLS,
-    "rate-limit": _RATE_LIMITER,
-    "rate-limit-resource": _RATE_LIMITER,
     "repoagent-directory": "repository agents are part of Eagleray, and no shared library is loaded",
     "response-cache-byte-size": "use --cache-config local,size=<bytes>",
     "sagemaker-port": _SAGEMAKER,

@@ -32,6 +32,7 @@ from deployments.replica.model_host import ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.node_rate_limiter import NodeRateLimiter
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
 from deployments.replica.region_table import RegionTable
@@ -61,6 +62,8 @@ class Ingress:
         refusals = Refusals(self._counters)
         max_inflight = self._settings.max_inflight_per_replica
         self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight, regions)
+        limits_given = self._settings.rate_limits()
+        self._limiter = None if limits_given is None else NodeRateLimiter(node.path, limits_given, self._loop)
         self._host = ModelHost(
             self._loop,
             self._fleet,
@@ -73,6 +76,7 @@ class Ingress:
             retry_count=self._settings.model_load_retry_count,
             thread_count=self._settings.model_load_thread_count,
             max_queue_s=self._settings.max_queue_s,
+            limiter=self._limiter,
         )
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
@@ -180,6 +184,8 @@ class Ingress:
         await self.drain()
         await self._host.close(deadline_s - self._loop.time())
         await self._fleet.close()
+        if self._limiter is not None:
+            self._limiter.close()
         self._counters.close()
 
     async def pid(self) -> int:

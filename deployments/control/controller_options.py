@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from deployments.core.rate_limit import Given
 from protocol.limits import Limits
 from repository_loader.plan import PlanSettings
 from repository_loader.repository import LoaderOptions, choose_models
@@ -17,9 +18,9 @@ class ControllerOptions:
     """Options of the controller and of the replicas that it deploys.
 
     `load_models` are names and patterns (`*`) of what to load at the start in explicit mode. `gpu_memory_bytes` 0 has
-    each GPU tell its memory. `response_cache_bytes` 0 is no response cache. `ingress` is the deployment that follows
-    the directory. A controller goes on with what another one was told that was `deployed` with it; whoever deploys
-    again has the repositories read again.
+    each GPU tell its memory. `response_cache_bytes` 0 is no response cache, `rate_limit` None no rate limiter.
+    `ingress` is the deployment that follows the directory. A controller goes on with what another one was told that
+    was `deployed` with it; whoever deploys again has the repositories read again.
     """
 
     repositories: tuple[str, ...]
@@ -42,6 +43,7 @@ class ControllerOptions:
     gpu_memory_bytes: int = 0
     log_verbosity: int = 0
     response_cache_bytes: int = 0
+    rate_limit: Given | None = None
 
     def models_at_start(self) -> list[str] | None:
         """Return the models to load at the start, None for all of the repositories; blocks."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 
 
-class _Worker:
+class Worker:
     """One instance and the thread that runs it, which starts with the first batch that needs it.
 
     `batch` is what it has to do; `lost` says that nobody waits for it any more. `remote` is an instance that runs
@@ -48,7 +48,7 @@ class InstancePool:
 
     def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
         self.may_run_inline = True
-        self.idle = [_Worker(instance) for instance in reversed(instances)]
+        self.idle = [Worker(instance) for instance in reversed(instances)]
         self.finished: Callable[[Batch], None] = _nobody
         self._workers = tuple(self.idle)
         self._fault = ""
@@ -104,7 +104,7 @@ class InstancePool:
         worker.batch = batch
         worker.batches.put(batch)
 
-    def _begin(self, worker: _Worker, remote: RemoteInstance, batch: Batch) -> None:
+    def _begin(self, worker: Worker, remote: RemoteInstance, batch: Batch) -> None:
         batch.start_ns = self._now_ns()
         worker.batch = batch
         try:
@@ -113,7 +113,7 @@ class InstancePool:
             batch.results = [error] * len(batch.requests)
             self._done(worker, batch)
 
-    def _done(self, worker: _Worker, batch: Batch) -> None:
+    def _done(self, worker: Worker, batch: Batch) -> None:
         assert worker.remote is not None
         _set_times(batch, self._now_ns())
         worker.batch = None
@@ -121,7 +121,7 @@ class InstancePool:
             self.idle.append(worker)
         self.finished(batch)
 
-    def _changed(self, worker: _Worker) -> None:
+    def _changed(self, worker: Worker) -> None:
         assert worker.remote is not None
         if worker.remote.alive:
             self.idle.append(worker)
@@ -155,11 +155,11 @@ class InstancePool:
                 self._give_up(worker, batch, f"model instance '{name}' has run one batch for more than {limit_s:g} s")
         return self._fault
 
-    def _give_up(self, worker: _Worker, batch: Batch, fault: str) -> None:
+    def _give_up(self, worker: Worker, batch: Batch, fault: str) -> None:
         log.error("%s", fault)
         self._fault = fault
         worker.lost, worker.batch = True, None
-        _fail(batch, Internal(fault), self._now_ns())
+        fail(batch, Internal(fault), self._now_ns())
         self.finished(batch)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -190,7 +190,7 @@ class InstancePool:
             except Exception:
                 log.exception("instance %s did not close cleanly", worker.instance.name)
 
-    def _work(self, worker: _Worker) -> None:
+    def _work(self, worker: Worker) -> None:
         while (batch := worker.batches.get()) is not None:
             self._execute(worker.instance, batch)
             try:
@@ -199,7 +199,7 @@ class InstancePool:
                 log.warning("instance %s finished a batch after its event loop had ended", worker.instance.name)
             del batch  # while it waits for the next, it keeps nobody's memory
 
-    def _returned(self, worker: _Worker, batch: Batch) -> None:
+    def _returned(self, worker: Worker, batch: Batch) -> None:
         if worker.lost:
             return
         worker.batch = None
@@ -216,15 +216,16 @@ class InstancePool:
         except ServingError as error:
             if isinstance(error, GpuFault):
                 self._fault = f"model instance '{instance.name}' has lost its GPU: {error.message}"
-            _fail(batch, error, self._now_ns())
+            fail(batch, error, self._now_ns())
         except BaseException as error:  # KeyboardInterrupt and its like would end the thread, and so the instance
             log.exception("instance %s failed a batch of %d requests", instance.name, len(batch.requests))
-            _fail(batch, Internal(_failure(instance, f"{type(error).__name__}: {error}")), self._now_ns())
+            fail(batch, Internal(_failure(instance, f"{type(error).__name__}: {error}")), self._now_ns())
         else:
             _set_times(batch, self._now_ns())
 
 
-def _fail(batch: Batch, error: ServingError, now_ns: int) -> None:
+def fail(batch: Batch, error: ServingError, now_ns: int) -> None:
+    """Have an error be the result of every request of a batch."""
     batch.results = [error] * len(batch.requests)
     _set_times(batch, now_ns)
 

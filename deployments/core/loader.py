@@ -3,9 +3,11 @@
 import asyncio
 import importlib
 import logging
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from deployments.backends.backend import Backend, ModelInstance, ModelLoadError
@@ -13,8 +15,10 @@ from deployments.backends.python.server import ModelServer
 from deployments.core.clock import Clock
 from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
+from deployments.core.limited_pool import LimitedPool
 from deployments.core.model_version import ModelVersion
 from deployments.core.pool_group import PoolGroup
+from deployments.core.rate_limit import RateLimiter, needs_of
 from deployments.core.response_cache import ResponseCache
 from deployments.core.router import Router
 from deployments.core.statistics import ModelStatistics
@@ -34,6 +38,8 @@ from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.parameters import ParameterError
 
 log = logging.getLogger(__name__)
+
+MakePool = Callable[[Sequence[ModelInstance]], InstancePool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ async def load(
     cache: ResponseCache | None = None,
     max_queue_s: float = 0.0,
     server: ModelServer | None = None,
+    limiter: RateLimiter | None = None,
 ) -> ModelVersion:
     """Prepare a package on a worker thread and assemble it on the loop's.
 
@@ -63,7 +70,31 @@ async def load(
         ModelLoadError: with the reason that the repository index shows.
     """
     prepared = await asyncio.to_thread(prepare, package, specs, clock, server)
-    return assemble(prepared, clock, router, step_signatures, cache, max_queue_s)
+    pool_of = None if limiter is None else await _limited(prepared, specs, clock, limiter)
+    return assemble(prepared, clock, router, step_signatures, cache, max_queue_s, pool_of)
+
+
+async def _limited(
+    prepared: PreparedModel, specs: Sequence[InstanceSpec], clock: Clock, limiter: RateLimiter
+) -> MakePool | None:
+    """Make the instances known to the rate limiter that need resources; return their pool, None if there are none."""
+    package = prepared.package
+    keys = {}
+    try:
+        for spec in specs:
+            needs = needs_of(package.config, spec)
+            if needs is not None:
+                key = f"{package.name}/{package.version}/{spec.name}/{secrets.token_hex(4)}"
+                await limiter.add(key, needs)
+                keys[spec.name] = key
+    except BaseException:
+        for key in keys.values():
+            limiter.remove(key)
+        _close(prepared.instances)
+        raise
+    if not keys:
+        return None
+    return lambda instances: LimitedPool(instances, clock, limiter, [keys.get(each.name, "") for each in instances])
 
 
 def prepare(
@@ -104,16 +135,19 @@ def assemble(
     step_signatures: Mapping[str, Signature] | None = None,
     cache: ResponseCache | None = None,
     max_queue_s: float = 0.0,
+    pool_of: MakePool | None = None,
 ) -> ModelVersion:
     """Give a prepared model its scheduler; quick, on the loop's thread.
 
     `step_signatures` holds the signatures of an ensemble's models by name; `cache` keeps the responses of a model that
     wants that. A queue holds what its model does in `max_queue_s` (0: anything), unless the model has a queue policy.
+    `pool_of` makes pools of instances that are not free to run whenever they are idle.
 
     Raises:
         ModelLoadError: an ensemble does not fit its models.
     """
     package, signature, statistics = prepared.package, prepared.signature, prepared.statistics
+    pool_of = pool_of or partial(InstancePool, clock=clock)
 
     def cached(scheduler: Scheduler) -> Scheduler:
         if cache is None or not package.config.response_cache.enable:
@@ -124,10 +158,10 @@ def assemble(
         ensemble = ensemble_scheduler(package.config, step_signatures or {}, router, statistics, clock)
         return ModelVersion(package, signature, statistics, cached(ensemble), None, clock)
     if package.config.HasField("sequence_batching"):
-        pools = PoolGroup(prepared.instances, clock)
+        pools = PoolGroup([pool_of([instance]) for instance in prepared.instances])
         sequences = SequenceScheduler(package.config, pools.pools, statistics, clock, prepared.states)
         return ModelVersion(package, signature, statistics, sequences, pools, clock)
-    pool = InstancePool(prepared.instances, clock)
+    pool = pool_of(prepared.instances)
     scheduler = _scheduler(package, signature, pool, statistics, clock)
     if max_queue_s and not _has_queue_policy(package):
         scheduler.bound_queue(max_queue_s)

@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from deployments.backends.backend import ModelInstance
-from deployments.core.clock import Clock
 from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool
 
 
 class PoolGroup:
     """Several pools of one instance each, looked after as one `InstancePool`."""
 
-    def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
-        self.pools = [InstancePool([instance], clock) for instance in instances]
+    def __init__(self, pools: Sequence[InstancePool]) -> None:
+        self.pools = pools
 
     @property
     def instance_count(self) -> int:

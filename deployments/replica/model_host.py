@@ -13,6 +13,7 @@ from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, ModelVersion
+from deployments.core.rate_limit import RateLimiter
 from deployments.core.response_cache import ResponseCache
 from deployments.core.statistics import Rows
 from deployments.lane.fleet import Fleet
@@ -69,11 +70,13 @@ class ModelHost:
         retry_count: int = 0,
         thread_count: int = 4,
         max_queue_s: float = 0.0,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self._loop = loop
         self._changed = changed
         self._shared = shared
         self._cache = cache
+        self._limiter = limiter
         self._alone = False
         self._limits = limits
         self._counters = counters
@@ -156,6 +159,7 @@ class ModelHost:
                 self._cache,
                 self._max_queue_s,
                 self.calls,
+                self._limiter,
             )
             self._allow_inline(model)
             model.statistics.count_in(self._counters)

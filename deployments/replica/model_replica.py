@@ -13,6 +13,7 @@ from ray.util import get_node_ip_address
 
 from deployments.backends.backend import ModelLoadError
 from deployments.control.controller_options import CONTROLLER
+from deployments.core.rate_limit import Given
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
@@ -26,6 +27,7 @@ from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.node_rate_limiter import NodeRateLimiter
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.region_table import RegionTable
@@ -63,6 +65,7 @@ class ModelReplica:
         load_retry_count: int,
         load_thread_count: int,
         max_queue_s: float,
+        rate_limit: Given | None,
         *bound: DeploymentHandle,
     ) -> None:
         set_up_logging(log_verbosity)
@@ -79,6 +82,7 @@ class ModelReplica:
         self._counters = NodeCounters(node)
         self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
         regions = Regions(RegionTable(node))
+        self._limiter = None if rate_limit is None else NodeRateLimiter(node.path, rate_limit, self._loop)
         self._host = ModelHost(
             self._loop,
             self._fleet,
@@ -91,6 +95,7 @@ class ModelReplica:
             retry_count=load_retry_count,
             thread_count=load_thread_count,
             max_queue_s=max_queue_s,
+            limiter=self._limiter,
         )
         self._watch = GroupWatch(self._fleet, self._loop)
         self._owner = ""
@@ -215,4 +220,6 @@ class ModelReplica:
         self._neighbours.close()
         await self._fleet.close()
         self._address.remove()
+        if self._limiter is not None:
+            self._limiter.close()
         self._counters.close()

@@ -43,6 +43,7 @@ PROCESSES = "deployments/replica/test_model_processes.py::"
 ENVIRONMENT = "deployments/backends/test_python_environment.py::"
 ROW_SPLIT = "deployments/backends/test_row_split.py::"
 
+ARBITER = "deployments/core/test_arbiter.py::"
 ENSEMBLES = "e2e/test_ensembles.py::"
 BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
@@ -50,6 +51,22 @@ BLS = "e2e/test_bls.py::"
 CUSTOM_METRICS = "app/test_custom_metrics.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
+    # Rate limiter
+    "With `--rate-limit execution_count`": (
+        "deployments/replica/test_node_rate_limiter.py::test_instances_of_two_processes_run_one_after_the_other",
+        ARBITER + "test_a_batch_waits_for_its_instances_turn",
+    ),
+    "Of the instances that wait, the one runs next": (
+        ARBITER + "test_turns_go_by_priority",
+        ARBITER + "test_what_needs_much_is_not_starved_and_holds_up_nobody_else",
+    ),
+    "What a process holds is free as soon as": (
+        "deployments/replica/test_node_rate_limiter.py::test_a_holder_that_is_killed_frees_what_it_held",
+        "deployments/replica/test_node_rate_limiter.py::test_what_is_held_stays_held_while_the_arbiter_changes",
+    ),
+    "A model that needs more than `--rate-limit-resource`": (
+        ARBITER + "test_what_can_never_run_is_refused_in_tritons_words",
+    ),
     # Ensembles
     "An ensemble with a decoupled step is decoupled": (
         ENSEMBLES + "test_a_decoupled_step_makes_the_ensemble_decoupled",

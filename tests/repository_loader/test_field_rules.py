@@ -100,12 +100,6 @@ IGNORED: dict[str, tuple[str, str, str, str]] = {
         "ensemble_scheduling.step[1].model_namespace",
         "model names are unique, the model is found by its name alone",
     ),
-    "instance_group.rate_limiter": (
-        "onnxruntime",
-        "instance_group { } instance_group { rate_limiter { priority: 2 } }",
-        "instance_group[1].rate_limiter",
-        "an instance runs whenever it is free, as with Triton's default --rate-limit=off",
-    ),
     "instance_group.secondary_devices": (
         "tensorrt",
         "instance_group { secondary_devices { device_id: 1 } }",

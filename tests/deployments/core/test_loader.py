@@ -397,6 +397,7 @@ def test_independent_steps_run_at_the_same_time():
         core.infer("e", -1, InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result)))
         answer = await done
         assert list(answer.outputs) == ["Y", "Z"]
+        await core.remove("m", 1).close()
 
     asyncio.run(run())
 
