@@ -6,9 +6,10 @@ import fcntl
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import orjson
 
@@ -139,9 +140,7 @@ class NodeRateLimiter:
         while True:
             try:
                 self._become_arbiter()
-                _, connection = await self._loop.create_unix_connection(
-                    lambda: _Connection(self, self._loop), str(self._folder / SOCKET)
-                )
+                connection = await self._open()
             except OSError:
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -154,6 +153,26 @@ class NodeRateLimiter:
         connection.say("joined", self._name)
         for key in self._wanted:
             connection.say("want", key)
+
+    async def _open(self) -> "_Connection":
+        """Connect to the arbiter.
+
+        Raises:
+            OSError: there is none.
+        """
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            client.connect(str(self._folder / SOCKET))  # at once, or not at all
+            client.setblocking(False)
+            # A child that the arbiter's process forked may keep the connection open after its death.
+            pidfd = watch_process(client)
+            _, connection = await self._loop.create_unix_connection(
+                lambda: _Connection(self, self._loop, pidfd), sock=client
+            )
+        except BaseException:
+            client.close()
+            raise
+        return connection
 
     def _become_arbiter(self) -> None:
         """Serve the node if nobody else does.
@@ -179,11 +198,11 @@ class NodeRateLimiter:
 class _Connection(asyncio.Protocol):
     """A connection to the arbiter."""
 
-    def __init__(self, limiter: NodeRateLimiter, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, limiter: NodeRateLimiter, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
         self._limiter = limiter
         self._loop = loop
         self._buffer = b""
-        self._pidfd = -1
+        self._pidfd = pidfd
         self._transport: asyncio.Transport | None = None
         self.gone = False
 
@@ -197,12 +216,9 @@ class _Connection(asyncio.Protocol):
         self._unwatch()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        # A child that the arbiter's process forked may keep the connection open after its death.
-        self._pidfd = watch_process(transport.get_extra_info("socket"))
+        self._transport = cast(asyncio.Transport, transport)
         if self._pidfd >= 0:
-            self._loop.add_reader(self._pidfd, transport.abort)
+            self._loop.add_reader(self._pidfd, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
