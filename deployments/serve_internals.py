@@ -14,6 +14,7 @@ from ray.serve._private.common import DeploymentID
 from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ApplicationStatus
 from ray.util.placement_group import PlacementGroup
 
 from deployments.control import replica_directory
@@ -124,9 +125,16 @@ def set_replica_target(app_name: str, deployment_name: str, count: int) -> None:
 
 
 def application_owners() -> dict[str, str]:
-    """Return, for every application, on whose behalf Eagleray deployed it: "" for one of somebody else's; blocks."""
+    """Return, for every application, on whose behalf Eagleray deployed it: "" for one of somebody else's; blocks.
+
+    One that is being deleted is left out: its name may be taken again, and it loses its deployments before it goes.
+    """
     applications = _get_global_client().get_serve_details()["applications"]
-    return {name: _owner(application["deployments"].values()) for name, application in applications.items()}
+    return {
+        name: _owner(application["deployments"].values())
+        for name, application in applications.items()
+        if application["status"] != ApplicationStatus.DELETING
+    }
 
 
 def _owner(deployments: Sequence[dict[str, Any]]) -> str:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 PATIENCE_S = 30.0
+REQUESTS_PER_CONNECTION = 50
+"""After so many a client connects anew, so that an ingress that was started meanwhile is asked too."""
 
 
 @dataclass
@@ -86,6 +88,7 @@ class CheckedLoad:
 
     async def _connection(self, due: "asyncio.Queue[tuple[int, float] | None]") -> None:
         stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        answers = 0
         while (next_one := await due.get()) is not None:
             number, at_s = next_one
             self.outcome.sent += 1
@@ -105,7 +108,11 @@ class CheckedLoad:
                     await asyncio.sleep(0.01)
                 else:
                     self._take(number, head, body, at_s)
+                    answers += 1
                     break
+            if stream is not None and answers % REQUESTS_PER_CONNECTION == 0:
+                stream[1].close()
+                stream = None
             del self._under_way[number]
         if stream is not None:
             stream[1].close()

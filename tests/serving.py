@@ -22,6 +22,8 @@ READY_LINE = "Ctrl-C drains and stops."
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 GONE_TIMEOUT_S = 10.0
+QUIET_IMPORT_S = 1.2
+"""How long `import ray.serve` takes on a quiet machine."""
 
 T = TypeVar("T")
 
@@ -55,6 +57,17 @@ def environment(**more: str) -> dict[str, str]:
     """Return the environment of a user who has set nothing of Eagleray's or Ray's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "EAGLERAY_"))}
     return kept | {"RAY_USAGE_STATS_ENABLED": "0", "COLUMNS": "200"} | more
+
+
+def slower() -> float:
+    """Return how many times slower than a quiet machine of two cores this one is now; at least 1.
+
+    What starts processes takes as long as the machine lets it: measured by what every process of Ray's does first.
+    """
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import ray.serve"], check=True)
+    import_s = time.monotonic() - started
+    return max(1.0, import_s / QUIET_IMPORT_S, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def run(*command: str, timeout_s: float = 60.0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -47,6 +47,33 @@ REPOSITORY = (
         body={"parameters": {"unload_dependents": True}},
         error=NO_CONTROL,
     ),
+    Case(
+        "traffic",
+        "4.12",
+        "GET",
+        "/v2/repository/models/floats/traffic",
+        has={"model": "floats", "shares": {"1": 1.0}},
+        deviates="a route of our own",
+    ),
+    Case(
+        "traffic of unknown",
+        "4.12",
+        "GET",
+        "/v2/repository/models/nope/traffic",
+        404,
+        error=UNKNOWN,
+        deviates="a route of our own",
+    ),
+    Case(
+        "traffic of unknown, changed",
+        "4.12",
+        "POST",
+        "/v2/repository/models/nope/traffic",
+        404,
+        body={"weights": {"1": 1}},
+        error=UNKNOWN,
+        deviates="a route of our own",
+    ),
 )
 
 _TRACE = {

@@ -13,6 +13,7 @@ from tests.serving import Server
 PLACEMENTS = ("auto", "packed", "embedded")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the tests' names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

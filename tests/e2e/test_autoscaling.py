@@ -1,13 +1,12 @@
 """Models that scale with their load, on a server of their own."""
 
-import os
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.serving import Server, tensor, title_of, wait_until
+from tests.serving import Server, slower, tensor, title_of, wait_until
 
 MODEL = """
 import os, time
@@ -86,8 +85,7 @@ def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_f
     took_s = max(pids.values()) - started
     print(f"from one to two replicas: {took_s:.1f} s")
     assert not failures
-    # A process of Python's starts as quickly as the machine has time for it.
-    assert took_s <= SCALE_UP_FLOOR_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert took_s <= SCALE_UP_FLOOR_S * slower()
     wait_until(lambda: replicas(scaling, "busy") == 1, "one replica again", timeout_s=30)
     assert scaling.infer("busy", X).status == 200
 

@@ -22,7 +22,7 @@ import pytest
 
 from tests.checked_load import CheckedLoad, Outcome
 from tests.e2e import ray_head
-from tests.serving import Client, Process, environment, free_port, run, title_of, wait_until
+from tests.serving import Client, Process, environment, free_port, run, slower, title_of, wait_until
 
 MODEL = """
 import os
@@ -229,11 +229,6 @@ def test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_
 def quick(outcome: Outcome, since_s: float) -> int:
     """Count the requests that were answered as if nobody else had asked."""
     return sum(took_s < QUICK_S for at_s, took_s in outcome.answered if at_s > since_s)
-
-
-def slower() -> float:
-    """Return how many times slower a busy machine may be."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def test_processes_die(cluster: Cluster, port: int) -> None:

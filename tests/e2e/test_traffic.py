@@ -227,11 +227,14 @@ def test_a_shadow_gets_copies_and_nobody_hears_of_its_answers(server: Server, mo
         before = server.statistics(model, 3)["inference_stats"]["success"]["count"]
         with server.client() as client:
             assert versions(client, model, 40) == {"1": 40}
-        counts = wait_until(
-            lambda: (found := shadow_counts(server, model, 3)).get("success", 0) >= 18 and found, "copies"
-        )
+
+        def answered() -> bool:
+            counted = server.statistics(model, 3)["inference_stats"]["success"]["count"] - before
+            return counted >= 18 and shadow_counts(server, model, 3).get("success") == counted
+
+        wait_until(answered, "as many copies by the metrics as by the statistics")
+        counts = shadow_counts(server, model, 3)
         assert counts == {"success": pytest.approx(20, abs=2), "failure": 0, "dropped": 0}
-        assert server.statistics(model, 3)["inference_stats"]["success"]["count"] - before == counts["success"]
     finally:
         change(server, model, clear=True)
 

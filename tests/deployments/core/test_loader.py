@@ -404,7 +404,9 @@ def test_independent_steps_run_at_the_same_time():
 
 def test_a_step_that_is_given_up_is_given_up_by_its_own_scheduler():
     async def run():
-        core = await ensemble_core(step_of_m("X", "Y"), inner="sequence_batching { }")
+        core = await ensemble_core(
+            step_of_m("X", "Y"), inner="sequence_batching { max_sequence_idle_microseconds: 1000000 }"
+        )
         given_up = []
         core.resolve("m").cancel = given_up.append
         done = asyncio.get_running_loop().create_future()
