@@ -33,6 +33,7 @@ _ONE_PER_LINE = frozenset({"api_key", "http_restricted_api", "grpc_restricted_pr
 FILE_SETTINGS = frozenset(
     {
         "api_key_file",
+        "backend_directory",
         "http_unix_socket",
         "http_server_cert",
         "http_server_key",
@@ -42,7 +43,7 @@ FILE_SETTINGS = frozenset(
         "grpc_root_cert",
     }
 )
-"""Settings that are paths of files."""
+"""Settings that are paths."""
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
@@ -208,6 +209,10 @@ class Settings(BaseModel):
     model_config_name: str = Field("", description="Name of the custom configuration configs/<name>.pbtxt to use.")
     backend_config: tuple[str, ...] = Field(
         (), description="Setting of a backend, as [<backend>,]<key>=<value>; may be given several times."
+    )
+    backend_directory: str = Field(
+        "/opt/tritonserver/backends",
+        description="Folder with Python-based backends, as <backend>/model.py; every node needs it.",
     )
     cache_config: tuple[str, ...] = Field(
         (),
@@ -407,6 +412,7 @@ class Settings(BaseModel):
             backend_settings=backends,
             kind_gpu_fallback_to_cpu=self.kind_gpu_fallback_to_cpu,
             cache_dir=self.model_cache_dir,
+            backend_directory=self.backend_directory,
         )
 
     def plan_settings(self) -> "PlanSettings":

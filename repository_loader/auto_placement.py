@@ -29,7 +29,7 @@ def place_automatically(
         return "isolated", f"asks for nodes with {overrides.needs}"
     if is_ensemble(config):
         return "packed", "an ensemble has no weights and no code"
-    if not traits_of(config.backend).bounded:
+    if not traits_of(config).bounded:
         return "isolated", "its code is Python"
     heavy = file_bytes if overrides.memory_bytes is None else overrides.memory_bytes
     if heavy >= HEAVY_BYTES:

@@ -5,6 +5,13 @@ Source: the backends' own pages, and Triton's server-side autofill for files and
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+PYTHON: Final = "python"
+PYTHON_RUNTIME: Final = "model.py"
+"""The `runtime` of models whose backend is Python code that they share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ def _testing(name: str, implementation: str) -> BackendTraits:
     """Return a backend of Triton's tests: models without a file, on the CPU."""
     implementation = f"deployments.backends.testing.{implementation}"
     kinds = frozenset({"CPU"})
-    return BackendTraits(name, implementation=implementation, kinds=kinds, releases_gil=True, rules="python")
+    return BackendTraits(name, implementation=implementation, kinds=kinds, releases_gil=True, rules=PYTHON)
 
 
 BACKENDS: dict[str, BackendTraits] = {
@@ -105,7 +112,7 @@ BACKENDS: dict[str, BackendTraits] = {
             cpu_count=2,
         ),
         BackendTraits(
-            "python",
+            PYTHON,
             (ModelFile("model.py"),),
             infers=True,
             implementation="deployments.backends.python.backend:PythonBackend",
@@ -130,9 +137,12 @@ BACKENDS: dict[str, BackendTraits] = {
 _UNKNOWN = BackendTraits("")
 
 
-def traits_of(backend: str) -> BackendTraits:
-    """Return what is known of a backend; one that nobody knows has no files and no implementation."""
-    return BACKENDS.get(backend, _UNKNOWN)
+def traits_of(config: ModelConfig) -> BackendTraits:
+    """Return what is known of a model's backend; one that nobody knows has no files and no implementation.
+
+    A Python-based backend is what the Python backend is.
+    """
+    return BACKENDS.get(PYTHON if config.runtime == PYTHON_RUNTIME else config.backend, _UNKNOWN)
 
 
 def platform_backend(platform: str) -> str | None:

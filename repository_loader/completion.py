@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
+from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.onnx_graph import GraphTensor, OnnxGraph
 
 PythonCompleter = Callable[[ModelConfig, str, str, str], ModelConfig]
@@ -43,9 +44,9 @@ def complete(config: ModelConfig, graph: OnnxGraph | None, default_max_batch_siz
     incomplete = not (config.input or config.batch_input) or not (config.output or config.batch_output)
     if config.backend == "onnxruntime" and graph is not None and incomplete:
         return _complete_from_graph(config, graph, default_max_batch_size)
-    if config.backend == "pytorch" and incomplete:
+    if traits_of(config).name == "pytorch" and incomplete:
         return [f"skipping model configuration auto-complete for '{config.name}': not supported for pytorch backend"]
-    if config.backend == "python" and python.run is not None and defines_auto_complete(python.file_path):
+    if traits_of(config).name == PYTHON and python.run is not None and defines_auto_complete(python.file_path):
         given = ModelConfig.FromString(config.SerializeToString())
         try:
             completed = python.run(given, python.model_path, python.version_path, python.file_path)

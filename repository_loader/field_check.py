@@ -28,7 +28,7 @@ def refused_fields(config: ModelConfig) -> Iterator[Fault]:
 
 
 def _judged(config: ModelConfig, verdict: Verdict) -> Iterator[tuple[FieldRule, str]]:
-    column = ENSEMBLE if is_ensemble(config) else traits_of(config.backend).rules or config.backend
+    column = ENSEMBLE if is_ensemble(config) else traits_of(config).rules or traits_of(config).name
     for rule, path, value in _set_fields(config, "", ""):
         if rule.verdict(column) == verdict and not (rule.harmless and rule.harmless(config, value)):
             yield rule, path

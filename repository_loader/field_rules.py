@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.backend_traits import PYTHON_RUNTIME
+
 Verdict = Literal["yes", "warning", "refused"]
 
 ENSEMBLE = "ensemble"
@@ -45,8 +47,8 @@ class FieldRule:
         return "refused" if column in self.refused else "warning" if column in self.warned else "yes"
 
 
-def _is_default_library(config: ModelConfig, runtime: str) -> bool:
-    return runtime == f"libtriton_{config.backend}.so"
+def _is_had(config: ModelConfig, runtime: str) -> bool:
+    return bool(config.backend) and runtime in (PYTHON_RUNTIME, f"libtriton_{config.backend}.so")
 
 
 def _is_unpinned(config: ModelConfig, memory: Any) -> bool:
@@ -73,11 +75,11 @@ _ROWS = (
     FieldRule("backend", "told from the model's file when neither it nor `platform` is set"),
     FieldRule(
         "runtime",
-        "`libtriton_<backend>.so`, Triton's default, changes nothing",
+        "`model.py`: the Python-based backend of `--backend-directory`; `libtriton_<backend>.so` changes nothing",
         refused=_BACKENDS,
         warned=frozenset({ENSEMBLE}),
-        because="backends are part of Eagleray and no library is loaded; a `model.py` is of backend 'python'",
-        harmless=_is_default_library,
+        because="backends are part of Eagleray, and no library is loaded",
+        harmless=_is_had,
     ),
     FieldRule("version_policy", "chooses the versions that are served"),
     FieldRule("max_batch_size", "0: the model does not batch"),

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from repository_loader.backend_traits import traits_of
+from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.field_check import refused_fields
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
@@ -21,7 +21,7 @@ _ACCELERATORS = {"gpu": ("tensorrt", "cuda", "gpu_io"), "cpu": ("openvino",)}
 def check_loadable(config: ModelConfig) -> Iterator[Fault]:
     """Yield what keeps any file from being loaded with this configuration, which has its defaults filled in."""
     if not is_ensemble(config):
-        backend = traits_of(config.backend)
+        backend = traits_of(config)
         if not backend.implementation:
             yield Fault("backend", _no_backend(config, backend.instead))
             return
@@ -35,10 +35,11 @@ def check_loadable(config: ModelConfig) -> Iterator[Fault]:
 def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | None) -> Iterator[Fault]:
     """Yield what is wrong with a model file that is there; `graph` is what is in it if it is ONNX."""
     field = "default_model_filename"
-    if config.backend == "python" and not file_path.endswith(".py"):
+    backend = traits_of(config).name
+    if backend == PYTHON and not file_path.endswith(".py"):
         shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
         yield Fault(field, f"the model name in 'default_model_filename' must end with '.py', got '{shown}'")
-    elif config.backend == "pytorch" and os.path.exists(file_path) and not _is_torch_archive(file_path):
+    elif backend == "pytorch" and os.path.exists(file_path) and not _is_torch_archive(file_path):
         shown = os.path.join(config.name, *file_path.split(os.sep)[-2:])
         yield Fault(
             field,
@@ -51,7 +52,7 @@ def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | Non
 
 def missing_packages(config: ModelConfig) -> Iterator[Fault]:
     """Yield a sentence for each package that the backend needs and this Python does not have; imports none."""
-    for name, package in traits_of(config.backend).requires.items():
+    for name, package in traits_of(config).requires.items():
         if find_spec(name) is None:
             yield Fault(
                 "backend",
@@ -70,7 +71,7 @@ def _no_backend(config: ModelConfig, instead: str) -> str:
 
 
 def _check_kinds(config: ModelConfig) -> Iterator[Fault]:
-    kinds = traits_of(config.backend).kinds
+    kinds = traits_of(config).kinds
     active = [(index, group) for index, group in enumerate(config.instance_group) if not group.passive]
     if config.instance_group and not active:
         yield Fault("instance_group", f"model '{config.name}' has no instance group that is not passive")
@@ -79,7 +80,7 @@ def _check_kinds(config: ModelConfig) -> Iterator[Fault]:
         if kind == "AUTO" or kind in kinds:
             continue
         path = f"instance_group[{index}].kind"
-        if traits_of(config.backend).needs_gpu:
+        if traits_of(config).needs_gpu:
             yield Fault(
                 path,
                 f"unable to load model '{config.name}', backend '{config.backend}' needs a GPU and instance group "

@@ -133,6 +133,12 @@ def inside(folder: str, name: str, model_name: str) -> str:
     return os.path.normpath(os.path.join(folder, name))
 
 
+def shown_path(file_path: str, model_path: str) -> str:
+    """Return a model's file as messages name it: by its path in the repository, or by the folder that it is in."""
+    inner = os.path.relpath(file_path, os.path.dirname(model_path))
+    return os.path.join(*file_path.split(os.sep)[-2:]) if leaves_folder(inner) else inner
+
+
 def leaves_folder(name: str) -> bool:
     """Whether a relative file name from a configuration could point outside the folder that it is relative to."""
     return "\0" in name or os.path.isabs(name) or ".." in name.split("/")
@@ -140,7 +146,7 @@ def leaves_folder(name: str) -> bool:
 
 def backend_needs_file(config: ModelConfig) -> bool:
     """Whether the backend is known to open its model file, so that a missing one can be told early."""
-    return traits_of(config.backend).infers and not config.runtime
+    return traits_of(config).infers and not config.runtime
 
 
 def exists_for_some_device(config: ModelConfig, version_path: str) -> bool:

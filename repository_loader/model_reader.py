@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.backend_traits import PYTHON_RUNTIME
 from repository_loader.checksum_agent import check_digests
 from repository_loader.completion import Completer, CompletionError, PythonCompleter, complete
 from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_config_text, parse_config_text
@@ -26,6 +27,7 @@ from repository_loader.normalisation import normalise
 from repository_loader.onnx_graph import OnnxFileError, OnnxGraph, read_onnx_graph
 from repository_loader.package import ModelPackage
 from repository_loader.parameters import ignored_parameters
+from repository_loader.python_based_backend import choose_python_based_backend
 from repository_loader.side_files import check_side_files
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from repository_loader.storage.model_source import source_of
@@ -186,11 +188,19 @@ class ModelReader:
         self._fail(text, [*check_loadable(config), *check_model_file(config, file_path, graph)])
         settings = {**options.backend_settings.get("", {}), **options.backend_settings.get(config.backend, {})}
         revision, source = self._fingerprint.of_version(number), source_of(self._path)
+        if config.runtime == PYTHON_RUNTIME:
+            revision += f"+{take_fingerprint(os.path.dirname(file_path)).whole}"
         return ModelPackage(self._name, number, config, self._path, version_path, file_path, settings, source, revision)
 
     def _model_file(self, text: ConfigText, config: ModelConfig, version_path: str) -> tuple[str, OnnxGraph | None]:
         """Return the model file, and what is in it if it is ONNX; every ONNX file is read, as each may be loaded."""
         graph = None
+        try:
+            shared = choose_python_based_backend(config, self._path, self._options.backend_directory)
+        except ModelFileError as error:
+            self._fail(text, [Fault("runtime", str(error))])
+        if shared:
+            return shared, None
         try:
             name, warning = default_file(config, version_path)
             path = inside(version_path, name, self._name)

@@ -70,7 +70,7 @@ def _normalise_groups(config: ModelConfig, gpu_ids: Sequence[int], fall_back: bo
             group.gpus.extend(gpu_ids)
         if group.count == 0:
             on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
-            group.count = traits_of(config.backend).cpu_count if on_cpu else 1
+            group.count = traits_of(config).cpu_count if on_cpu else 1
 
 
 def _complete_warmup(config: ModelConfig) -> Iterator[Fault]:

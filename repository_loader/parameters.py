@@ -10,6 +10,7 @@ from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.ensemble_conditions import DEFAULT, WHEN
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
@@ -18,7 +19,6 @@ from repository_loader.overrides import OVERRIDES, PREFIX
 Kind = Literal["text", "integer", "boolean"]
 
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
-_PYTHON = "python"
 
 
 class ParameterError(Exception):
@@ -82,7 +82,7 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
         Parameter("ENABLE_NVFUSER", "text", "", _FUSERS),
     ),
     "tensorrt": (),
-    _PYTHON: (
+    PYTHON: (
         Parameter(
             "EXECUTION_ENV_PATH",
             "text",
@@ -127,7 +127,7 @@ def ignored_parameters(config: ModelConfig) -> Iterator[Fault]:
 def unreadable_parameters(config: ModelConfig) -> Iterator[Fault]:
     """Yield a fault for each key whose value is not of its kind."""
     values = {key: value.string_value for key, value in config.parameters.items()}
-    for parameter in PARAMETERS.get(config.backend, ()):
+    for parameter in PARAMETERS.get(traits_of(config).name, ()):
         try:
             if parameter.kind == "integer":
                 read_integer(config.name, values, parameter.name)
@@ -181,9 +181,9 @@ def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
             return ""
         close = get_close_matches(name, OVERRIDES, 1)
         return "Eagleray has no such parameter" + (f"; did you mean '{PREFIX}{close[0]}'?" if close else "")
-    for parameter in (*EVERY_BACKEND, *PARAMETERS.get(config.backend, ())):
+    for parameter in (*EVERY_BACKEND, *PARAMETERS.get(traits_of(config).name, ())):
         if parameter.name == key:
             return "" if value in parameter.harmless else parameter.because
-    if config.backend == _PYTHON:
+    if traits_of(config).name == PYTHON:
         return ""
     return "an ensemble has no parameters" if is_ensemble(config) else f"backend '{config.backend}' does not know it"

@@ -176,7 +176,7 @@ class _Planner:
             raise _Unplaceable(
                 f"model '{config.name}' needs {max(gpus) + 1} GPUs and the cluster has {self._facts.num_gpus}"
             )
-        if traits_of(config.backend).needs_gpu and any(part.gpu is None for part in parts):
+        if traits_of(config).needs_gpu and any(part.gpu is None for part in parts):
             raise _Unplaceable(
                 f"model '{config.name}' of backend '{config.backend}' runs on GPUs only, not on KIND_CPU"
             )
@@ -364,7 +364,7 @@ class _Planner:
 
 def _needs_processes(config: ModelConfig, overrides: Overrides, instance_count: int) -> bool:
     """Return whether the instances of a model get processes of their own in a replica that serves nothing else."""
-    if is_ensemble(config) or traits_of(config.backend).releases_gil:
+    if is_ensemble(config) or traits_of(config).releases_gil:
         return False
     other_python = "EXECUTION_ENV_PATH" in config.parameters
     return instance_count > 1 or other_python or overrides.execution_timeout_ms is not None
@@ -375,7 +375,7 @@ def _shares_no_process(config: ModelConfig, overrides: Overrides, instance_count
 
     An operator who says that its code may run on the event loop says that it may run in that process.
     """
-    if is_ensemble(config) or traits_of(config.backend).releases_gil:
+    if is_ensemble(config) or traits_of(config).releases_gil:
         return False
     return not overrides.inline or _needs_processes(config, overrides, instance_count)
 

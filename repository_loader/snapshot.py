@@ -17,7 +17,7 @@ class LoaderOptions:
     `gpu_count` GPUs may be used, by the numbers from 0. `kind_gpu_fallback_to_cpu` turns Triton's
     error for KIND_GPU without a GPU into a warning. `model_config_name` is `--model-config-name`. `backend_settings`
     are `--backend-config` values by backend; the key "" is for all backends. `cache_dir` is where remote repositories
-    are mirrored.
+    are mirrored, `backend_directory` where Python-based backends are, "" nowhere.
     """
 
     disable_auto_complete_config: bool = False
@@ -28,6 +28,7 @@ class LoaderOptions:
     minimum_compute_capability: str = "6.0"
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_dir: str = DEFAULT_CACHE_DIR
+    backend_directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _check_platform(config: ModelConfig) -> Iterator[Fault]:
         yield Fault("platform", f"unexpected platform type '{config.platform}' for {name}")
     elif config.platform and config.backend:
         known = platform_backend(config.platform)
-        has_platforms = any(file.platform for file in traits_of(config.backend).files)
+        has_platforms = any(file.platform for file in traits_of(config).files)
         if known != config.backend and (known is not None or has_platforms):
             yield Fault(
                 "platform", f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"

@@ -14,7 +14,6 @@ REASONS: dict[str, str] = {
     "allow-gpu-metrics": "there are no metrics of GPUs yet",
     "allow-sagemaker": _SAGEMAKER,
     "allow-vertex-ai": _VERTEX_AI,
-    "backend-directory": "backends are part of Eagleray, and no shared library is loaded",
     "buffer-manager-thread-count": "tensors are not copied by threads of the server",
     "cache-directory": "the response cache is part of Eagleray, and no shared library is loaded",
     "cuda-memory-pool-byte-size": _POOLS,

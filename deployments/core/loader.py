@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from deployments.backends.backend import Backend, ModelInstance, ModelLoadError
 from deployments.backends.python.server import ModelServer
 from deployments.core.clock import Clock
@@ -188,7 +190,7 @@ def _load_instances(
     package: ModelPackage, specs: Sequence[InstanceSpec], clock: Clock | None, server: ModelServer | None
 ) -> list[ModelInstance]:
     try:
-        instances = _backend(package.config.backend, clock, server).load(package, specs)
+        instances = _backend(package.config, clock, server).load(package, specs)
     except ModelLoadError:
         raise
     except ParameterError as error:  # of --backend-config
@@ -201,9 +203,9 @@ def _load_instances(
     return instances
 
 
-def _backend(name: str, clock: Clock | None, server: ModelServer | None) -> Backend:
+def _backend(config: ModelConfig, clock: Clock | None, server: ModelServer | None) -> Backend:
     """Return the one object that loads a backend's models for a core."""
-    traits = traits_of(name)
+    traits = traits_of(config)
     module, _, kind = traits.implementation.partition(":")
     make = getattr(importlib.import_module(module), kind)
     return cast(Backend, make(clock, server) if traits.calls_models else make(clock))
@@ -211,7 +213,7 @@ def _backend(name: str, clock: Clock | None, server: ModelServer | None) -> Back
 
 def _not_installed(package: ModelPackage, error: ImportError) -> ModelLoadError:
     missing = (error.name or "").partition(".")[0]
-    requires = traits_of(package.config.backend).requires
+    requires = traits_of(package.config).requires
     if missing not in requires:
         return ModelLoadError(f"unable to load model '{package.name}': {error}")
     return ModelLoadError(

@@ -224,7 +224,7 @@ class ModelHost:
         if model.pool is None:
             return
         given = read_overrides(model.package.config).inline
-        bounded = self._alone or traits_of(model.package.config.backend).bounded
+        bounded = self._alone or traits_of(model.package.config).bounded
         model.pool.may_run_inline = bounded if given is None else given
 
     def _codecs(self, signature: Signature, version: str, labels: dict[str, list[str]]) -> tuple[WireCodec, ...]:

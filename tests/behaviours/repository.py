@@ -10,6 +10,8 @@ import yaml
 from tests.behaviours.tensors import Described, to_array, to_bytes
 
 FOLDERS = Path(__file__).parent
+BACKENDS = FOLDERS / "backends"
+"""Python-based backends, for `--backend-directory`."""
 _MODEL_FILES = {"config.pbtxt", "model.py", "model.onnxtxt"}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviours.repository import load_cases, model_folders, write_repository
+from tests.behaviours.repository import BACKENDS, load_cases, model_folders, write_repository
 from tests.behaviours.script import Script
 from tests.behaviours.tally import SUCCESS, Tally, assert_balanced
 from tests.serving import Server
@@ -32,6 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (root / "models").mkdir()
     (root / "gates").mkdir()
     flags = ("--placement", "packed", "--num-cpus", "4", "--no-dashboard", "--cache-config", "local,size=1048576")
+    flags += ("--backend-directory", str(BACKENDS))
     started = Server(write_repository(root / "models", CASES), root / "log", *flags)
     try:
         yield started.wait_ready()

@@ -48,6 +48,7 @@ ENSEMBLES = "e2e/test_ensembles.py::"
 BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
 BLS = "e2e/test_bls.py::"
+BASED = "repository_loader/test_python_based_backend.py::"
 CUSTOM_METRICS = "app/test_custom_metrics.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -759,6 +760,20 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
     # Python models
+    "A Python-based backend is `<backend>/model.py`": (
+        BASED + "test_the_backends_code_is_the_models",
+        BASED + "test_a_model_may_bring_its_backend",
+        BASED + "test_a_backends_name_never_leaves_the_directory",
+        "deployments/backends/test_python_model_module.py::test_a_python_based_backend_finds_what_stands_beside_it",
+    ),
+    "Its models have only their data in the repository": ("behaviours/test_behaviours.py::test_behaviour",),
+    "The environment `pb_exec_env_model.py.tar.gz`": (
+        BASED + "test_the_environment_beside_the_backend_is_the_models_unless_it_names_one",
+    ),
+    "Eagleray's own backends come first": (
+        BASED + "test_a_backend_of_eaglerays_own_comes_first_unless_runtime_says_otherwise",
+    ),
+    "A change of the backend is taken": (BASED + "test_a_changed_backend_makes_another_revision",),
     "A model calls others": (
         CALLS + "test_a_model_calls_models_of_its_process",
         CALLS + "test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy",

@@ -1,6 +1,7 @@
 import importlib
 
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.backend_traits import BACKENDS, BackendTraits, platform_backend, traits_of
 
@@ -30,4 +31,9 @@ def test_a_platform_tells_its_backend(platform: str, backend: str | None) -> Non
 
 
 def test_an_unknown_backend_has_no_implementation() -> None:
-    assert not traits_of("mine").implementation
+    assert not traits_of(ModelConfig(backend="mine")).implementation
+
+
+@pytest.mark.parametrize("backend", ["mine", "pytorch"])
+def test_a_python_based_backend_is_what_the_python_backend_is(backend: str) -> None:
+    assert traits_of(ModelConfig(backend=backend, runtime="model.py")) is BACKENDS["python"]

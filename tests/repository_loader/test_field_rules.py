@@ -20,7 +20,7 @@ IGNORED: dict[str, tuple[str, str, str, str]] = {
         "ensemble",
         'runtime: "x.so"',
         "runtime",
-        "backends are part of Eagleray and no library is loaded; a `model.py` is of backend 'python'",
+        "backends are part of Eagleray, and no library is loaded",
     ),
     "input.optional": (
         "tensorrt",
@@ -147,9 +147,9 @@ IGNORED: dict[str, tuple[str, str, str, str]] = {
 REFUSED: dict[str, tuple[str, str, str, str]] = {
     "runtime": (
         "pytorch",
-        'runtime: "model.py"',
+        'runtime: "libmine.so"',
         "runtime",
-        "backends are part of Eagleray and no library is loaded; a `model.py` is of backend 'python'",
+        "backends are part of Eagleray, and no library is loaded",
     ),
     "input.is_shape_tensor": (
         "tensorrt",
@@ -221,6 +221,7 @@ def test_these_tables_have_every_field_that_may_be_warned_of_or_refused_here() -
 
 HARMLESS = {
     "the default runtime": ("pytorch", 'runtime: "libtriton_pytorch.so"'),
+    "a Python-based backend": ("pytorch", 'runtime: "model.py"'),
     "no pinned memory": ("onnxruntime", "optimization { input_pinned_memory { } output_pinned_memory { } }"),
     "no cache": ("onnxruntime", "response_cache { enable: false }"),
     "one profile": ("tensorrt", 'instance_group { profile: "1" }'),

@@ -30,8 +30,13 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
     "runtime": (
         {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'platform: "pytorch_libtorch" {FLAT}\nruntime: "model.py"'},
         "2:1",
-        "unable to load model 'm', 'runtime' is not supported: backends are part of Eagleray and no library is loaded; "
-        "a `model.py` is of backend 'python'",
+        "unable to find Python backend based backend library 'model.py' for model 'm', searched: 'pytorch/model.py' in "
+        "the backend directory and in the model's folder",
+    ),
+    "another library": (
+        {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": 'runtime: "libmine.so"'},
+        "1:1",
+        "unable to load model 'm', 'runtime' is not supported: backends are part of Eagleray, and no library is loaded",
     ),
     "engine without a GPU": (
         {"m/1/model.plan": b"x", "m/config.pbtxt": f'{FLAT}\ninstance_group {{ name: "g" }}'},

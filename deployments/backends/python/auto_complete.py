@@ -15,6 +15,7 @@ from deployments.backends.python.process.environment import PARAMETER, Environme
 from deployments.core import side_process
 from repository_loader.completion import CompletionError, defines_auto_complete, merge_completed
 from repository_loader.config_json import ConfigJsonError, config_from_json, config_to_json
+from repository_loader.model_files import shown_path
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def complete(
         ModelLoadError: the model raised, crashed, took too long or returned something else than a configuration.
     """
     if not os.path.isfile(file_path):
-        shown = os.path.relpath(file_path, os.path.dirname(model_path))
+        shown = shown_path(file_path, model_path)
         raise ModelLoadError(f"Python model file not found in '{shown}'")
     if not defines_auto_complete(file_path):
         return config

@@ -20,6 +20,7 @@ from deployments.backends.python.server import ModelServer
 from deployments.core.clock import Clock
 from protocol.signature import Signature
 from repository_loader.config_json import config_to_json
+from repository_loader.model_files import shown_path
 from repository_loader.overrides import read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -93,7 +94,7 @@ def check_file(model_path: str, file_path: str) -> None:
     Raises:
         ModelLoadError: with the path inside the repository.
     """
-    shown = os.path.relpath(file_path, os.path.dirname(model_path))
+    shown = shown_path(file_path, model_path)
     if not file_path.endswith(".py"):
         raise ModelLoadError(f"the model name in 'default_model_filename' must end with '.py', got '{shown}'")
     if not os.path.isfile(file_path):

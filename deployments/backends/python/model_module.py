@@ -70,8 +70,14 @@ class ModelModule:
         _owners[self.package] = self
 
     def load(self, file_path: str) -> ModuleType:
-        """Import the model file and return its module; whatever it raises comes through."""
+        """Import the model file and return its module; whatever it raises comes through.
+
+        What stands beside a file that is in no folder of the model's, of a Python-based backend, is its own too.
+        """
         importlib.invalidate_caches()  # the model may be seconds old
+        folder = str(Path(file_path).parent)
+        if folder not in self._search_path:
+            self._search_path.insert(0, folder)
         name = f"{self.package}.{Path(file_path).stem}"
         spec = spec_from_file_location(name, file_path, loader=_Loader(name, file_path))
         assert spec is not None and spec.loader is not None
@@ -200,6 +206,8 @@ class SoleModule(ModelModule):
         folder, stem = Path(file_path).parent, Path(file_path).stem
         if str(folder) == self.version_path and folder.parent == Path(self._model_path):
             return importlib.import_module(f"{folder.name}.{stem}")  # as Triton calls it
+        if str(folder) not in self._search_path:
+            sys.path.insert(sys.path.index(self.version_path), str(folder))
         name = stem
         spec = spec_from_file_location(name, file_path)
         assert spec is not None and spec.loader is not None

@@ -1,6 +1,8 @@
 """Helper modules of Python models: found, and never another model's."""
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from python_models import ECHO_CONFIG, floats, instances, request_of, run, write_model
@@ -129,4 +131,18 @@ def test_model_knows_its_folder(tmp_path):
     )
     [instance] = PythonBackend().load(package, instances(package))
     assert value_of(instance) == 1
+    instance.close()
+
+
+@pytest.mark.parametrize("own_process", [False, True])
+def test_a_python_based_backend_finds_what_stands_beside_it(tmp_path, own_process):
+    shared = tmp_path / "backends/shared"
+    shared.mkdir(parents=True)
+    (shared / "helper.py").write_text("value = 7")
+    package = write_model(tmp_path, model("import helper", execute="value = helper.value"), files={"helper.py": ""})
+    (shared / "model.py").write_text(Path(package.file_path).read_text())
+    package = replace(package, file_path=str(shared / "model.py"))
+    (spec,) = instances(package)
+    (instance,) = PythonBackend().load(package, [replace(spec, own_process=own_process)])
+    assert value_of(instance) == 7
     instance.close()

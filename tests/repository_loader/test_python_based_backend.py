@@ -1,0 +1,67 @@
+"""Which models have a Python-based backend, and what their configuration says then."""
+
+from pathlib import Path
+
+import pytest
+
+from repository_loader.repository import LoaderOptions, RepositoryModel, load_repositories
+from tests.repository_loader.repositories import PYTHON_MODEL, TENSORS, write
+
+
+def load_one(root: Path, config: str, **files: str) -> RepositoryModel:
+    """Read a model `m` of version 1, with `backends/` beside its repository."""
+    write(root, {"models/m/config.pbtxt": f"{config} {TENSORS}", "models/m/1": None} | files)
+    options = LoaderOptions(backend_directory=str(root / "backends"))
+    (model,) = load_repositories([str(root / "models")], options, None).models.values()
+    return model
+
+
+def test_the_backends_code_is_the_models(tmp_path: Path) -> None:
+    model = load_one(tmp_path, 'backend: "mine"', **{"backends/mine/model.py": PYTHON_MODEL})
+    assert model.failure is None
+    assert [finding.message for finding in model.findings] == []
+    (package,) = model.packages
+    assert package.file_path == str(tmp_path / "backends/mine/model.py")
+    assert (package.model_path, package.version_path) == (str(tmp_path / "models/m"), str(tmp_path / "models/m/1"))
+    assert (package.config.backend, package.config.runtime) == ("mine", "model.py")
+
+
+def test_a_model_may_bring_its_backend(tmp_path: Path) -> None:
+    model = load_one(tmp_path, 'backend: "mine"', **{"models/m/model.py": PYTHON_MODEL})
+    assert model.packages[0].file_path == str(tmp_path / "models/m/model.py")
+
+
+@pytest.mark.parametrize("runtime", ["model.py", ""])
+def test_a_backend_of_eaglerays_own_comes_first_unless_runtime_says_otherwise(tmp_path: Path, runtime: str) -> None:
+    config = f'backend: "identity" runtime: "{runtime}"'
+    model = load_one(tmp_path, config, **{"backends/identity/model.py": PYTHON_MODEL})
+    assert model.packages[0].config.runtime == runtime
+
+
+@pytest.mark.parametrize(
+    ("config", "chosen"),
+    [
+        ("", "{root}/backends/mine/pb_exec_env_model.py.tar.gz"),
+        ('parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/own" } }', "/own"),
+    ],
+)
+def test_the_environment_beside_the_backend_is_the_models_unless_it_names_one(
+    tmp_path: Path, config: str, chosen: str
+) -> None:
+    files = {"backends/mine/model.py": PYTHON_MODEL, "backends/mine/pb_exec_env_model.py.tar.gz": "archive"}
+    (package,) = load_one(tmp_path, f'backend: "mine" {config}', **files).packages
+    assert package.config.parameters["EXECUTION_ENV_PATH"].string_value == chosen.format(root=tmp_path)
+
+
+def test_a_changed_backend_makes_another_revision(tmp_path: Path) -> None:
+    def revision(code: str) -> str:
+        return load_one(tmp_path, 'backend: "mine"', **{"backends/mine/model.py": code}).packages[0].revision
+
+    first = revision(PYTHON_MODEL)
+    assert revision(f"{PYTHON_MODEL}#") != first
+
+
+def test_a_backends_name_never_leaves_the_directory(tmp_path: Path) -> None:
+    model = load_one(tmp_path, 'backend: "../outside"', **{"outside/model.py": PYTHON_MODEL})
+    assert model.failure is not None
+    assert model.failure.startswith("unable to find backend library for backend '../outside'")
