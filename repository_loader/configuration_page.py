@@ -34,7 +34,8 @@ _FIELDS = "## Fields"
 _PARAMETERS = """\
 ## `parameters`
 
-Keys of Eagleray's own. A value of the wrong kind is refused, an unknown key is warned of."""
+Keys of Eagleray's own. A value of the wrong kind is refused, an unknown key is warned of. `autoscaling.…` may be
+written without `eagleray.`; where both stand, the one with it counts."""
 
 _OTHERS = """\
 Keys of the backends. A Python model sees every key; for the others an unknown one is warned of, and a number or a truth

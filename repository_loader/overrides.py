@@ -39,7 +39,8 @@ OVERRIDES = {
     "shadow": "versions that get copies of such requests and whose answers are dropped, as `<version>=<percentage>`",
     "inline": "`true`: its batches may always run on the event loop; `false`: never",
 }
-"""The keys behind `eagleray.` and what each says."""
+"""The keys behind `eagleray.` and what each says; those of `SHORT` may be written without it."""
+SHORT = "autoscaling."
 
 
 class OverrideError(Exception):
@@ -110,8 +111,14 @@ def _by_version(config: ModelConfig, name: str, read: Callable[[dict[str, str]],
         raise OverrideError(key, f"parameter '{key}' of {config.name}: {error}") from None
 
 
-def _text(config: ModelConfig, name: str) -> str | None:
+def _key(config: ModelConfig, name: str) -> str:
+    """Return the key that a model has for a name: with `eagleray.`, or without where that may be and stands alone."""
     key = PREFIX + name
+    return name if name.startswith(SHORT) and name in config.parameters and key not in config.parameters else key
+
+
+def _text(config: ModelConfig, name: str) -> str | None:
+    key = _key(config, name)
     return config.parameters[key].string_value.strip() if key in config.parameters else None
 
 
@@ -129,7 +136,7 @@ def _autoscaling(config: ModelConfig) -> Autoscaling | None:
         return None
     rules = Autoscaling(1 if least is None else int(least), int(most))
     if rules.min_replicas > rules.max_replicas or f"{PREFIX}replicas" in config.parameters:
-        key = f"{PREFIX}autoscaling.max_replicas"
+        key = _key(config, "autoscaling.max_replicas")
         raise OverrideError(
             key,
             f"parameter '{key}' of {config.name} must be no less than min_replicas, "
@@ -174,6 +181,6 @@ def _number(config: ModelConfig, name: str, *, whole: bool, least: float, most: 
     except ValueError:
         value = math.nan
     if not least <= value <= most or (whole and value != int(value)):
-        key, kind = PREFIX + name, "a whole number" if whole else "a number"
+        key, kind = _key(config, name), "a whole number" if whole else "a number"
         raise OverrideError(key, f"parameter '{key}' of {config.name} must be {kind} from {least:g} to {most:g}")
     return value

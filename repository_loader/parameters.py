@@ -14,7 +14,7 @@ from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.ensemble_conditions import DEFAULT, WHEN
 from repository_loader.findings import Fault
 from repository_loader.model_files import is_ensemble
-from repository_loader.overrides import OVERRIDES, PREFIX
+from repository_loader.overrides import OVERRIDES, PREFIX, SHORT
 
 Kind = Literal["text", "integer", "boolean"]
 
@@ -181,6 +181,8 @@ def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
             return ""
         close = get_close_matches(name, OVERRIDES, 1)
         return "Eagleray has no such parameter" + (f"; did you mean '{PREFIX}{close[0]}'?" if close else "")
+    if key.startswith(SHORT) and key in OVERRIDES:
+        return f"'{PREFIX}{key}' stands beside it" if PREFIX + key in config.parameters else ""
     for parameter in (*EVERY_BACKEND, *PARAMETERS.get(traits_of(config).name, ())):
         if parameter.name == key:
             return "" if value in parameter.harmless else parameter.because

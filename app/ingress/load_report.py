@@ -34,7 +34,7 @@ class LoadReport:
         """Take from the directory which versions scale, and which of these may have no replica."""
         self._scaled, sleepers = set(), set()
         for name, entry in self._models.directory.models.items():
-            config = entry.model_config if "eagleray.autoscaling." in entry.config else None
+            config = entry.model_config if "autoscaling." in entry.config else None
             rules = None if config is None else read_overrides(config).autoscaling
             if rules is not None:
                 versions = {(name, number) for number, state in entry.versions.items() if not state.failed}

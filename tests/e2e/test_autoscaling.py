@@ -39,8 +39,9 @@ def scaling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name, rules in RULES.items():
         (root / name / "1").mkdir(parents=True)
         (root / name / "1/model.py").write_text(MODEL)
+        prefix = "" if name == "sleeps" else "eagleray."
         parameters = "".join(
-            f'parameters {{ key: "eagleray.autoscaling.{key}" value {{ string_value: "{value}" }} }}\n'
+            f'parameters {{ key: "{prefix}autoscaling.{key}" value {{ string_value: "{value}" }} }}\n'
             for key, value in rules.items()
         )
         (root / name / "config.pbtxt").write_text(CONFIG + parameters)

@@ -4,6 +4,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.autoscaling import Autoscaling
 from repository_loader.overrides import OverrideError, read_overrides
+from repository_loader.parameters import ignored_parameters
 
 RULES = Autoscaling(min_replicas=1, max_replicas=8, target_ongoing_requests=4)
 QUICK = Autoscaling(min_replicas=1, max_replicas=8, target_ongoing_requests=100, target_latency_ms=50)
@@ -50,6 +51,24 @@ def test_parameters_are_read() -> None:
     assert read_overrides(given).autoscaling == Autoscaling(0, 3, 2.5, 50.0, 5.0)
     assert read_overrides(config(autoscaling__max_replicas="3")).autoscaling == Autoscaling(1, 3)
     assert read_overrides(config()).autoscaling is None
+
+
+def test_parameters_may_be_written_without_our_name_and_the_others_win() -> None:
+    given = config(autoscaling__max_replicas="3", autoscaling__target_latency_ms="50")
+    for key, value in {"autoscaling.min_replicas": "0", "autoscaling.max_replicas": "9"}.items():
+        given.parameters[key].string_value = value
+    given.backend = "onnxruntime"
+    assert read_overrides(given).autoscaling == Autoscaling(0, 3, target_latency_ms=50.0)
+    (ignored,) = ignored_parameters(given)
+    assert ignored.message == (
+        "parameter 'autoscaling.max_replicas' of model 'm' has no effect: 'eagleray.autoscaling.max_replicas' stands "
+        "beside it"
+    )
+    del given.parameters["eagleray.autoscaling.max_replicas"]
+    assert read_overrides(given).autoscaling == Autoscaling(0, 9, target_latency_ms=50.0)
+    given.parameters["autoscaling.max_replicas"].string_value = "many"
+    with pytest.raises(OverrideError, match=r"^parameter 'autoscaling\.max_replicas' of m must be a whole number"):
+        read_overrides(given)
 
 
 @pytest.mark.parametrize(
