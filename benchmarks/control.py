@@ -185,37 +185,42 @@ def api_keys(home: Home, port: int, rounds: int, duration_s: float) -> list[floa
     return differences
 
 
+def changes(home: Home, port: int, rounds: int) -> None:
+    """Measure and print what loads, reloads and another replica take."""
+    with tempfile.TemporaryDirectory(prefix="eagleray-control-") as folder:
+        write_repository(Path(folder))
+        with eagleray(home, Path(folder), "auto", ["busy"], port, None) as server:
+            for model in PLACED:
+                command(server, model, "load")
+                seconds = []
+                for _ in range(rounds):
+                    command(server, model, "unload")
+                    seconds.append(command(server, model, "load"))
+                click.echo(
+                    f"load, {model}: {statistics.median(seconds):.2f} s (longest {max(seconds):.2f} s), "
+                    f"load {os.getloadavg()[0]:.1f}"
+                )
+            for model in PLACED:
+                file = Path(folder) / model / "1/model.onnx"
+                before_ms, during_ms, took_s, failures = asyncio.run(reload_under_load(server, model, file, rounds))
+                click.echo(
+                    f"reload at {RATE} requests/s, {model}: p99 {before_ms:.1f} ms before, {during_ms:.1f} ms "
+                    f"during ({during_ms / before_ms:.1f} times), {took_s:.2f} s, {failures} failed, "
+                    f"load {os.getloadavg()[0]:.1f}"
+                )
+            click.echo(f"from one to two replicas: {asyncio.run(scale_up(port)):.1f} s, load {os.getloadavg()[0]:.1f}")
+
+
 @click.command(help=__doc__)
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--duration", "duration_s", default=4.0, show_default=True, help="Seconds of each run with API keys.")
 @click.option("--port", default=18300, show_default=True, help="HTTP; the next ones are taken too.")
-def main(rounds: int, duration_s: float, port: int) -> None:
+@click.option("--keys-only", is_flag=True, help="Measure the cost of API keys and nothing else.")
+def main(rounds: int, duration_s: float, port: int, keys_only: bool) -> None:
     home = Home.from_environment()
     try:
-        with tempfile.TemporaryDirectory(prefix="eagleray-control-") as folder:
-            write_repository(Path(folder))
-            with eagleray(home, Path(folder), "auto", ["busy"], port, None) as server:
-                for model in PLACED:
-                    command(server, model, "load")
-                    seconds = []
-                    for _ in range(rounds):
-                        command(server, model, "unload")
-                        seconds.append(command(server, model, "load"))
-                    click.echo(
-                        f"load, {model}: {statistics.median(seconds):.2f} s (longest {max(seconds):.2f} s), "
-                        f"load {os.getloadavg()[0]:.1f}"
-                    )
-                for model in PLACED:
-                    file = Path(folder) / model / "1/model.onnx"
-                    before_ms, during_ms, took_s, failures = asyncio.run(reload_under_load(server, model, file, rounds))
-                    click.echo(
-                        f"reload at {RATE} requests/s, {model}: p99 {before_ms:.1f} ms before, {during_ms:.1f} ms "
-                        f"during ({during_ms / before_ms:.1f} times), {took_s:.2f} s, {failures} failed, "
-                        f"load {os.getloadavg()[0]:.1f}"
-                    )
-                click.echo(
-                    f"from one to two replicas: {asyncio.run(scale_up(port)):.1f} s, load {os.getloadavg()[0]:.1f}"
-                )
+        if not keys_only:
+            changes(home, port, rounds)
         differences = api_keys(home, port, 2 * rounds, duration_s)
     except (PeerError, urllib.error.URLError) as error:
         raise click.ClickException(str(error)) from error
