@@ -505,7 +505,10 @@ def test_every_plan_holds_together(
     placed |= {(planned.name, planned.version) for planned in plan.embedded}
     wanted = {(given.name, package.version) for given in whole.models.values() for package in given.packages}
     assert placed == {key for key in wanted if key[0] not in plan.unplaced}
-    assert ("e" in plan.unplaced) == any(given.name in plan.unplaced for given in models)
+    if any(given.name in plan.unplaced for given in models):
+        assert "depends on" in plan.unplaced["e"]
+    else:  # it needs a replica of its own when it is isolated
+        assert "CPUs" in plan.unplaced.get("e", "CPUs")
 
     keys = [(deployment.app_name, deployment.name) for deployment in plan.deployments]
     assert len(keys) == len(set(keys))
