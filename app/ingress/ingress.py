@@ -25,7 +25,7 @@ from app.service.service import Service
 from app.service.trace_settings import TraceSettings
 from app.settings import Settings
 from deployments.core.refusals import Refusals
-from deployments.core.response_cache import ResponseCache
+from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.replica.keeper_client import KeeperClient
 from deployments.replica.model_host import ModelHost
@@ -64,6 +64,7 @@ class Ingress:
         self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight, regions)
         limits_given = self._settings.rate_limits()
         self._limiter = None if limits_given is None else NodeRateLimiter(node.path, limits_given, self._loop)
+        self._cache = open_response_cache(node.path, self._settings.response_cache_bytes())
         self._host = ModelHost(
             self._loop,
             self._fleet,
@@ -72,7 +73,7 @@ class Ingress:
             regions,
             shared=True,
             changed=self._model_changed,
-            cache=ResponseCache(size) if (size := self._settings.response_cache_bytes()) else None,
+            cache=self._cache,
             retry_count=self._settings.model_load_retry_count,
             thread_count=self._settings.model_load_thread_count,
             max_queue_s=self._settings.max_queue_s,
@@ -186,6 +187,8 @@ class Ingress:
         await self._fleet.close()
         if self._limiter is not None:
             self._limiter.close()
+        if self._cache is not None:
+            self._cache.close()
         self._counters.close()
 
     async def pid(self) -> int:

@@ -35,6 +35,7 @@ from deployments.schedulers.scheduler import PoolScheduler, Scheduler
 from deployments.schedulers.sequence import SequenceScheduler
 from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
+from repository_loader.fingerprint import take_fingerprint
 from repository_loader.loadability import check_loadable
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.parameters import ParameterError
@@ -53,6 +54,8 @@ class PreparedModel:
     instances: list[ModelInstance]
     statistics: ModelStatistics
     states: ImplicitStates | None
+    files: str
+    """What its files looked like; "" when they have changed meanwhile, and for a model whose responses are not kept."""
 
 
 async def load(
@@ -120,6 +123,7 @@ def prepare(
     signature = Signature.from_config(package.config)
     statistics = ModelStatistics(package.name, package.version, Totals())
     states = ImplicitStates.of(package)
+    files = _files(package)
     instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock, server)
     try:
         warm_up(package, signature, instances, statistics)
@@ -127,7 +131,7 @@ def prepare(
         _close(instances)
         raise
     statistics.counts.load_duration_ns = time.monotonic_ns() - started_ns
-    return PreparedModel(package, signature, instances, statistics, states)
+    return PreparedModel(package, signature, instances, statistics, states, files if files == _files(package) else "")
 
 
 def assemble(
@@ -141,9 +145,10 @@ def assemble(
 ) -> ModelVersion:
     """Give a prepared model its scheduler; quick, on the loop's thread.
 
-    `step_signatures` holds the signatures of an ensemble's models by name; `cache` keeps the responses of a model that
-    wants that. A queue holds what its model does in `max_queue_s` (0: anything), unless the model has a queue policy.
-    `pool_of` makes pools of instances that are not free to run whenever they are idle.
+    `step_signatures` holds the signatures of an ensemble's models by name. `cache` keeps the responses of a model that
+    wants that, for all processes that load the same files. A queue holds what its model does in `max_queue_s` (0:
+    anything), unless the model has a queue policy. `pool_of` makes pools of instances that are not free to run whenever
+    they are idle.
 
     Raises:
         ModelLoadError: an ensemble does not fit its models.
@@ -154,7 +159,7 @@ def assemble(
     def cached(scheduler: Scheduler) -> Scheduler:
         if cache is None or not package.config.response_cache.enable:
             return scheduler
-        return CachedScheduler(scheduler, cache, statistics, clock)
+        return CachedScheduler(scheduler, cache.of(prepared.files or secrets.token_hex()), statistics, clock)
 
     if _is_ensemble(package):
         ensemble = ensemble_scheduler(package.config, step_signatures or {}, router, statistics, clock)
@@ -220,6 +225,11 @@ def _not_installed(package: ModelPackage, error: ImportError) -> ModelLoadError:
         f"unable to load model '{package.name}', backend '{package.config.backend}' needs '{missing}', which is not "
         f"installed; install it with: pip install '{requires[missing]}'"
     )
+
+
+def _files(package: ModelPackage) -> str:
+    """Return what tells the files of a model apart from changed ones, "" for a model whose responses are not kept."""
+    return take_fingerprint(package.model_path).whole if package.config.response_cache.enable else ""
 
 
 def _is_ensemble(package: ModelPackage) -> bool:

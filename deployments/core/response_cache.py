@@ -1,69 +1,70 @@
-"""The response cache of a process: answers of its models, the least recently used ones go first."""
+"""The response cache of a node: answers of its models, which all its processes keep and find in one place."""
 
-from collections import OrderedDict
-from hashlib import sha256
-from typing import Final, NamedTuple
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
-from protocol.infer import Array, InferRequest, InferResponse, Parameter
+from deployments.core.response_ring import Buffer, ResponseRing
+from protocol.infer import Array, InferRequest, InferResponse
 
-_ENTRY_BYTES: Final = 1024
-"""What an entry costs besides its arrays, generously."""
-_ELEMENT_BYTES: Final = 40
-"""What an element of BYTES costs besides its content."""
+logger = logging.getLogger(__name__)
 
-Key = tuple[int, bytes]
-
-
-class _Entry(NamedTuple):
-    outputs: dict[str, Array]
-    parameters: dict[str, Parameter] | None
-    size_bytes: int
+_KINDS: Final = "biufO"
+"""Of NumPy's datatypes, those that are kept."""
+_PAD_BYTES: Final = 16
 
 
 class ResponseCache:
-    """Keeps responses up to `size_bytes` in all; belongs to the loop's thread.
+    """What the models of one scope have answered; belongs to the loop's thread.
 
-    Every loaded model version has a scope of its own, so that nothing outlives a reload.
+    A scope is all that must be the same of two models, in whichever processes, for one to answer for the other.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self._size_bytes = size_bytes
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._scopes = 0
-        self.used_bytes = 0
+    def __init__(self, ring: ResponseRing, scope: str = "") -> None:
+        self._ring = ring
+        self._scope = scope
+        self._hash = hashlib.sha256(f"{scope}\0".encode())
 
-    def open_scope(self) -> int:
-        """Return a number for a model version that was loaded."""
-        self._scopes += 1
-        return self._scopes
+    def of(self, scope: str) -> "ResponseCache":
+        """Return the cache for a narrower scope."""
+        return ResponseCache(self._ring, f"{self._scope}\0{scope}")
 
-    def close_scope(self, scope: int) -> None:
-        """Forget what a model version has answered."""
-        for key in [key for key in self._entries if key[0] == scope]:
-            self.used_bytes -= self._entries.pop(key).size_bytes
+    def key(self, request: InferRequest) -> bytes:
+        """Return what only requests have in common that the models of the scope must answer alike."""
+        digest = self._hash.copy()
+        digest.update(request_digest(request))
+        return digest.digest()
 
-    def find(self, key: Key) -> InferResponse | None:
+    def find(self, key: bytes) -> InferResponse | None:
         """Return a response of its own for the request, None when there is none."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        parameters = entry.parameters
-        return InferResponse(entry.outputs.copy(), None if parameters is None else parameters.copy())
+        content = self._ring.find(key)
+        return None if content is None else _read(content)
 
-    def keep(self, key: Key, response: InferResponse) -> None:
+    def keep(self, key: bytes, response: InferResponse) -> None:
         """Keep a copy of a response, if it fits."""
-        size_bytes = _ENTRY_BYTES + sum(map(_size, response.outputs.values()))
-        if size_bytes > self._size_bytes or key in self._entries:
-            return
-        outputs = {name: _frozen(array) for name, array in response.outputs.items()}
-        parameters = response.parameters
-        self._entries[key] = _Entry(outputs, None if parameters is None else parameters.copy(), size_bytes)
-        self.used_bytes += size_bytes
-        while self.used_bytes > self._size_bytes:
-            self.used_bytes -= self._entries.popitem(last=False)[1].size_bytes
+        if all(array.dtype.kind in _KINDS for array in response.outputs.values()):
+            self._ring.keep(key, _written(response))
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        self._ring.close()
+
+
+def open_response_cache(folder: Path, size_bytes: int) -> ResponseCache | None:
+    """Return the cache that the processes have which share a folder; None where there is to be none, or no room."""
+    if not size_bytes:
+        return None
+    try:
+        return ResponseCache(ResponseRing(folder / f"responses-{size_bytes}", size_bytes))
+    except OSError as error:
+        logger.warning("there is no response cache: %s", error)
+        return None
 
 
 def request_digest(request: InferRequest) -> bytes:
@@ -71,7 +72,7 @@ def request_digest(request: InferRequest) -> bytes:
 
     That is their inputs with names, shapes, datatypes and content, their parameters, and the outputs they ask for.
     """
-    digest = sha256()
+    digest = hashlib.sha256()
     add = digest.update
     wanted = request.outputs
     parameters = request.parameters
@@ -91,13 +92,54 @@ def request_digest(request: InferRequest) -> bytes:
     return digest.digest()
 
 
-def _size(array: Array) -> int:
+def _written(response: InferResponse) -> list[Buffer]:
+    """Return a response as bytes: the length of a description in JSON, that, and the arrays."""
+    contents = [_content(array) for array in response.outputs.values()]
+    arrays = [
+        (name, array.dtype.str, array.shape, len(content))
+        for (name, array), content in zip(response.outputs.items(), contents, strict=True)
+    ]
+    description = json.dumps([arrays, response.parameters]).encode()
+    parts: list[Buffer] = [len(description).to_bytes(8, "little"), description, _padding(8 + len(description))]
+    for content in contents:
+        parts += (content, _padding(len(content)))
+    return parts
+
+
+def _content(array: Array) -> Buffer:
     if array.dtype.kind != "O":
-        return array.nbytes
-    return sum([_ELEMENT_BYTES + len(element) for element in array.ravel().tolist()])
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    texts = [_text(element) for element in array.ravel().tolist()]
+    return b"".join([np.array([len(text) for text in texts], "<u8").tobytes(), *texts])
 
 
-def _frozen(array: Array) -> Array:
-    kept = array.copy()
-    kept.flags.writeable = False
-    return kept
+def _text(element: Any) -> bytes:
+    return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
+
+
+def _padding(length: int) -> bytes:
+    return bytes(-length % _PAD_BYTES)
+
+
+def _read(content: bytes) -> InferResponse:
+    end = 8 + int.from_bytes(content[:8], "little")
+    arrays, parameters = json.loads(content[8:end])
+    outputs: dict[str, Array] = {}
+    for name, datatype, shape, length in arrays:
+        start = end + -end % _PAD_BYTES
+        end = start + length
+        dtype, count = np.dtype(datatype), prod(shape)
+        if dtype.kind == "O":
+            array = np.empty(count, object)
+            array[:] = list(_texts(content, start, count))
+        else:
+            array = np.frombuffer(content, dtype, count, start)
+        outputs[name] = array.reshape(shape)
+    return InferResponse(outputs, parameters)
+
+
+def _texts(content: bytes, start: int, count: int) -> Iterator[bytes]:
+    at = start + 8 * count
+    for length in np.frombuffer(content, "<u8", count, start).tolist():
+        yield content[at : at + length]
+        at += length

@@ -156,7 +156,7 @@ class ModelHost:
                 self._clock,
                 self.router,
                 signatures,
-                self._cache,
+                None if self._cache is None else self._cache.of(data["digest"]),
                 self._max_queue_s,
                 self.calls,
                 self._limiter,

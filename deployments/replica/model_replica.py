@@ -15,7 +15,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.control.controller_options import CONTROLLER
 from deployments.core.rate_limit import Given
 from deployments.core.refusals import Refusals
-from deployments.core.response_cache import ResponseCache
+from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.replica.directory_neighbours import DirectoryNeighbours
@@ -83,6 +83,7 @@ class ModelReplica:
         self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
         regions = Regions(RegionTable(node))
         self._limiter = None if rate_limit is None else NodeRateLimiter(node.path, rate_limit, self._loop)
+        self._cache = open_response_cache(node.path, response_cache_bytes)
         self._host = ModelHost(
             self._loop,
             self._fleet,
@@ -91,7 +92,7 @@ class ModelReplica:
             regions,
             shared=False,
             changed=self._model_changed,
-            cache=ResponseCache(response_cache_bytes) if response_cache_bytes else None,
+            cache=self._cache,
             retry_count=load_retry_count,
             thread_count=load_thread_count,
             max_queue_s=max_queue_s,
@@ -222,4 +223,6 @@ class ModelReplica:
         self._address.remove()
         if self._limiter is not None:
             self._limiter.close()
+        if self._cache is not None:
+            self._cache.close()
         self._counters.close()

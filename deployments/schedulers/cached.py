@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from deployments.core.clock import Clock
-from deployments.core.response_cache import Key, ResponseCache, request_digest
+from deployments.core.response_cache import ResponseCache
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.scheduler import Scheduler, reply
 from protocol.errors import ServingError
@@ -26,7 +26,6 @@ class CachedScheduler:
     def __init__(self, scheduler: Scheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock) -> None:
         self.scheduler = scheduler
         self._cache = cache
-        self._scope = cache.open_scope()
         self._statistics = statistics
         self._now_ns = clock.now_ns
         self._call_soon = clock.call_soon
@@ -43,7 +42,7 @@ class CachedScheduler:
         request.queued_ns = began_ns
         if not request.received_ns:
             request.received_ns = began_ns
-        key = self._scope, request_digest(request)
+        key = self._cache.key(request)
         response = self._cache.find(key)
         now_ns = self._now_ns()
         if response is None:
@@ -59,13 +58,12 @@ class CachedScheduler:
         self._call_soon(partial(reply, request, response))
 
     def drain(self, drained: Callable[[], None]) -> None:
-        """Drain the other scheduler, and forget what this one has kept."""
+        """Drain the other scheduler; keep nothing more."""
         self._draining = True
-        self._cache.close_scope(self._scope)
         self.scheduler.drain(drained)
 
     def _keep(
-        self, key: Key, look_up_ns: int, answer: Reply, request: InferRequest, result: InferResponse | ServingError
+        self, key: bytes, look_up_ns: int, answer: Reply, request: InferRequest, result: InferResponse | ServingError
     ) -> None:
         request.reply = answer
         if isinstance(result, InferResponse) and not self._draining:

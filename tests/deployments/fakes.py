@@ -2,11 +2,14 @@
 
 import queue
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.core.response_cache import ResponseCache, open_response_cache
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse
 
@@ -159,3 +162,11 @@ def config_of(text: str) -> ModelConfig:
     if not config.output:
         config.output.add(name="Y", data_type="TYPE_FP32", dims=[2])
     return config
+
+
+def response_cache(size_bytes: int = 1 << 20) -> ResponseCache:
+    """Return a response cache that nobody else can open."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        cache = open_response_cache(Path(folder), size_bytes)
+    assert cache is not None
+    return cache

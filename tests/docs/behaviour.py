@@ -430,11 +430,19 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
         "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
     ),
-    "Each process that runs models has a cache": (
-        CACHED + "test_what_is_kept_is_bounded_and_the_least_recently_used_goes_first",
+    "The processes of a node have one cache together": (
+        CACHED + "test_what_is_kept_is_bounded_and_what_is_in_use_stays",
+        "deployments/core/test_response_ring.py::test_the_file_is_never_larger_than_was_asked_for",
+        "deployments/core/test_response_ring.py::test_what_one_process_keeps_others_find_also_after_its_death",
+        "deployments/core/test_response_ring.py::test_no_death_at_any_moment_makes_an_answer_wrong",
+        "deployments/core/test_response_ring.py::test_a_writer_that_stands_still_holds_up_nobody_and_its_death_frees_its_place",
+        "e2e/test_several_ingresses.py::test_what_one_has_answered_the_other_answers_from_the_cache",
     ),
     "A model that is loaded anew answers anew": (
-        CACHED + "test_a_model_that_is_loaded_anew_answers_anew",
+        "e2e/test_model_control.py::test_a_model_that_is_loaded_anew_forgets_what_it_has_answered",
+        "deployments/core/test_loader.py::test_a_model_answers_for_another_process_only_where_its_files_are_the_same",
+        "deployments/core/test_loader.py::test_a_model_whose_files_change_while_it_loads_answers_for_no_other",
+        "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
         CACHED + "test_errors_are_not_kept",
         CACHED + "test_a_request_that_would_take_long_to_compare_runs",
         CACHED + "test_a_request_that_differs_runs",

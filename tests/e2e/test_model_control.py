@@ -18,12 +18,13 @@ from tests.hostile.watch import grpc_address
 from tests.repositories import write_examples, write_small_models
 from tests.serving import Answer, Client, Server, slower, tensor, title_of, wait_until
 
-FLAGS = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard")
+FLAGS = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard", "--cache-config", "local,size=65536")
 PACKED_LOAD_S = 1.0
 CHANGE_S = float(os.environ.get("CHANGE_SECONDS", "10"))
 """For how long many clients load and unload one model; `make soak` has a minute of it."""
 ISOLATED_LOAD_S = 4.0
 
+WHEN_LOADED = "__import__('time').monotonic_ns() // 1000 % 2**31"
 TAGGED = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -53,6 +54,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = write_small_models(write_examples(tmp_path_factory.mktemp("controlled")))
     for name in ("tagged", "versions", "fragile", "switched"):
         write_tagged(root, name, "1")
+    write_tagged(root, "remembered", WHEN_LOADED, config="response_cache { enable: true }")
     return root
 
 
@@ -168,6 +170,30 @@ def test_models_come_and_go_by_grpc(server: Server) -> None:
         client.unload_model("strings")
         with pytest.raises(InferenceServerException, match="'strings' has no available versions"):
             client.is_model_ready("strings")
+
+
+def test_a_model_that_is_loaded_anew_forgets_what_it_has_answered(
+    server: Server, triton: http_client.InferenceServerClient, repository: Path
+) -> None:
+    """It says when it was loaded; once it is only unloaded, once its files change."""
+
+    def answer() -> int:
+        with server.client() as client:
+            (found,) = {tag(ask(client, "remembered")) for _ in range(3)}
+        return found
+
+    def hits() -> int:
+        return int(server.statistics("remembered", 1)["inference_stats"]["cache_hit"]["count"])
+
+    triton.load_model("remembered")
+    first, before = answer(), hits()
+    triton.unload_model("remembered")
+    triton.load_model("remembered")
+    second = answer()
+    write_tagged(repository, "remembered", WHEN_LOADED + " ", config="response_cache { enable: true }")
+    triton.load_model("remembered")
+    assert len({first, second, answer()}) == 3
+    assert (before, hits()) == (2, 6)
 
 
 @pytest.mark.parametrize(

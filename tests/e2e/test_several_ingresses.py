@@ -15,6 +15,7 @@ from tests.repositories import write_sequence_models, write_small_models
 from tests.serving import Answer, Client, Server, tensor, title_of, wait_until
 
 FLAGS = ("--ingresses-per-node", "2", "--allow-client-shm=true", "--num-cpus", "4", "--no-dashboard")
+CACHE = ("--cache-config", "local,size=1048576")
 INGRESS = "ray::ServeReplica:eagleray:Ingress"
 CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
 CONNECTIONS = 100
@@ -26,7 +27,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     repository = write_small_models(tmp_path_factory.mktemp("several"))
     write_sequence_models(repository, shared=True)
     log = tmp_path_factory.mktemp("several-log") / "log"
-    started = Server(repository, log, "--placement", request.param, *FLAGS)
+    started = Server(repository, log, "--placement", request.param, *FLAGS, *CACHE)
     try:
         yield started.wait_ready()
         started.stop()
@@ -96,6 +97,18 @@ def test_shared_memory_registered_at_one_is_known_to_both(server: Server) -> Non
     finally:
         memory.close()
         memory.unlink()
+
+
+def test_what_one_has_answered_the_other_answers_from_the_cache(server: Server) -> None:
+    def counts() -> tuple[int, int]:
+        stats = server.statistics("cached", 1)["inference_stats"]
+        return stats["cache_hit"]["count"], stats["cache_miss"]["count"]
+
+    hits, misses = counts()
+    with one_client_of_each(server, server.address) as (one, other):
+        answers = [client.infer("cached", tensor("X", "INT32", [1], [7])) for client in (one, other, one, other)]
+    assert len({answer.body for answer in answers}) == 1 and answers[0].status == 200
+    assert counts() == (hits + 3, misses + 1)
 
 
 def replicas(server: Server) -> list[psutil.Process]:

@@ -10,7 +10,6 @@ from deployments.backends.backend import ModelLoadError
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
-from deployments.core.response_cache import ResponseCache
 from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.dynamic import DynamicBatcher
 from deployments.schedulers.ensemble import EnsembleScheduler
@@ -21,7 +20,7 @@ from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
 from repository_loader.backend_traits import BACKENDS, BackendTraits
 from repository_loader.package import InstanceSpec, ModelPackage
-from tests.deployments.fakes import config_of
+from tests.deployments.fakes import config_of, response_cache
 
 SPECS = [InstanceSpec("m_0", "CPU", 0), InstanceSpec("m_1", "CPU", 0)]
 
@@ -56,6 +55,7 @@ class DoublerBackend:
 
     made: list[Doubler]
     error: Exception | None = None
+    loading = staticmethod(lambda: None)
 
     def __init__(self, clock=None):
         pass
@@ -63,6 +63,7 @@ class DoublerBackend:
     def load(self, package, specs):
         if self.error is not None:
             raise self.error
+        DoublerBackend.loading()
         DoublerBackend.made = [Doubler(spec) for spec in specs]
         for instance in DoublerBackend.made:
             instance.error = ValueError("too cold") if package.config.parameters["fail"].string_value else None
@@ -77,6 +78,7 @@ def backend(monkeypatch):
     monkeypatch.setitem(BACKENDS, "doubler", doubler)
     yield
     DoublerBackend.error = None
+    DoublerBackend.loading = staticmethod(lambda: None)
 
 
 def package_of(text="", path=""):
@@ -199,7 +201,7 @@ def test_backend_that_fails_gives_a_reason(error, reason):
 def test_responses_of_models_and_ensembles_are_kept_where_they_want_that():
     async def run():
         clock = LoopClock(asyncio.get_running_loop())
-        core, cache = Core(clock), ResponseCache(1 << 20)
+        core, cache = Core(clock), response_cache()
         inner = package_of("dynamic_batching { }")
         core.add(await loader.load(inner, SPECS, clock, core, cache=cache))
         step = 'step { model_name: "m" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }'
@@ -217,9 +219,41 @@ def test_responses_of_models_and_ensembles_are_kept_where_they_want_that():
             await core.remove(name, 1).close()
         assert (counts["e"].cache_hit_count, counts["e"].cache_miss_count, counts["e"].success_count) == (1, 1, 2)
         assert (counts["m"].cache_hit_count, counts["m"].execution_count) == (0, 3)
-        assert cache.used_bytes == 0
 
     asyncio.run(run())
+
+
+def test_a_model_answers_for_another_process_only_where_its_files_are_the_same(tmp_path):
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        core, cache = Core(clock), response_cache()
+        (tmp_path / "weights").write_text("old")
+        package = package_of("response_cache { enable: true }", tmp_path)
+
+        async def hits(cache):
+            loaded = await loader.load(package, SPECS, clock, core, cache=cache)
+            done = asyncio.get_running_loop().create_future()
+            loaded.submit(
+                InferRequest({"X": np.ones((2, 2), np.float32)}, 2, lambda _, result: done.set_result(result))
+            )
+            await done
+            await loaded.close()
+            return loaded.statistics.counts.cache_hit_count
+
+        assert [await hits(cache.of("digest")) for _ in range(2)] == [0, 1]
+        assert await hits(cache.of("another digest")) == 0
+        (tmp_path / "weights").write_text("changed")
+        assert [await hits(cache.of("digest")) for _ in range(2)] == [0, 1]
+
+    asyncio.run(run())
+
+
+def test_a_model_whose_files_change_while_it_loads_answers_for_no_other(tmp_path):
+    (tmp_path / "weights").write_text("old")
+    package = package_of("response_cache { enable: true }", tmp_path)
+    assert loader.prepare(package, SPECS).files
+    DoublerBackend.loading = staticmethod((tmp_path / "weights").unlink)
+    assert not loader.prepare(package, SPECS).files
 
 
 def test_close_answers_everything_and_leaves_no_thread():

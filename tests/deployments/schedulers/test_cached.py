@@ -1,18 +1,19 @@
 """The response cache: what is a hit and what is not, its bound, and what is counted."""
 
+import hashlib
 import time
 
 import numpy as np
 import pytest
 
 from deployments.core.counts import Totals
-from deployments.core.response_cache import ResponseCache, request_digest
+from deployments.core.response_cache import request_digest
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.cached import MAX_INPUT_BYTES, MAX_TEXTS, CachedScheduler, _is_large
 from deployments.schedulers.default import DefaultScheduler
 from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
-from tests.deployments.fakes import Answers, FakeClock, FakeInstance, FakePool
+from tests.deployments.fakes import Answers, FakeClock, FakeInstance, FakePool, response_cache
 
 X = np.array([[1, 2]], np.float32)
 
@@ -40,7 +41,7 @@ class Served:
     """A model that doubles, behind a cache."""
 
     def __init__(self, cache=None):
-        cache = cache or ResponseCache(1 << 24)
+        cache = cache or response_cache(1 << 24)
         self.clock = FakeClock()
         pool = DoublingPool(self.clock)
         self.instance = pool.instance
@@ -133,6 +134,10 @@ def test_a_hit_is_a_response_of_its_own():
     assert served.ask("c").outputs["Y"].tolist() == [[2, 4]]
 
 
+def key_of(number):
+    return hashlib.sha256(b"%d" % number).digest()
+
+
 def test_errors_are_not_kept():
     served = Served()
     served.instance.error = Internal("no")
@@ -142,37 +147,39 @@ def test_errors_are_not_kept():
     assert served.executions == 2
 
 
-def test_what_is_kept_is_bounded_and_the_least_recently_used_goes_first():
-    cache = ResponseCache(10 * (1024 + 8000))
-    responses = [InferResponse({"Y": np.full(1000, number, np.float64)}) for number in range(30)]
-    for number, response in enumerate(responses):
-        cache.keep((1, bytes([number])), response)
-        assert cache.used_bytes <= 10 * (1024 + 8000)
-        assert cache.find((1, b"\0")) is not None  # the first stays in use
-    kept = [number for number in range(30) if cache.find((1, bytes([number]))) is not None]
-    assert kept == [0, *range(21, 30)]
-    cache.keep((1, b"large"), InferResponse({"Y": np.zeros(20_000)}))
-    assert cache.find((1, b"large")) is None and cache.find((1, b"\0")) is not None
+def test_what_is_kept_is_bounded_and_what_is_in_use_stays():
+    cache = response_cache(10 * (1024 + 8000))
+    for number in range(100):
+        cache.keep(key_of(number), InferResponse({"Y": np.full(1000, number, np.float64)}))
+        first = cache.find(key_of(0))
+        assert first is not None and not first.outputs["Y"].any()
+    kept = [number for number in range(100) if cache.find(key_of(number)) is not None]
+    assert 5 <= len(kept) <= 11 and kept[1:] == [*range(101 - len(kept), 100)]
+    cache.keep(key_of(100), InferResponse({"Y": np.zeros(20_000)}))
+    assert cache.find(key_of(100)) is None and cache.find(key_of(0)) is not None
 
 
-def test_texts_count_by_their_length():
-    cache = ResponseCache(4000)
-    text = np.empty(2, object)
-    text[:] = [b"x" * 1000, b"y" * 1000]
-    cache.keep((1, b"a"), InferResponse({"T": text}))
-    assert 3000 < cache.used_bytes < 4000
+def test_a_response_comes_back_as_it_was():
+    cache = response_cache()
+    arrays = [np.arange(6).reshape(2, 3).astype(dtype) for dtype in ("?", "i1", "u2", "f2", "<f4", "f8", "i8")]
+    arrays += [np.zeros((0, 3), np.float32), np.array(5, np.int16), np.arange(9).reshape(3, 3)[:, ::2]]
+    text = np.empty((3, 1), object)
+    text[:, 0] = [b"", b"a\0b", "ü".encode()]
+    response = InferResponse(dict(zip("abcdefghijk", [*arrays, text], strict=True)), {"n": 1, "x": 0.5, "t": "ü"})
+    cache.keep(key_of(0), response)
+    found = cache.find(key_of(0))
+    assert list(found.outputs) == list(response.outputs) and found.parameters == response.parameters
+    for name, array in response.outputs.items():
+        other = found.outputs[name]
+        assert (other.dtype, other.shape, other.tolist()) == (array.dtype, array.shape, array.tolist())
 
 
-def test_a_model_that_is_loaded_anew_answers_anew():
-    cache = ResponseCache(1 << 20)
-    old, new = Served(cache), Served(cache)
-    old.ask("a")
-    new.ask("a")
-    assert (old.executions, new.executions) == (1, 1)
-    old.scheduler.drain(lambda: None)
-    before = cache.used_bytes
-    new.scheduler.drain(lambda: None)
-    assert cache.used_bytes == 0 < before
+def test_models_of_two_scopes_do_not_answer_for_each_other():
+    cache = response_cache()
+    served = [Served(cache.of(scope)) for scope in ("old", "new", "old")]
+    for one in served:
+        one.ask("a")
+    assert [one.executions for one in served] == [1, 1, 0]
 
 
 def test_hits_and_misses_are_counted_as_triton_counts_them():
@@ -189,12 +196,12 @@ def test_hits_and_misses_are_counted_as_triton_counts_them():
 
 def test_a_hit_costs_less_than_a_quick_model():
     """A model of 100 µs, which is quick, against a look-up of a request of 4 KiB."""
-    cache = ResponseCache(1 << 20)
+    cache = response_cache()
     request = InferRequest({"X": np.zeros(1024, np.float32)}, 1, None)
-    cache.keep((1, request_digest(request)), InferResponse({"Y": np.zeros(1024, np.float32)}))
+    cache.keep(cache.key(request), InferResponse({"Y": np.zeros(1024, np.float32)}))
     durations_ns = []
     for _ in range(200):
         began_ns = time.perf_counter_ns()
-        assert cache.find((1, request_digest(request))) is not None
+        assert cache.find(cache.key(request)) is not None
         durations_ns.append(time.perf_counter_ns() - began_ns)
     assert min(durations_ns) < 100_000

@@ -1,16 +1,19 @@
 """The response cache in front of a scheduler against a plain model: a set of what was answered, and a list of the rest."""
 
+import secrets
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.core.counts import Totals
-from deployments.core.response_cache import ResponseCache
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.cached import CachedScheduler
 from deployments.schedulers.default import DefaultScheduler
 from protocol.errors import Internal
-from tests.deployments.fakes import Answers, FakeClock, FakePool
+from tests.deployments.fakes import Answers, FakeClock, FakePool, response_cache
+
+CACHE = response_cache()
 
 OPERATION = st.one_of(
     # What is asked: the content, a parameter, and whether it is within a sequence.
@@ -26,7 +29,7 @@ def test_a_request_runs_unless_one_like_it_was_answered_before(operations):
     pool = FakePool(clock)
     statistics = ModelStatistics("m", 1, Totals())
     inner = DefaultScheduler(pool, statistics, clock)
-    scheduler = CachedScheduler(inner, ResponseCache(1 << 20), statistics, clock)
+    scheduler = CachedScheduler(inner, CACHE.of(secrets.token_hex()), statistics, clock)
     answers = Answers()
     asked, kept, waiting, hits, failed = {}, set(), [], 0, set()
 
