@@ -6,6 +6,7 @@
     ├── AlreadyExists     400   6
     ├── Cancelled         400   1
     ├── Unavailable       503  14
+    │   ├── QueueFull     503  14
     │   └── Restricted    403  14
     ├── Unauthenticated   401  16
     ├── Forbidden         403   7
@@ -70,6 +71,13 @@ class Unavailable(ServingError):
 
     http_status = 503
     grpc_code = 14
+
+
+class QueueFull(Unavailable):
+    """The model has not taken the request, as too many wait for it; another replica may."""
+
+    def __init__(self, message: str = "Exceeds maximum queue size") -> None:
+        super().__init__(message)
 
 
 class Unsupported(ServingError):

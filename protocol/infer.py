@@ -58,7 +58,9 @@ class InferRequest:
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
     `callers` are the models that wait for the answer, the client's first, where a model has called this one.
-    `started_ns` is when a decoupled model's instance got the request, 0 before. Times are monotonic nanoseconds.
+    `over_lane` says that it comes from another process, which asks another replica when the queue here is full, and
+    counts what none takes. `started_ns` is when a decoupled model's instance got the request, 0 before. Times are
+    monotonic nanoseconds.
     """
 
     __slots__ = (
@@ -70,6 +72,7 @@ class InferRequest:
         "id",
         "inputs",
         "outputs",
+        "over_lane",
         "parameters",
         "priority",
         "queued_ns",
@@ -112,6 +115,7 @@ class InferRequest:
         self.encoding = encoding  # what the codec that decoded it needs to encode its responses
         self.callers = callers
         self.cancelled = False
+        self.over_lane = False
         self.started_ns = 0
         self.received_ns = 0
         self.queued_ns = 0

@@ -1,12 +1,10 @@
 """Requests that failed before a replica had them, or with one that died: no model's own statistics count these."""
 
-from typing import Final, cast
+from typing import cast
 
 from deployments.core.counts import MODEL, Label, ModelCounts
 from deployments.core.statistics import Rows
-from protocol.errors import ServingError
-
-QUEUE_FULL: Final = "Exceeds maximum queue size"
+from protocol.errors import QueueFull, ServingError
 
 
 class Refusals:
@@ -18,7 +16,7 @@ class Refusals:
     def count(self, name: str, version: int, error: ServingError) -> None:
         """Count one; the version must be one that the repository has, since clients may name any number of others."""
         counts = cast(ModelCounts, self.rows.row(Label(MODEL, name, version)))
-        if error.message.endswith(QUEUE_FULL):
+        if isinstance(error, QueueFull):
             counts.rejected_count += 1
         else:
             counts.other_count += 1

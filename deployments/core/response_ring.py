@@ -74,7 +74,7 @@ class ResponseRing:
                 begins = words[slot + 1] - 1
                 content = self._read(key, begins)
                 if content is not None:
-                    if words[_WRITTEN] - begins > self._capacity // 2:
+                    if words[_WRITTEN] - begins > self._capacity * 3 // 4:
                         self._put(key, (content,), len(content))  # what is in use does not go with what is as old
                     return content
         return None

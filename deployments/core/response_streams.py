@@ -1,7 +1,7 @@
 """Requests of a decoupled model: their responses come one by one, after the batch they ran in has long returned."""
 
 from deployments.core.clock import Clock
-from deployments.core.statistics import BACKEND, ModelStatistics
+from deployments.core.statistics import ModelStatistics, failure_reason
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse, Reply
 
@@ -48,7 +48,7 @@ class ResponseStreams:
         if isinstance(result, ServingError):
             # A request that never ran was counted by its scheduler.
             if request.started_ns:
-                statistics.record_failure(BACKEND, now_ns - request.received_ns)
+                statistics.record_failure(failure_reason(request, result), now_ns - request.received_ns)
         elif result.final:
             statistics.record_stream(now_ns - request.received_ns)
         else:

@@ -13,7 +13,7 @@ from deployments.core.counts import (
     ModelCounts,
     ResponseCounts,
 )
-from protocol.errors import ServingError
+from protocol.errors import Cancelled, ServingError
 from protocol.infer import InferRequest, InferResponse, StreamedResponse
 
 REJECTED = "REJECTED"
@@ -43,7 +43,8 @@ class ModelStatistics:
     """Counters of one model version; only the loop's thread touches them.
 
     A batch's durations are counted once for every request in it, as Triton counts them: a batch of 8 that computes for
-    2 ms adds 16 ms. Requests that were refused before they were queued are not counted at all.
+    2 ms adds 16 ms. Of requests that were refused before they were queued, those that a full queue had no place for are
+    counted, unless they came over a lane.
     """
 
     __slots__ = ("_name", "_version", "batches", "counts", "responses", "rows")
@@ -95,7 +96,7 @@ class ModelStatistics:
             count = len(batch.requests)
         for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
             if isinstance(result, ServingError):
-                self.record_failure(BACKEND, end_ns - request.received_ns)
+                self.record_failure(failure_reason(request, result), end_ns - request.received_ns)
             else:
                 count += 1
                 rows += request.rows
@@ -155,3 +156,8 @@ class ModelStatistics:
         field = _REASON_FIELDS[reason]
         setattr(self.counts, field, getattr(self.counts, field) + 1)
         self.counts.failures_ns += duration_ns
+
+
+def failure_reason(request: InferRequest, error: ServingError) -> str:
+    """Return what an instance's error counts as: CANCELED where it says no more than that the client has left."""
+    return CANCELED if request.cancelled and isinstance(error, Cancelled) else BACKEND

@@ -7,11 +7,10 @@ from typing import Final, NamedTuple, Protocol
 
 import orjson
 
-from deployments.core.refusals import QUEUE_FULL
 from deployments.lane.arena import ARENA_BYTES
-from deployments.lane.frames import FINAL, NO_JSON_LENGTH, PROTOCOL_VERSION, Buffer, FrameProtocol, Kind
+from deployments.lane.frames import FINAL, NO_JSON_LENGTH, PROTOCOL_VERSION, QUEUE_FULL, Buffer, FrameProtocol, Kind
 from deployments.lane.sink import Sink
-from protocol.errors import ServingError, from_grpc_code
+from protocol.errors import QueueFull, ServingError, from_grpc_code
 
 logger = logging.getLogger(__name__)
 
@@ -221,11 +220,11 @@ class LaneClient(FrameProtocol):
             entry = self.calls.pop(call, None)
             if entry is not None:
                 self.inflight_bytes -= entry.size
-                error = from_grpc_code(number, bytes(body).decode("utf-8", "replace"))
-                if not error.message.endswith(QUEUE_FULL):
-                    entry.sink.on_error(error)
+                message = bytes(body).decode("utf-8", "replace")
+                if not flags & QUEUE_FULL:
+                    entry.sink.on_error(from_grpc_code(number, message))
                 elif not entry.target.send_elsewhere(entry):
-                    entry.target.refuse(entry, error)
+                    entry.target.refuse(entry, QueueFull(message))
             elif not call:
                 self.refusal = bytes(body).decode("utf-8", "replace")
         elif kind == Kind.TABLE:

@@ -5,6 +5,7 @@
          4     4  call         the id of the call the frame belongs to, 0 for none
          8     1  kind         one of `Kind`
          9     1  flags        REQUEST: the wire form of the body; answers: `FINAL` on the last of a call;
+                               ERROR: `QUEUE_FULL` when the model has not taken the request
                                any: `SHARED` when the body lies in the sender's arena and only its place is here
         10     2  number       HELLO: version of the protocol; REQUEST: index in the peer's model table;
                                ERROR: gRPC code
@@ -39,6 +40,7 @@ _OFFSET: Final = struct.Struct("<Q")
 _RELEASE: Final = struct.Struct("<IIBBHIQ")
 NO_JSON_LENGTH: Final = 0xFFFFFFFF
 FINAL: Final = 1
+QUEUE_FULL: Final = 2
 SHARED: Final = 0x80
 PLACE: Final = struct.Struct("<QQ")
 """Offset and size of a body in an arena."""

@@ -15,13 +15,14 @@ from deployments.lane.frames import (
     MAX_FRAME_BYTES,
     NO_JSON_LENGTH,
     PROTOCOL_VERSION,
+    QUEUE_FULL,
     Buffer,
     FrameProtocol,
     Kind,
     LaneProtocolError,
 )
 from deployments.lane.wire import WireCodec
-from protocol.errors import Internal, ServingError, Unavailable
+from protocol.errors import Internal, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
 
 logger = logging.getLogger(__name__)
@@ -221,6 +222,7 @@ class LaneServerConnection(FrameProtocol):
             logger.exception("a request could not be decoded")
             self._send_error(call, Internal("the request could not be decoded"))
             return
+        request.over_lane = True
         self.inflight[call] = (model, request)
         model.submit_request(request)
 
@@ -253,4 +255,5 @@ class LaneServerConnection(FrameProtocol):
 
     def _send_error(self, call: int, error: ServingError) -> None:
         message = error.message.encode("utf-8", "replace")
-        self.send(Kind.ERROR, call, (message,), size=len(message), flags=FINAL, number=error.grpc_code)
+        flags = FINAL | QUEUE_FULL if isinstance(error, QueueFull) else FINAL
+        self.send(Kind.ERROR, call, (message,), size=len(message), flags=flags, number=error.grpc_code)

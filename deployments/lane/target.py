@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from deployments.core.refusals import QUEUE_FULL, Refusals
+from deployments.core.refusals import Refusals
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall
 from deployments.lane.frames import Buffer
@@ -13,7 +13,7 @@ from deployments.lane.sequence_lanes import SequenceCall, SequenceLanes, read_ma
 from deployments.lane.sink import Sink
 from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
-from protocol.errors import ServingError, Unavailable
+from protocol.errors import QueueFull, ServingError, Unavailable
 from protocol.shared_memory import SharedMemory
 
 _MAX_REPLICAS_ASKED: Final = 3
@@ -144,7 +144,7 @@ class LaneTarget:
         if lane is None:
             self.refuse(call, self._nowhere())
         elif len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
-            self.refuse(call, Unavailable(QUEUE_FULL))
+            self.refuse(call, QueueFull())
         else:
             lane.call(self.choice.lanes[lane], call)
         return call
@@ -157,7 +157,7 @@ class LaneTarget:
         if lane is None:
             return self._nowhere()
         if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
-            return Unavailable(QUEUE_FULL)
+            return QueueFull()
         lane.call(self.choice.lanes[lane], call)
         return None
 

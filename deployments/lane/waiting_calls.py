@@ -5,9 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from deployments.core.refusals import QUEUE_FULL
 from deployments.lane.client import LaneCall
-from protocol.errors import ServingError, Unavailable
+from protocol.errors import QueueFull, ServingError, Unavailable
 
 MAX_CALLS: Final = 1000
 MAX_BYTES: Final = 64 << 20
@@ -36,7 +35,7 @@ class WaitingCalls:
     def add(self, call: LaneCall) -> ServingError | None:
         """Have a call wait; returns why it may not."""
         if len(self._calls) >= MAX_CALLS or self._bytes + call.size > MAX_BYTES:
-            return Unavailable(QUEUE_FULL)
+            return QueueFull()
         loop = asyncio.get_running_loop()
         self._calls.append((loop.time() + self._max_wait_s, call))
         self._bytes += call.size

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from deployments.schedulers.ensemble_plan import Step
-from protocol.errors import ServingError
+from protocol.errors import QueueFull, ServingError, Unavailable
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, Parameter
 from protocol.normalise import normalise
 
@@ -55,7 +55,8 @@ def step_error(ensemble: str, step: Step, error: ServingError) -> ServingError:
     name = step.model_name
     named = f"'{name}'" in error.message or f"'{name}_" in error.message  # the model, or an instance of it
     where = f"in ensemble '{ensemble}', " + ("" if named else f"step '{name}': ")
-    return type(error)(where + error.message)
+    kind = Unavailable if isinstance(error, QueueFull) else type(error)  # the step's queue, not the ensemble's
+    return kind(where + error.message)
 
 
 def follow_sequence(state: SequenceState, parameters: dict[str, Parameter]) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching, ModelQueuePolicy
 
-from protocol.errors import Unavailable
+from protocol.errors import QueueFull
 from protocol.infer import InferRequest
 
 NEVER_NS: Final = 1 << 62
@@ -108,13 +108,13 @@ class PriorityQueue:
         """Queue a request.
 
         Raises:
-            Unavailable: its level is full.
+            QueueFull: its level is full.
         """
         priority = request.priority if 0 < request.priority <= len(self._levels) else self._default_level
         level = self._levels[priority - 1]
         limit = level.policy.max_queue_size
         if limit and len(level.waiting) + len(level.delayed) >= limit:
-            raise Unavailable("Exceeds maximum queue size")
+            raise QueueFull
         level.append(request)
         self._count += 1
 

@@ -9,10 +9,9 @@ from typing import Protocol
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
-from deployments.core.refusals import QUEUE_FULL
-from deployments.core.statistics import CANCELED, OTHER, ModelStatistics
+from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.schedulers.queue_bound import ALWAYS_TAKEN, QueueBound
-from protocol.errors import Cancelled, ServingError, Unavailable
+from protocol.errors import Cancelled, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
 from protocol.normalise import request_prefix
 
@@ -45,7 +44,7 @@ class RequestQueue(Protocol):
     """Where requests wait for an instance."""
 
     def append(self, request: InferRequest, /) -> None:
-        """Take a request; raises Unavailable when there is no room for it."""
+        """Take a request; raises QueueFull when there is no room for it."""
         ...
 
     def popleft(self) -> InferRequest:
@@ -89,10 +88,10 @@ class PoolScheduler:
         if self._drained is not None:
             return self._refuse(request, Unavailable(STOPPING))
         if len(self._queue) >= self._bound_from_count and self._is_full(now_ns):
-            return self._refuse(request, Unavailable(QUEUE_FULL))
+            return self._refuse(request, QueueFull())
         try:
             self._queue.append(request)
-        except Unavailable as error:
+        except QueueFull as error:
             if not self._make_room():
                 return self._refuse(request, error)
             return self.submit(request)
@@ -166,6 +165,8 @@ class PoolScheduler:
             drained()
 
     def _refuse(self, request: InferRequest, error: ServingError) -> None:
+        if isinstance(error, QueueFull) and not request.over_lane:
+            self._statistics.record_failure(REJECTED, 0)
         told = type(error)(request_prefix(request.id) + error.message)
         self._call_soon(partial(reply, request, told))
 

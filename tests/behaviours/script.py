@@ -181,6 +181,13 @@ class Script:
             model = self._sent[name][1]
             wait_until(lambda m=model, n=name: n in self._ran(m), f"{name} runs", _TIMEOUT_S, 0.003)
 
+    def do_waiting(self, counts: dict[str, int]) -> None:
+        """Wait until so many requests wait for models."""
+        for model, count in counts.items():
+            wait_until(
+                lambda m=model, c=count: pending(self._server, m) >= c, f"{count} wait for {model}", _TIMEOUT_S, 0.003
+            )
+
     def do_batches(self, batches: list[list[str]], model: str = "") -> None:
         """Compare the batches that ran since the gate was closed."""
         log = (self._gates / f"{model or self._model}.log").read_text()

@@ -123,7 +123,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "| queue of a model with a `default_queue_policy` |": (
         "deployments/core/test_loader.py::test_queues_are_bounded_unless_the_model_has_a_policy_for_them",
-        "deployments/schedulers/test_dynamic.py::test_queue_size_is_per_level_and_a_refused_request_is_not_counted",
+        "deployments/schedulers/test_dynamic.py::test_queue_size_is_per_level_and_a_refused_request_is_counted_as_rejected",
     ),
     "| time that one batch may run": (
         "deployments/core/test_instance_pool.py::test_batch_that_never_ends_is_answered_and_its_instance_given_up",
@@ -430,22 +430,30 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
         "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
     ),
-    "The processes of a node have one cache together": (
+    "It never holds more than that size": (
         CACHED + "test_what_is_kept_is_bounded_and_what_is_in_use_stays",
         "deployments/core/test_response_ring.py::test_the_file_is_never_larger_than_was_asked_for",
-        "deployments/core/test_response_ring.py::test_what_one_process_keeps_others_find_also_after_its_death",
+    ),
+    "None of these processes waits for another": (
         "deployments/core/test_response_ring.py::test_no_death_at_any_moment_makes_an_answer_wrong",
         "deployments/core/test_response_ring.py::test_a_writer_that_stands_still_holds_up_nobody_and_its_death_frees_its_place",
+    ),
+    "What an ensemble has kept stays": (
+        "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
+    ),
+    "Errors are not kept": (
+        CACHED + "test_errors_are_not_kept",
+        CACHED + "test_a_request_that_would_take_long_to_compare_runs",
+        CACHED + "test_a_request_that_differs_runs",
+    ),
+    "The processes of a node have one cache together": (
+        "deployments/core/test_response_ring.py::test_what_one_process_keeps_others_find_also_after_its_death",
         "e2e/test_several_ingresses.py::test_what_one_has_answered_the_other_answers_from_the_cache",
     ),
     "A model that is loaded anew answers anew": (
         "e2e/test_model_control.py::test_a_model_that_is_loaded_anew_forgets_what_it_has_answered",
         "deployments/core/test_loader.py::test_a_model_answers_for_another_process_only_where_its_files_are_the_same",
         "deployments/core/test_loader.py::test_a_model_whose_files_change_while_it_loads_answers_for_no_other",
-        "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
-        CACHED + "test_errors_are_not_kept",
-        CACHED + "test_a_request_that_would_take_long_to_compare_runs",
-        CACHED + "test_a_request_that_differs_runs",
     ),
     "Hits and misses are in the statistics": (
         CACHED + "test_hits_and_misses_are_counted_as_triton_counts_them",
@@ -730,6 +738,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A request that fails in the ingress counts": (
         LANE + "test_requests_under_way_are_bounded",
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
+    ),
+    "What a client has given up counts as CANCELED": (
+        "behaviours/test_behaviours.py::test_every_request_is_counted_once",
+    ),
+    "What the full queue of a model in the ingress itself": (
+        "deployments/core/test_loader.py::test_queues_are_bounded_unless_the_model_has_a_policy_for_them",
+        "deployments/schedulers/test_dynamic.py::test_a_request_that_another_replica_may_take_is_not_counted_as_rejected_here",
+        "behaviours/test_behaviours.py::test_behaviour",
+        "behaviours/test_behaviours.py::test_every_request_is_counted_once",
     ),
     "Each request that a model version has taken is counted once": (
         "behaviours/test_behaviours.py::test_every_request_is_counted_once",

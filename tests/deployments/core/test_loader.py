@@ -149,6 +149,7 @@ def test_queues_are_bounded_unless_the_model_has_a_policy_for_them(monkeypatch, 
         await model_version.close()
         refused = [str(reply) for reply in replies if isinstance(reply, ServingError)]
         assert refused == ["[request id: <id_unknown>] Exceeds maximum queue size"] * (300 if bounded else 0)
+        assert model_version.statistics.counts.rejected_count == len(refused)
 
     asyncio.run(run())
 
@@ -215,9 +216,13 @@ def test_responses_of_models_and_ensembles_are_kept_where_they_want_that():
             core.infer(name, -1, InferRequest({"X": x}, 2, lambda request, result, done=done: done.set_result(result)))
             np.testing.assert_array_equal((await done).outputs["Y"], 2 * x)
         counts = {name: core.resolve(name).statistics.counts for name in ("e", "m")}
+        await core.add(await loader.load(inner, SPECS, clock, core, cache=cache.of("anew"))).close()
+        done = asyncio.get_running_loop().create_future()
+        core.infer("e", -1, InferRequest({"X": x}, 2, lambda request, result: done.set_result(result)))
+        await done
         for name in ("e", "m"):
             await core.remove(name, 1).close()
-        assert (counts["e"].cache_hit_count, counts["e"].cache_miss_count, counts["e"].success_count) == (1, 1, 2)
+        assert (counts["e"].cache_hit_count, counts["e"].cache_miss_count, counts["e"].success_count) == (2, 1, 3)
         assert (counts["m"].cache_hit_count, counts["m"].execution_count) == (0, 3)
 
     asyncio.run(run())

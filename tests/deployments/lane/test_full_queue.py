@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from deployments.core.counts import MODEL, Label
-from protocol.errors import Unavailable
+from protocol.errors import QueueFull
 from protocol.infer import InferRequest
 from tests.deployments.lane.harness import Lanes
 
@@ -15,7 +15,7 @@ def fill(replica: Any) -> list[InferRequest]:
 
     def submit(request: InferRequest) -> None:
         refused.append(request)
-        request.reply(request, Unavailable("[request id: x] Exceeds maximum queue size"))
+        request.reply(request, QueueFull("[request id: x] Exceeds maximum queue size"))
 
     replica.model.submit_request = submit
     return refused

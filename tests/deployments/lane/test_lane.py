@@ -11,7 +11,7 @@ import pytest
 from deployments.core.counts import MODEL, Label
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import InvalidArgument, QueueFull, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
 
 
@@ -169,7 +169,7 @@ async def test_requests_under_way_are_bounded() -> None:
         lanes.send()
         lanes.send()
         refused = await lanes.ask()
-        assert type(refused.error) is Unavailable
+        assert type(refused.error) is QueueFull
         assert refused.error.message == "Exceeds maximum queue size"
         assert lanes.counted.rows[Label(MODEL, "echo", 1)].rejected_count == 1  # type: ignore[attr-defined]
 

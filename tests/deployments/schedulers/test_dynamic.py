@@ -117,7 +117,7 @@ def test_priorities_go_level_by_level():
     assert bench.running == [["a1", "b1", "a0", "a9", "a3", "b3"]]
 
 
-def test_queue_size_is_per_level_and_a_refused_request_is_not_counted():
+def test_queue_size_is_per_level_and_a_refused_request_is_counted_as_rejected():
     bench = Bench(
         "priority_levels: 2 default_priority_level: 1 default_queue_policy { max_queue_size: 2 } "
         "priority_queue_policy { key: 2 value { max_queue_size: 1 } }"
@@ -128,8 +128,19 @@ def test_queue_size_is_per_level_and_a_refused_request_is_not_counted():
     assert not bench.answers.order, "no reply before submit returns"
     bench.clock.run()
     assert bench.answers.order == ["c", "e"]
-    assert bench.answers.error("c") == "Unavailable: [request id: c] Exceeds maximum queue size"
-    assert bench.statistics.counts.failures_ns == 0 and bench.statistics.counts.pending_count == 3
+    assert bench.answers.error("c") == "QueueFull: [request id: c] Exceeds maximum queue size"
+    assert bench.statistics.counts.rejected_count == 2 and bench.statistics.counts.pending_count == 3
+
+
+def test_a_request_that_another_replica_may_take_is_not_counted_as_rejected_here():
+    bench = Bench("default_queue_policy { max_queue_size: 1 }")
+    bench.occupy()
+    for id in "ab":
+        request = bench.answers.request(id)
+        request.over_lane = True
+        bench.batcher.submit(request)
+    bench.clock.run()
+    assert bench.answers.order == ["b"] and bench.statistics.counts.rejected_count == 0
 
 
 TIMEOUTS = {

@@ -263,7 +263,7 @@ def compare(bench, rules, operations):
     assert counts.success_count == len(order) and counts.execution_count == len(rules.formed)
     assert counts.pending_count == 0
     assert counts.canceled_count + counts.rejected_count == sum(
-        each in ("cancelled", "expired") for each in got.values()
+        each in ("cancelled", "expired", "full") for each in got.values()
     )
 
 
