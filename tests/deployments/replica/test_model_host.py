@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from deployments.core.counts import Totals
+from deployments.core.response_cache import ResponseCache, open_response_cache
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
@@ -74,12 +75,60 @@ async def host_of(
     *models: dict[str, Any],
     shared: bool = False,
     changed: Callable[[str, int, Any], None] = lambda name, version, served: None,
+    cache: ResponseCache | None = None,
 ) -> ModelHost:
     host = ModelHost(
-        asyncio.get_running_loop(), None, Limits(), Totals(), Regions(OwnTable()), shared=shared, changed=changed
+        asyncio.get_running_loop(),
+        None,
+        Limits(),
+        Totals(),
+        Regions(OwnTable()),
+        shared=shared,
+        changed=changed,
+        cache=cache,
     )
     await host.apply(models)
     return host
+
+
+ECHO = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("Y", request.inputs()[0].as_numpy())]) for request in requests
+        ]
+"""
+
+
+def test_hosts_of_one_node_answer_for_each_other_until_the_model_is_another(tmp_path: Path) -> None:
+    told = planned(tmp_path / "models", "echo", ECHO, "response_cache { enable: true }")
+    body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}'
+
+    async def hits(told: dict[str, Any]) -> int:
+        """Ask a host of its own, as another process has."""
+        cache = open_response_cache(tmp_path, 1 << 16)
+        assert cache is not None
+        host = await host_of(told, cache=cache)
+        sink, target = Sink(), host.target("echo")
+        assert target is not None
+        target.submit((body,), None, sink)
+        await asyncio.wait_for(sink.done.wait(), 30)
+        assert sink.error is None and b"[1.0,2.0,3.0,4.0]" in sink.responses[0]
+        count = int(host.served["echo", 1].model.statistics.counts.cache_hit_count)
+        await host.close()
+        cache.close()
+        return count
+
+    async def run() -> None:
+        assert [await hits(told), await hits(told)] == [0, 1]
+        assert [await hits(told | {"digest": "of another configuration"}), await hits(told)] == [0, 1]
+        (tmp_path / "models/echo/1/model.py").write_text(ECHO + "# another")
+        assert await hits(told) == 0
+
+    asyncio.run(run())
 
 
 def inline(host: ModelHost) -> dict[str, bool]:
