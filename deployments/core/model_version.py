@@ -11,6 +11,7 @@ from deployments.core.pool_group import PoolGroup
 from deployments.core.response_streams import ResponseStreams
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.scheduler import Scheduler
+from deployments.schedulers.sequence import SequenceScheduler
 from protocol.infer import InferRequest
 from protocol.signature import Signature
 from repository_loader.package import ModelPackage
@@ -73,6 +74,11 @@ class ModelVersion:
         assert self.streams is not None
         self.streams.open(request)
         self.scheduler.submit(request)
+
+    def end_sequence(self, sequence_id: int | str) -> None:
+        """End a sequence that has started anew in another replica."""
+        if isinstance(self.scheduler, SequenceScheduler):
+            self.scheduler.end_sequence(sequence_id)
 
     async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Refuse new requests, answer those that were taken, and free the instances.

@@ -186,6 +186,11 @@ class LaneClient(FrameProtocol):
             self.inflight_bytes -= call.size
             self.send(Kind.CANCEL, call.id, size=0)
 
+    def end_sequence(self, index: int, sequence_id: int | str) -> None:
+        """Tell the replica that a sequence of the model at `index` of its table has started anew elsewhere."""
+        body = orjson.dumps(sequence_id)
+        self.send(Kind.CANCEL, 0, (body,), size=len(body), number=index)
+
     def _release_unread(self) -> None:
         if self.shared_offset >= 0:
             self.release(self.shared_offset)

@@ -67,6 +67,8 @@ class Kind(IntEnum):
     ERROR = 5
     """The end of a call; of call 0: why the server refuses the lane."""
     CANCEL = 6
+    """Client to server: give a call up; of call 0: the sequence in the body, as JSON, of the model at `number` has
+    started anew elsewhere."""
     ARENA = 10
     """The path of the sender's arena, once, before it is used."""
     ARENA_OPEN = 11

@@ -41,6 +41,10 @@ class LaneModel(Protocol):
     sequence_idle_us: int
     says_ready: bool
 
+    def end_sequence(self, sequence_id: int | str) -> None:
+        """End a sequence that has started anew in another replica."""
+        ...
+
     @property
     def submit_request(self) -> Callable[[InferRequest], None]:
         """Takes a request."""
@@ -174,12 +178,20 @@ class LaneServerConnection(FrameProtocol):
             self._take_hello(kind, number, body)
         elif kind == Kind.REQUEST:
             self._take_request(number, call, flags, json_length, body)
+        elif kind == Kind.CANCEL and not call:
+            self._end_sequence(number, body)
         elif kind == Kind.CANCEL:
             entry = self.inflight.pop(call, None)
             if entry is not None:
                 entry[0].cancel_request(entry[1])
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
+
+    def _end_sequence(self, number: int, body: Buffer) -> None:
+        models = self._server.models
+        model = models[number] if number < len(models) else None
+        if model is not None and body:
+            model.end_sequence(orjson.loads(body))
 
     def _take_hello(self, kind: int, version: int, body: Buffer) -> None:
         if kind != Kind.HELLO or not hmac.compare_digest(bytes(body), self._server.secret):

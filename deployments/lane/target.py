@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from deployments.core.refusals import Refusals
 from deployments.lane.choice import LaneChoice
-from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall
+from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
 from deployments.lane.frames import Buffer
 from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.sequence_lanes import SequenceCall, SequenceLanes, read_mark
@@ -147,7 +147,15 @@ class LaneTarget:
             self.refuse(call, QueueFull())
         else:
             lane.call(self.choice.lanes[lane], call)
+            if mark.starts:
+                self._end_elsewhere(mark.sequence_id, lane)
         return call
+
+    def _end_elsewhere(self, sequence_id: int | str, lane: LaneClient) -> None:
+        """End what other replicas may hold of a sequence that starts; another ingress may remember that they do."""
+        for other, index in self.choice.lanes.items():
+            if other is not lane:
+                other.end_sequence(index, sequence_id)
 
     def send(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""

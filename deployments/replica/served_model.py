@@ -27,6 +27,7 @@ class ServedModel:
         self.codecs = codecs
         self.submit_request = model.submit
         self.cancel_request = model.cancel
+        self.end_sequence = model.end_sequence
         self.ready = True
         self.says_ready = True
         config = model.package.config

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG_HOLD_VARIABLE: Final = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
 LOST: Final = "the instance of sequence {} of model '{}' has died; the sequence may start anew"
+MOVED: Final = "sequence {} of model '{}' has started anew in another replica"
 EXPIRED: Final = "timeout of the corresponding sequence has been expired"
 
 
@@ -210,16 +211,28 @@ class SequenceScheduler:
         if slot.idle and slot.sequence_id is not None:
             self._release(slot)
 
+    def end_sequence(self, sequence_id: SequenceId) -> None:
+        """End a sequence that has started anew in another replica; what waits of it here fails."""
+        slot = self._slots.slot_of(sequence_id)
+        if slot is not None:
+            self._give_up(slot, MOVED)
+        for backlog in tuple(self._slots.backlogs()):
+            if backlog.sequence_id == sequence_id:
+                error = Unavailable(MOVED.format(sequence_id, self._model_name))
+                self._fail(self._slots.drop_backlog(backlog), error, OTHER)
+
     def _lost(self, batcher: SequenceBatcher) -> None:
         """End the sequences of an instance that has died, and with it what it knew of them."""
         for slot in batcher.slots:
-            if slot.sequence_id is None:
-                continue
-            waiting, slot.queue = slot.queue, deque()
-            self._end(slot)
-            self._fail(waiting, Unavailable(LOST.format(slot.sequence_id, self._model_name)), OTHER)
-            if slot.idle:
-                self._release(slot)
+            if slot.sequence_id is not None:
+                self._give_up(slot, LOST)
+
+    def _give_up(self, slot: Slot, text: str) -> None:
+        waiting, slot.queue = slot.queue, deque()
+        self._end(slot)
+        self._fail(waiting, Unavailable(text.format(slot.sequence_id, self._model_name)), OTHER)
+        if slot.idle:
+            self._release(slot)
 
     def held(self) -> bool:
         """Whether `TRITONSERVER_DELAY_SCHEDULER` and its like for the backlog still hold the first batch back."""

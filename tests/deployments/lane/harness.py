@@ -47,6 +47,9 @@ class EchoModel:
         self.submit_request: Callable[[InferRequest], None] = self._submit
         self.cancel_request: Callable[[InferRequest], None] = self.cancelled.append
 
+    def end_sequence(self, sequence_id: int | str) -> None:
+        """Hold no sequences."""
+
     def _submit(self, request: InferRequest) -> None:
         self.held.append(request)
         if not self.hold:

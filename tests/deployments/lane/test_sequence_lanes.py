@@ -220,6 +220,52 @@ def test_interleaved_sequences_through_two_ingresses_and_two_replicas():
     asyncio.run(run())
 
 
+def test_a_client_that_changes_its_ingress_when_a_replica_was_added_never_hears_a_wrong_sum():
+    """Each ingress remembers another replica: the first that where the sequence was, the second that where it is."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory() as folder:
+            replicas = [Replica(folder, f"r{number}", loop) for number in range(2)]
+            for replica in replicas:
+                replica.server.set_model("echo", 1, await sums())
+                await replica.server.listen([replica.sock])
+            one, other = fleets = [Fleet(NODE, loop, lambda: None, Refusals(Totals()), away_s=0.0) for _ in range(2)]
+            addresses = {replica.address.replica_id: replica.address for replica in replicas}
+
+            async def publish(*names):
+                for fleet in fleets:
+                    fleet.set_replicas("echo#v1", {name: addresses[name] for name in names})
+                await Lanes.until(lambda: all(_lanes(fleet) == len(names) for fleet in fleets))
+
+            async def ask(fleet, value, **flags):
+                sink = Sink()
+                fleet.target("echo").submit((body(number, value, **flags),), None, sink)
+                await asyncio.wait_for(sink.done.wait(), 30)
+                return sink.error or orjson.loads(sink.responses[0])["outputs"][0]["data"][0]
+
+            moved = SequenceLanes(60)
+            number = next(
+                each for each in range(1, 99) if moved.choose(mark(each), [Lane("r0"), Lane("r1")]).replica_id == "r1"
+            )
+            await publish("r0")
+            assert await ask(one, 1, start=True) == 1
+            await publish("r0", "r1")
+            assert await ask(one, 2) == 3  # it stays where it is
+            assert "must specify the START flag" in str(await ask(other, 4))  # which only the first ingress knows
+            assert await ask(other, 10, start=True) == 10
+            assert "must specify the START flag" in str(await ask(one, 100))  # not 103
+            assert await ask(other, 20) == 30
+            await publish("r0")
+            assert "must specify the START flag" in str(await ask(other, 200))  # not 203
+            for fleet in fleets:
+                await fleet.close()
+            for replica in replicas:
+                await replica.server.drain(0.0)
+
+    asyncio.run(run())
+
+
 def _lanes(fleet):
     target = fleet.target("echo")
     return len(target.choice.lanes) if target else 0

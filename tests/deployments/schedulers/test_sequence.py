@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deployments.schedulers.sequence import BACKLOG_HOLD_VARIABLE, EXPIRED
+from deployments.schedulers.sequence import BACKLOG_HOLD_VARIABLE, EXPIRED, MOVED
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import InferRequest
@@ -182,6 +182,30 @@ def test_to_cancel_a_request_that_waits_is_to_end_its_sequence(config):
     sequences.send("e", 2, ONLY)
     sequences.finish_all()
     assert sequences.answers["e"] == 3
+
+
+@both
+def test_a_sequence_that_has_started_elsewhere_ends_here(config):
+    sequences = Sequences(config)
+    sequences.send("a", 1, START)
+    for name, number, flags in (("b", 1, 0), ("c", 2, START)):
+        sequences.send(name, number, flags)
+    for number in (1, 7):
+        sequences.scheduler.end_sequence(number)
+    sequences.finish_all()
+    sequences.send("d", 1)
+    sequences.send("e", 2)
+    sequences.finish_all()
+    moved = f"Unavailable: {MOVED.format(1, 'm')}"
+    assert sequences.answers == {"a": 1, "b": moved, "c": 1, "d": NO_START.format(1), "e": 2}
+
+
+def test_a_sequence_in_the_backlog_that_has_started_elsewhere_ends_here():
+    sequences = Sequences(sequence_config())
+    sequences.send("a", 1, START)
+    sequences.send("b", 2, START)
+    sequences.scheduler.end_sequence(2)
+    assert sequences.answers == {"b": f"Unavailable: {MOVED.format(2, 'm')}"}
 
 
 def test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence():
