@@ -25,7 +25,7 @@ STATE = 'state { input_name: "S_IN" output_name: "S_OUT" data_type: TYPE_FP32 di
 
 
 def batching(text, strategy="oldest { max_candidate_sequences: 4 }"):
-    return f"sequence_batching {{ {strategy} {text} }} "
+    return f"sequence_batching {{ {strategy} {text} max_sequence_idle_microseconds: 60000000 }} "
 
 
 class Served:
