@@ -191,6 +191,9 @@ class Settings(BaseModel):
         description="How long a model's folder must have stayed as it is before a change is taken in poll mode.",
         ge=0,
     )
+    model_namespacing: bool = Field(
+        False, description="Whether models of the same name in several repositories are served, each to its ensembles."
+    )
     model_load_retry_count: int = Field(
         0, description="How often a model that does not load is tried again.", ge=0, le=100
     )
@@ -413,6 +416,7 @@ class Settings(BaseModel):
             kind_gpu_fallback_to_cpu=self.kind_gpu_fallback_to_cpu,
             cache_dir=self.model_cache_dir,
             backend_directory=self.backend_directory,
+            namespacing=self.model_namespacing,
         )
 
     def plan_settings(self) -> "PlanSettings":
@@ -432,7 +436,7 @@ class Settings(BaseModel):
 
         if self.model_control_mode != "explicit":
             return None
-        return choose_models(self.model_repository, self.loader_options().cache_dir, self.load_model)
+        return choose_models(self.model_repository, self.loader_options(), self.load_model)
 
 
 def environment() -> dict[str, Any]:

@@ -211,7 +211,7 @@ _ROWS = (
         "",
         warned=frozenset({ENSEMBLE}),
         refused=_BACKENDS,
-        because="model names are unique, the model is found by its name alone",
+        because="the model is found by its name, in the ensemble's own repository first",
     ),
     FieldRule(
         "ensemble_scheduling.max_inflight_requests",

@@ -45,7 +45,10 @@ class _Failed(Exception):
 
 
 class ModelReader:
-    """Reads the folder of one model into a `RepositoryModel`. One use, one thread."""
+    """Reads the folder of one model into a `RepositoryModel`. One use, one thread.
+
+    With a `name` other than its folder's the model is called so, whatever its configuration says.
+    """
 
     def __init__(
         self,
@@ -53,9 +56,12 @@ class ModelReader:
         options: LoaderOptions,
         complete_python: PythonCompleter | None,
         override: ModelConfig | None = None,
+        name: str = "",
     ) -> None:
         self._path = model_path
-        self._name = os.path.basename(model_path)
+        folder = os.path.basename(model_path)
+        self._name = name or folder
+        self._is_called_otherwise = self._name != folder
         self._options = options
         self._complete_python = complete_python
         self._override = override
@@ -143,7 +149,7 @@ class ModelReader:
         return text
 
     def _check_own_name(self, text: ConfigText, config: ModelConfig) -> None:
-        if config.name and config.name != self._name:
+        if config.name and config.name != self._name and not self._is_called_otherwise:
             message = (
                 f"unexpected directory name '{self._name}' for model '{config.name}', "
                 "directory name must equal model name"

@@ -47,7 +47,8 @@ def app_name(model_name: str) -> str:
 
     Different models have different names, and none has one of Eagleray's own (`eagleray`, `eagleray-packed`).
     """
-    safe = quote(model_name, safe=" -_.")
+    # Serve makes a logging format of the name, in which "%" would stand for something.
+    safe = quote(model_name, safe=" -_.").replace("%", "=")
     return f"eagleray-model-{safe}" if safe.startswith("eagleray") else safe
 
 

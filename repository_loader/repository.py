@@ -13,6 +13,7 @@ from repository_loader.ensemble_graph import EnsembleVerdict, check_ensembles, s
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.model_reader import ModelReader
+from repository_loader.namespaces import FoundModels, identifier, meant_by, shared_name
 from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel, Snapshot
 from repository_loader.storage.location import LocationError, is_remote
 from repository_loader.storage.mirror import RepositoryFolder, local_folder
@@ -41,23 +42,31 @@ def load_repositories(
 
     `overrides` replace a model's config.pbtxt, or all of its files. Blocking; models are read in up to
     `MAX_PARALLEL_READS` threads, so `complete_python` must allow that. A model that cannot be loaded is in the snapshot
-    with its `failure`.
+    with its `failure`. Models that share a name under `--model-namespacing` are known by their identifiers; `only` and
+    `overrides` may name all of them by that name.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
     findings: list[Finding] = []
     unread: dict[str, RepositoryModel] = {}
-    folders = find_models(paths, options.cache_dir, findings, unread)
+    found = _find(paths, options, findings, unread)
     given = overrides or {}
-    folders |= {name: [override.model_path] for name, override in given.items() if override.model_path}
-    models = {name: model for name, model in unread.items() if only is None or name in only}
-    wanted = sorted(folders if only is None else set(only) & folders.keys())
+    folders = {**found.folders, **{name: [each.model_path] for name, each in given.items() if each.model_path}}
+    found = replace(found, folders=folders)
+    known = folders.keys() | unread.keys()
+    asked = known if only is None else {each for name in only for each in meant_by(name, known)}
+    models = {name: model for name, model in unread.items() if name in asked}
+    wanted = sorted(asked & folders.keys())
+
+    def read(name: str) -> RepositoryModel:
+        override = given.get(name) or given.get(shared_name(name))
+        own_name = found.names.get(name, name)
+        return found.placed(_read(own_name, folders[name], options, complete_python, override), name)
+
     with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
         while wanted:
-            for model in threads.map(
-                lambda name: _read(folders[name], options, complete_python, given.get(name)), wanted
-            ):
+            for model in threads.map(read, wanted):
                 models[model.name] = model
             needed = {name for model in models.values() if model.config for name in step_models(model.config)}
             wanted = sorted((needed & folders.keys()) - models.keys())
@@ -66,10 +75,15 @@ def load_repositories(
     return Snapshot(dict(sorted(models.items())), tuple(findings))
 
 
+def normalised(path: str) -> str:
+    """Return a repository's path or address as it is told from others."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 def _folders(paths: Sequence[str], cache_dir: str) -> dict[str, RepositoryFolder]:
     """Return the folder of each repository; one that is named twice counts once."""
     folders: dict[str, RepositoryFolder] = {}
-    for path in dict.fromkeys(path if is_remote(path) else os.path.abspath(path) for path in paths):
+    for path in dict.fromkeys(map(normalised, paths)):
         try:
             folders[path] = local_folder(path, cache_dir)
         except (StorageError, LocationError) as error:
@@ -81,40 +95,61 @@ def _unread(path: str, name: str, reason: str) -> RepositoryModel:
     return RepositoryModel(name, path, None, (), (Finding("error", path, 1, 1, reason),), reason)
 
 
-def find_models(
-    paths: Sequence[str],
-    cache_dir: str,
-    findings: list[Finding] | None = None,
-    unread: dict[str, RepositoryModel] | None = None,
-) -> dict[str, list[str]]:
-    """List the folders of the repositories that may be models, by name; blocks.
-
-    `findings` takes what there is to say, `unread` the models that could not be fetched.
+def find_models(paths: Sequence[str], options: LoaderOptions) -> Mapping[str, list[str]]:
+    """List the folders of the repositories that may be models, by the name that each is known by; blocks.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
-    findings = [] if findings is None else findings
-    folders: dict[str, list[str]] = {}
-    for repository, folder in _folders(paths, cache_dir).items():
+    return _find(paths, options, [], {}).folders
+
+
+def _find(
+    paths: Sequence[str], options: LoaderOptions, findings: list[Finding], unread: dict[str, RepositoryModel]
+) -> FoundModels:
+    """Find the models; `findings` takes what there is to say, `unread` the models that could not be fetched."""
+    found: dict[str, dict[str, list[str]]] = {}
+    reasons: dict[tuple[str, str], str] = {}
+    for repository, folder in _folders(paths, options.cache_dir).items():
         findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
-        for name in _model_names(folder.path, findings):
-            path = os.path.join(folder.path, name)
-            folders.setdefault(name, []).append(os.path.realpath(path) if is_remote(repository) else path)
-        if unread is not None:
-            unread |= {name: _unread(f"{repository}/{name}", name, reason) for name, reason in folder.failures.items()}
-    return folders
+        names = options.names.get(repository, {})
+        for below in _model_names(folder.path, findings):
+            path = os.path.join(folder.path, below)
+            present = found.setdefault(names.get(below, below), {}).setdefault(repository, [])
+            present.append(os.path.realpath(path) if is_remote(repository) else path)
+        for below, reason in folder.failures.items():
+            name = names.get(below, below)
+            found.setdefault(name, {}).setdefault(repository, [])
+            reasons[name, repository] = reason
+    folders: dict[str, list[str]] = {}
+    repositories: dict[str, str] = {}
+    own_names: dict[str, str] = {}
+    for name, by_repository in found.items():
+        shared = options.namespacing and len(by_repository) > 1
+        for repository, present in by_repository.items():
+            known = identifier(name, repository) if shared else name
+            repositories[known], own_names[known] = repository, name
+            if present:
+                folders.setdefault(known, []).extend(present)
+            if (name, repository) in reasons:
+                unread[known] = _unread(f"{repository}/{name}", known, reasons[name, repository])
+    return FoundModels(folders, repositories, own_names)
 
 
-def choose_models(paths: Sequence[str], cache_dir: str, names: Sequence[str]) -> list[str]:
+def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[str]) -> list[str]:
     """Return the models that names and patterns (`*`, `?`, `[…]`) stand for; raises as `find_models`.
 
     A name that is no pattern is returned whether or not there is such a model.
     """
     patterns = [name for name in names if _PATTERN & set(name)]
-    present = find_models(paths, cache_dir) if patterns else {}
-    chosen = {name for name in names if name not in patterns}
-    return sorted(chosen | {name for name in present if any(fnmatchcase(name, pattern) for pattern in patterns)})
+    present = find_models(paths, options) if patterns or options.namespacing else {}
+    chosen: set[str] = set()
+    for name in names:
+        if name in patterns:
+            chosen |= {each for each in present if fnmatchcase(shared_name(each) or each, name)}
+        else:
+            chosen |= set(meant_by(name, present) or [name])
+    return sorted(chosen)
 
 
 def _model_names(path: str, findings: list[Finding]) -> list[str]:
@@ -134,16 +169,17 @@ def _model_names(path: str, findings: list[Finding]) -> list[str]:
 
 
 def _read(
+    name: str,
     folders: Sequence[str],
     options: LoaderOptions,
     complete_python: PythonCompleter | None,
     override: Override | None,
 ) -> RepositoryModel:
     if len(folders) > 1:
-        name = os.path.basename(folders[0])
         findings = tuple(Finding("error", folder, 1, 1, DUPLICATE_REASON) for folder in folders)
         return RepositoryModel(name, folders[0], None, (), findings, DUPLICATE_REASON)
-    return ModelReader(folders[0], options, complete_python, None if override is None else override.config).read()
+    config = None if override is None else override.config
+    return ModelReader(folders[0], options, complete_python, config, name).read()
 
 
 def _judged(model: RepositoryModel, verdict: EnsembleVerdict) -> RepositoryModel:

@@ -17,7 +17,8 @@ class LoaderOptions:
     `gpu_count` GPUs may be used, by the numbers from 0. `kind_gpu_fallback_to_cpu` turns Triton's
     error for KIND_GPU without a GPU into a warning. `model_config_name` is `--model-config-name`. `backend_settings`
     are `--backend-config` values by backend; the key "" is for all backends. `cache_dir` is where remote repositories
-    are mirrored, `backend_directory` where Python-based backends are, "" nowhere.
+    are mirrored, `backend_directory` where Python-based backends are, "" nowhere. `namespacing` is
+    `--model-namespacing`. `names` are those of models that are not called as their folders, by repository and folder.
     """
 
     disable_auto_complete_config: bool = False
@@ -29,6 +30,8 @@ class LoaderOptions:
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_dir: str = DEFAULT_CACHE_DIR
     backend_directory: str = ""
+    namespacing: bool = False
+    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

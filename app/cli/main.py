@@ -1,4 +1,4 @@
-"""The command line: `eagleray serve | validate | plan | status | infer | load | unload | traffic | logs | doctor | …`.
+"""The command line: `eagleray serve | validate | plan | status | infer | load | unload | repository | traffic | …`.
 
 Exit codes: 0, 1 (something failed at run time), 2 (usage or configuration).
 """
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from app.cli.client.commands import infer, load, reload, status, unload
+from app.cli.client.repository import repository
 from app.cli.client.traffic import traffic
 from app.cli.doctor import doctor
 from app.cli.model_logs import logs
@@ -235,7 +236,7 @@ def version() -> None:
     click.echo(installed("eagleray"))
 
 
-for _command in (status, infer, load, unload, reload, traffic, logs, doctor):
+for _command in (status, infer, load, unload, reload, repository, traffic, logs, doctor):
     main.add_command(_command)
 
 

@@ -29,7 +29,6 @@ REASONS: dict[str, str] = {
     "metrics-interval-ms": "metrics are collected when they are asked for",
     "min-supported-compute-capability": "the frameworks refuse a GPU that they do not support",
     "model-load-gpu-limit": "Ray places a replica by the share of a GPU that it asks for",
-    "model-namespacing": "models of the same name in two repositories are not served yet: both are UNAVAILABLE",
     "pinned-memory-pool-byte-size": _POOLS,
     "repoagent-directory": "repository agents are part of Eagleray, and no shared library is loaded",
     "response-cache-byte-size": "use --cache-config local,size=<bytes>",

@@ -21,7 +21,13 @@ class RepositoryApi:
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return the endpoints by the names that the table of routes has for them."""
-        return {"index": self.index, "load": self.load, "unload": self.unload}
+        return {
+            "index": self.index,
+            "load": self.load,
+            "unload": self.unload,
+            "register": self.register,
+            "unregister": self.unregister,
+        }
 
     async def index(self, request: Request) -> Response:
         """Return the repository index; `{"ready": true}` leaves out what is not ready."""
@@ -49,6 +55,24 @@ class RepositoryApi:
         """Unload a model."""
         dependents = as_boolean((await _parameters(request)).get("unload_dependents", False), "unload_dependents")
         await self._service.control.unload(path_name(request, "model"), dependents)
+        return empty_response()
+
+    async def register(self, request: Request) -> Response:
+        """Have the models of one more repository be there to be loaded."""
+        given = await json_object(request)
+        names = given.get("names", {})
+        if not isinstance(names, dict):
+            raise InvalidArgument("Unable to parse 'names': attempt to get members for non-object")
+        repository = as_string(given.get("repository"), "repository")
+        await self._service.control.register_repository(
+            repository, {folder: as_string(name, "names") for folder, name in names.items()}
+        )
+        return empty_response()
+
+    async def unregister(self, request: Request) -> Response:
+        """Have a repository's models be there no more."""
+        given = await json_object(request)
+        await self._service.control.unregister_repository(as_string(given.get("repository"), "repository"))
         return empty_response()
 
 

@@ -47,6 +47,14 @@ class ClusterControl:
         """Share a model's requests otherwise; returns when every ingress does so."""
         await self._command("change_traffic", name, dict(given))
 
+    async def register_repository(self, repository: str, names: Mapping[str, str]) -> None:
+        """Have the models of one more repository be there to be loaded."""
+        await self._command("register_repository", repository, dict(names))
+
+    async def unregister_repository(self, repository: str) -> None:
+        """Have a repository's models be there no more."""
+        await self._command("unregister_repository", repository)
+
     async def list_models(self) -> None:
         """Have the directory name the models that the repositories have now; without a controller it stays as it is."""
         try:

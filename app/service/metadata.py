@@ -8,6 +8,7 @@ from app.service.models import Models
 from app.service.routing import Routing
 from deployments.control.directory import READY, UNAVAILABLE
 from protocol.model_metadata import model_metadata, server_metadata
+from repository_loader.namespaces import shared_name
 
 # What is offered so far, of the names that Triton lists.
 EXTENSIONS: Final = (
@@ -68,8 +69,9 @@ class Metadata:
         self._models.require_known()
         rows: list[dict[str, str]] = []
         for name, entry in sorted(self._models.directory.models.items()):
+            shown = shared_name(name) or name
             if not entry.versions and not ready_only:
-                row = {"name": name}
+                row = {"name": shown}
                 if entry.reason:
                     row |= {"version": "1", "state": UNAVAILABLE, "reason": entry.reason}
                 rows.append(row)
@@ -80,6 +82,6 @@ class Metadata:
                 if state == READY and not self._models.says_ready(name, number):
                     state, reason = UNAVAILABLE, UNREADY
                 if state == READY or not ready_only:
-                    row = {"name": name, "version": str(number), "state": state}
+                    row = {"name": shown, "version": str(number), "state": state}
                     rows.append(row | {"reason": reason} if reason else row)
         return rows

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import InvalidArgument, Unavailable, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,14 @@ class ModelControl(Protocol):
         """Unload a model; an unknown one is no error."""
         ...
 
+    async def register_repository(self, repository: str, names: Mapping[str, str]) -> None:
+        """Have the models of one more repository be there to be loaded; `names` are others for those of folders."""
+        ...
+
+    async def unregister_repository(self, repository: str) -> None:
+        """Have a repository's models be there no more; what is loaded of them stays loaded."""
+        ...
+
     async def list_models(self) -> None:
         """Have the index name the models that are in the repositories now."""
         ...
@@ -45,6 +53,14 @@ class NoModelControl:
     async def unload(self, name: str, unload_dependents: bool) -> None:
         """Refuse."""
         self._refuse()
+
+    async def register_repository(self, repository: str, names: Mapping[str, str]) -> None:
+        """Refuse."""
+        raise Unsupported("repository registration is not allowed if model control mode is not EXPLICIT")
+
+    async def unregister_repository(self, repository: str) -> None:
+        """Refuse."""
+        raise Unsupported("repository unregistration is not allowed if model control mode is not EXPLICIT")
 
     async def list_models(self) -> None:
         """Do nothing: what is not loaded is not shown."""
@@ -73,9 +89,26 @@ class ExplicitControl:
         check_model_name(name)
         await self._control.unload(name, unload_dependents)
 
+    async def register_repository(self, repository: str, names: Mapping[str, str]) -> None:
+        """Register a repository by its absolute path or its address; raises as `load`, also for other paths."""
+        for name in (*names, *names.values()):
+            check_model_name(name)
+        _check_repository(repository)
+        await self._control.register_repository(repository, names)
+
+    async def unregister_repository(self, repository: str) -> None:
+        """Unregister a repository; raises as `register_repository`."""
+        _check_repository(repository)
+        await self._control.unregister_repository(repository)
+
     async def list_models(self) -> None:
         """Have the index name the models that are in the repositories now."""
         await self._control.list_models()
+
+
+def _check_repository(repository: str) -> None:
+    if "\0" in repository or not (repository.startswith("/") or "://" in repository):
+        raise InvalidArgument("a repository must be an absolute path, or an address such as s3://<bucket>/<path>")
 
 
 def check_model_name(name: str) -> None:

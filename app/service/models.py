@@ -9,6 +9,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target
 from deployments.replica.model_host import ModelHost
 from protocol.errors import Unavailable
+from repository_loader.namespaces import identifiers
 
 
 class Models:
@@ -31,8 +32,8 @@ class Models:
             await self._changed.wait()
 
     async def until_ready(self, name: str) -> None:
-        """Wait until every version of a model that takes requests can be asked from here, for as long as it takes."""
-        while not self._all_ready(name):
+        """Wait until every version of a model, or of all that share its name, can be asked that takes requests."""
+        while not all(self._all_ready(each) for each in (name, *self.sharing(name))):
             await self._changed.wait()
 
     def _all_ready(self, name: str) -> bool:
@@ -44,6 +45,11 @@ class Models:
         """Raise Unavailable, with Triton's text, while nothing is known of any model."""
         if not self.directory.known:
             raise Unavailable("Server not ready")
+
+    def sharing(self, name: str) -> list[str]:
+        """Return the identifiers of the models that have been loaded, or tried, and share a name."""
+        models = self.directory.models
+        return [each for each in identifiers(name, models) if models[each].versions or models[each].reason]
 
     def config(self, name: str) -> ModelConfig | None:
         """Return a model's completed configuration; None for an unknown model, and one without."""

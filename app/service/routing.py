@@ -9,8 +9,9 @@ from deployments.control.directory import ModelEntry
 from deployments.core.refusals import Refusals
 from deployments.lane.sink import Target
 from deployments.lane.target import RegisteredRegions
-from protocol.errors import NotFound, Unavailable, Unsupported
+from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata
+from repository_loader.namespaces import ambiguous
 
 
 class Routing:
@@ -26,6 +27,7 @@ class Routing:
         """Return the target of an inference request by HTTP.
 
         Raises:
+            InvalidArgument: the name is that of models in several repositories.
             NotFound: unknown model or version, or a model without versions.
             Unavailable: the version is known but not ready, or nothing is known of any model yet.
             Unsupported: the model is decoupled.
@@ -84,9 +86,13 @@ class Routing:
         """Return what was measured of the versions that are on trial as canaries, by model; see `VersionMeter`."""
         return {name: meter.to_dict() for name, each in self._traffic.items() for meter in each.meters.values()}
 
-    def _why_not(self, name: str, version: int) -> NotFound | Unavailable:
+    def _why_not(self, name: str, version: int) -> ServingError:
         self._models.require_known()
         entry = self._models.directory.models.get(name)
+        if entry is None or all(state.left for state in entry.versions.values()):
+            sharing = self._models.sharing(name)
+            if sharing:
+                return InvalidArgument(ambiguous(name, len(sharing)))
         if entry is None or not (entry.versions or entry.reason):
             return NotFound(f"Request for unknown model: '{name}' is not found")
         if version == -1:

@@ -49,4 +49,4 @@ class ControllerOptions:
         """Return the models to load at the start, None for all of the repositories; blocks."""
         if self.control_mode != "explicit":
             return None
-        return choose_models(self.repositories, self.loader.cache_dir, self.load_models)
+        return choose_models(self.repositories, self.loader, self.load_models)

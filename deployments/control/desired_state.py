@@ -17,11 +17,12 @@ from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from repository_loader.ensemble_graph import step_models
+from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
 from repository_loader.package import IN_PLACE_FIELDS, IN_PLACE_PARAMETERS, ModelPackage
 from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan, prune
 from repository_loader.planned_repository import read_and_plan
-from repository_loader.repository import RepositoryModel, Snapshot
+from repository_loader.repository import RepositoryModel, Snapshot, normalised
 from repository_loader.snapshot import Override
 from repository_loader.traffic import Traffic
 
@@ -65,7 +66,8 @@ class DesiredState:
     `origins` are those of the models in the snapshot; `gone` are versions that do not run any more, with the reason,
     by model; `outcomes` says what became of the latest commands: None as long as it is open, "", or an error.
     `given_traffic` is what commands say of the models' traffic in place of their configurations; `canaries` are the
-    latest of each model.
+    latest of each model. `repositories` are those to load models from, each with the names of models that are not
+    called as their folders, by folder.
     """
 
     snapshot: Snapshot
@@ -77,6 +79,7 @@ class DesiredState:
     outcomes: Mapping[str, str | None] = field(default_factory=dict)
     given_traffic: Mapping[str, Traffic] = field(default_factory=dict)
     canaries: Mapping[str, Canary] = field(default_factory=dict)
+    repositories: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def traffic(self) -> dict[str, Traffic]:
@@ -135,7 +138,8 @@ def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> Desir
         logger.error("failed to load '%s': %s", name, reasons[1])
     _log(snapshot, plan, snapshot.models)
     origins = {name: Origin(asked is None or name in asked) for name in snapshot.models}
-    return DesiredState(snapshot, plan, facts, origins, missing)
+    repositories: dict[str, dict[str, str]] = {normalised(path): {} for path in options.repositories}
+    return DesiredState(snapshot, plan, facts, origins, missing, repositories=repositories)
 
 
 def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: DesiredState) -> DesiredState:
@@ -143,9 +147,9 @@ def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: Desir
 
     What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can.
     """
-    given = overrides(before)
+    loader = replace(options.loader, names=before.repositories)
     read, _ = read_and_plan(
-        options.repositories, options.loader, options.plan, facts, complete, before.waiting, overrides=given
+        tuple(before.repositories), loader, options.plan, facts, complete, before.waiting, overrides=overrides(before)
     )
     models = {
         name: read.models.get(name, model) if name in before.waiting else model
@@ -168,6 +172,35 @@ def not_polled(name: str) -> str:
     return f"failed to load '{name}', failed to poll from model repository"
 
 
+def alike(desired: DesiredState, name: str) -> set[str]:
+    """Return under which names models run, or are steps of those, that have one name, given as it is or identified."""
+    plain = shared_name(name) or name
+    models = desired.snapshot.models
+    known = {step for model in models.values() if model.config is not None for step in step_models(model.config)}
+    known |= models.keys()
+    return {plain, *identifiers(plain, known)} & known
+
+
+def _renamed(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> set[str]:
+    """Return what runs under a name that another repository has now too, or under the identifier of one it has alone.
+
+    A name is known as it is or by identifiers, and never as both.
+    """
+    if not options.loader.namespacing:
+        return set()
+    return {
+        other
+        for name in read.models
+        for other in alike(desired, name) & desired.snapshot.models.keys()
+        if bool(shared_name(other)) != bool(shared_name(name))
+    }
+
+
+def touched(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> set[str]:
+    """Return the models that change when those that were read are loaded."""
+    return read.models.keys() | _renamed(options, desired, read)
+
+
 def loaded(
     options: ControllerOptions,
     desired: DesiredState,
@@ -183,6 +216,8 @@ def loaded(
     steps any more does not.
     """
     nonce = secrets.token_hex(4)
+    if renamed := _renamed(options, desired, read):
+        desired = unloaded(options, desired, renamed)
     models, all_origins = dict(desired.snapshot.models), dict(desired.origins)
     gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
     before: dict[str, Before] = {}
@@ -244,6 +279,13 @@ def with_traffic(
     if canary is not None:
         canaries[name] = canary
     return _resolved(replace(desired, given_traffic=given, canaries=canaries), command, "")
+
+
+def with_repositories(
+    desired: DesiredState, repositories: Mapping[str, Mapping[str, str]], command: str = ""
+) -> DesiredState:
+    """Have models be loaded from other repositories from now on; what is loaded stays."""
+    return _resolved(replace(desired, repositories=repositories), command, "")
 
 
 def displaced(desired: DesiredState, changed: DesiredState) -> str:

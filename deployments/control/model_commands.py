@@ -16,17 +16,20 @@ from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
     DesiredState,
     Origin,
+    alike,
     displaced,
     loaded,
     not_polled,
     overrides,
     refused,
+    touched,
     unloaded,
     with_dependents,
 )
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from repository_loader.config_json import ConfigJsonError, config_from_json
+from repository_loader.namespaces import meant_by, shared_name
 from repository_loader.repository import RepositoryError, Snapshot, load_repositories
 from repository_loader.snapshot import Override
 
@@ -73,7 +76,9 @@ class ModelCommands:
             while True:
                 async with self._state.lock:
                     desired = await self._state.until(lambda desired: desired)
-                    names = with_dependents(desired, name) if unload_dependents else {name}
+                    names = set(meant_by(name, desired.snapshot.models.keys() | desired.gone.keys())) or {name}
+                    if unload_dependents:
+                        names = {each for known in names for each in with_dependents(desired, known)}
                     if command in desired.outcomes:
                         return
                     if names.isdisjoint(desired.on_trial):
@@ -119,24 +124,27 @@ class ModelCommands:
             read = await asyncio.to_thread(read_models, self._options, desired, name, override)
             async with self._state.lock:
                 desired = await self._state.until(lambda desired: desired)
-                if read.models.keys().isdisjoint(desired.on_trial):
+                names = touched(self._options, desired, read)
+                if names.isdisjoint(desired.on_trial):
                     await self._take(desired, command, name, read, Origin(True, override))
                     return
-            await self._end_of_trials(read.models.keys())
+            await self._end_of_trials(names)
 
     async def _end_of_trials(self, names: Collection[str]) -> None:
         await self._state.until(lambda desired: True if desired.on_trial.keys().isdisjoint(names) else None)
 
     async def _take(self, desired: DesiredState, command: str, name: str, read: Snapshot, origin: Origin) -> None:
-        found = read.models.get(name)
-        if found is None:
+        asked = meant_by(name, read.models.keys())
+        if not asked:
             raise Internal(not_polled(name))
-        if found.failure is not None:
-            await self._refuse(desired, name, found.failure)
-        changed = await asyncio.to_thread(loaded, self._options, desired, read, {name: origin}, command, name)
-        reason = displaced(desired, changed) or changed.plan.unplaced.get(name, "")
-        if reason:
-            await self._refuse(desired, name, reason)
+        for each in asked:
+            if (failure := read.models[each].failure) is not None:
+                await self._refuse(desired, each, failure)
+        origins = dict.fromkeys(asked, origin)
+        changed = await asyncio.to_thread(loaded, self._options, desired, read, origins, command, name)
+        for each in asked:
+            if reason := displaced(desired, changed) or changed.plan.unplaced.get(each, ""):
+                await self._refuse(desired, each, reason)
         await self._state.change(changed)
 
     async def _refuse(self, desired: DesiredState, name: str, reason: str) -> None:
@@ -146,18 +154,21 @@ class ModelCommands:
 
 
 def read_models(options: ControllerOptions, desired: DesiredState, name: str, override: Override | None) -> Snapshot:
-    """Read a model, the models of its steps, and the ensembles that it is a step of; blocks.
+    """Read a model, or all that share its name, the models of its steps, and the ensembles that have it; blocks.
 
     Raises:
         Internal: a repository cannot be read.
     """
     given = overrides(desired)
-    given.pop(name, None)
+    same = {name, *(alike(desired, name) if options.loader.namespacing else ())}
+    for each in same:
+        given.pop(each, None)
     if override is not None:
         given[name] = override
-    loader = replace(options.loader, gpu_count=desired.facts.num_gpus)
+    loader = replace(options.loader, gpu_count=desired.facts.num_gpus, names=desired.repositories)
+    only = {name, *desired.dependents(same)}
     try:
-        return load_repositories(options.repositories, loader, complete, {name, *desired.dependents([name])}, given)
+        return load_repositories(tuple(desired.repositories), loader, complete, only, given)
     except RepositoryError as error:
         raise Internal(not_polled(name)) from error
 
@@ -171,7 +182,7 @@ def load_error(asked: str, reasons: Mapping[str, Mapping[int, str]]) -> str:
         f"version {version} is at UNAVAILABLE state: Internal: {reason};\n"
         for version, reason in sorted(reasons[failed].items())
     )
-    if failed != asked:
+    if asked not in (failed, shared_name(failed)):
         text = (
             f"ensemble '{asked}' depends on '{failed}' which has no loaded version. "
             f"Model '{failed}' loading failed with error: {text}"

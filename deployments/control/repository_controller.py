@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -27,6 +28,7 @@ from deployments.control.model_commands import ModelCommands, load_error, log_fa
 from deployments.control.model_table import ModelTable
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
+from deployments.control.repository_commands import RepositoryCommands
 from deployments.control.repository_watch import RepositoryWatch
 from deployments.control.scaler import Scaler
 from deployments.control.state_store import StateStore
@@ -85,6 +87,7 @@ class RepositoryController:
         self._kept_files: set[str] = set()
         self._commands = ModelCommands(options, self._state, self._files)
         self._traffic = TrafficCommands(self._state)
+        self._repositories = RepositoryCommands(options, self._state)
         self._canaries = CanaryWatch(self._state, self._table)
         self._watch_of_repositories = RepositoryWatch(options, self._state)
         self._refused: dict[str, str] = {}
@@ -129,14 +132,24 @@ class RepositoryController:
         """Share a model's requests otherwise; see `TrafficCommands.change`. Returns as `load`."""
         return await self._answer(self._traffic.change(command, name, given))
 
+    async def register_repository(self, command: str, repository: str, names: dict[str, str]) -> dict[str, Any]:
+        """Have the models of one more repository be there; see `RepositoryCommands.register`. Returns as `load`."""
+        return await self._answer(self._repositories.register(command, repository, names))
+
+    async def unregister_repository(self, command: str, repository: str) -> dict[str, Any]:
+        """Forget a repository; see `RepositoryCommands.unregister`. Returns as `load`."""
+        return await self._answer(self._repositories.unregister(command, repository))
+
     async def list_models(self) -> dict[str, Any]:
         """Look which models the repositories have; returns as `load`."""
         return await self._answer(self._list_models())
 
     async def _list_models(self) -> None:
         # A store far away is asked when a model is loaded, and not by whoever asks for the index.
-        local = [path for path in self._options.repositories if not is_remote(path)]
-        self._table.know(await asyncio.to_thread(find_models, local, self._options.loader.cache_dir))
+        desired = await self._state.until(lambda desired: desired)
+        local = [path for path in desired.repositories if not is_remote(path)]
+        loader = replace(self._options.loader, names=desired.repositories)
+        self._table.know(await asyncio.to_thread(find_models, local, loader))
         self._publish()
 
     async def _answer(self, command: Coroutine[Any, Any, None]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import DesiredState, Origin, displaced, loaded, unloaded
+from deployments.control.desired_state import DesiredState, Origin, displaced, loaded, touched, unloaded
 from deployments.control.model_commands import read_models
 from repository_loader.fingerprint import take_fingerprint
 from repository_loader.repository import RepositoryError, find_models
@@ -40,7 +40,7 @@ class Changes:
     def look(self, desired: DesiredState) -> list[str]:
         """Return the models that have changed and are quiet; an empty list when a repository cannot be read."""
         try:
-            folders = find_models(self._options.repositories, self._options.loader.cache_dir)
+            folders = find_models(self._options.repositories, self._options.loader)
         except RepositoryError as error:
             logger.error("%s; what runs is kept", error)
             return []
@@ -103,7 +103,7 @@ class RepositoryWatch:
         read = await asyncio.to_thread(read_models, self._options, desired, name, None)
         async with self._state.lock:
             desired = await self._state.until(lambda desired: desired)
-            if name not in read.models or not read.models.keys().isdisjoint(desired.on_trial):
+            if name not in read.models or not touched(self._options, desired, read).isdisjoint(desired.on_trial):
                 return  # the next look finds it again
             origins = {name: Origin()}
             changed = await asyncio.to_thread(loaded, self._options, desired, read, origins)

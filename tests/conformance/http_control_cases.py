@@ -27,6 +27,19 @@ REPOSITORY = (
         )
         for body in _ENDS
     ),
+    *(
+        Case(
+            f"{verb} a repository",
+            "4.12",
+            "POST",
+            f"/v2/repository/{verb}",
+            501,
+            body={"repository": "/more"},
+            error=f"repository {verb.removesuffix('er')}ration is not allowed if model control mode is not EXPLICIT",
+            deviates="a route of our own",
+        )
+        for verb in ("register", "unregister")
+    ),
     Case("load", "4.12", "POST", "/v2/repository/models/floats/load", 503, error=NO_CONTROL),
     Case(
         "load unknown",

@@ -38,6 +38,11 @@ SEQUENCE_LANES = "deployments/lane/test_sequence_lanes.py::"
 SEQUENCE_MODELS = "deployments/core/test_sequence_models.py::"
 CONTROL = "e2e/test_model_control.py::"
 POLL = "e2e/test_poll.py::"
+REPOSITORIES = "deployments/control/test_repository_commands.py::"
+SHARED_NAMES = (
+    "app/http/test_shared_names.py::test_a_name_of_two_is_refused_in_tritons_words_and_their_identifiers_are_answered"
+)
+NAMESPACES = "repository_loader/test_namespaces.py::"
 CAMPAIGN = "e2e/test_fault_campaign.py::"
 PROCESSES = "deployments/replica/test_model_processes.py::"
 ENVIRONMENT = "deployments/backends/test_python_environment.py::"
@@ -270,6 +275,26 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "What the controller was told happens": (
         CONTROL + "test_what_the_controller_was_told_happens_though_it_dies_on_the_way",
+    ),
+    "`--model-repository` may be given several times": (
+        "repository_loader/test_repository.py::test_the_same_name_in_two_repositories_is_no_model",
+    ),
+    "A name that is in two repositories is UNAVAILABLE": (
+        "repository_loader/test_repository.py::test_the_same_name_in_two_repositories_is_no_model",
+        NAMESPACES + "test_both_are_served_and_an_ensemble_takes_its_steps_from_its_own_repository_first",
+    ),
+    "Load and unload are for all models of the name": (
+        "deployments/control/test_model_commands.py::test_load_and_unload_of_a_name_are_for_all_that_have_it",
+        SHARED_NAMES,
+    ),
+    "A request for the name is refused with 400": (SHARED_NAMES,),
+    "In explicit mode [`eagleray repository register PATH`]": (
+        REPOSITORIES + "test_models_of_a_registered_repository_are_there_also_for_the_next_controller",
+        REPOSITORIES + "test_repositories_are_registered_in_explicit_mode_only",
+        "app/http/test_registering.py::test_the_command_sends_an_absolute_path_or_an_address",
+    ),
+    "What is loaded of a repository that is unregistered": (
+        REPOSITORIES + "test_what_is_loaded_of_an_unregistered_repository_stays_loaded",
     ),
     "With `--model-control-mode poll` the repositories": (POLL + "test_models_follow_the_repository",),
     "A change is taken once the model's folder": (

@@ -98,7 +98,7 @@ IGNORED: dict[str, tuple[str, str, str, str]] = {
         "ensemble",
         'ensemble_scheduling { step { model_name: "a" } step { model_namespace: "n" } }',
         "ensemble_scheduling.step[1].model_namespace",
-        "model names are unique, the model is found by its name alone",
+        "the model is found by its name, in the ensemble's own repository first",
     ),
     "instance_group.secondary_devices": (
         "tensorrt",

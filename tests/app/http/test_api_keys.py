@@ -16,7 +16,15 @@ from tests.app.http.wire import Answer, Wire, infer
 SCOPES = ("infer", "read", "manage")
 MADE = {scope: new_key(scope, scope) for scope in SCOPES}
 ACCESS = Access(ApiKeys([line for _, line in MADE.values()]))
-MANAGING = {"load", "unload", "change_traffic", "update_trace_settings", "update_log_settings"}
+MANAGING = {
+    "load",
+    "unload",
+    "register",
+    "unregister",
+    "change_traffic",
+    "update_trace_settings",
+    "update_log_settings",
+}
 
 
 def run(test: Any) -> None:

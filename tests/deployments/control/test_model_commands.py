@@ -2,16 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deployments.control.controller_options import ControllerOptions, ControlMode
+from deployments.control.current_state import CurrentState
+from deployments.control.desired_state import committed, read_desired_state
 from deployments.control.model_commands import ModelCommands
-from protocol.errors import Unavailable
+from deployments.control.state_store import StateStore
+from protocol.errors import InvalidArgument, Unavailable
 from protocol.limits import Limits
-from repository_loader.plan import PlanSettings
+from repository_loader.namespaces import identifier
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
+from tests.deployments.control.test_state_store import Table
+from tests.repository_loader.repositories import python_model, write
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
@@ -27,3 +34,30 @@ def test_models_are_loaded_in_explicit_mode_only(
     nothing: Any = None  # which a refused command does not touch
     with pytest.raises(Unavailable, match=r"^explicit model load / unload is not allowed if polling is enabled$"):
         asyncio.run(command(ModelCommands(options, nothing, nothing)))  # type: ignore[arg-type]
+
+
+def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> None:
+    repositories = tuple(write(tmp_path / folder, python_model("m")) for folder in ("a", "b"))
+    both = {identifier("m", repository) for repository in repositories}
+    options = ControllerOptions(
+        repositories, LoaderOptions(namespacing=True), PlanSettings(), Limits(), control_mode="explicit"
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files)
+        loading = asyncio.create_task(commands.load("1", "m", None, {}))
+        desired = await state.until(lambda desired: desired if desired.trials else None)
+        assert {name for name in both if desired.runs(name)} == both
+        await state.change(committed(options, desired, desired.trials[0]))
+        await loading
+        await commands.unload("2", "m", False)
+        desired = await state.until(lambda desired: desired)
+        assert (set(desired.snapshot.models), set(desired.gone)) == (set(), both)
+        write(tmp_path / "b", {"m/config.pbtxt": "foo: 1"})
+        with pytest.raises(InvalidArgument, match=f"^load failed for model '{identifier('m', repositories[1])}': "):
+            await commands.load("3", "m", None, {})
+
+    asyncio.run(scenario())

@@ -8,10 +8,19 @@ import psutil
 import pytest
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import DesiredState, Origin, committed, loaded, read_desired_state
+from deployments.control.desired_state import (
+    DesiredState,
+    Origin,
+    committed,
+    loaded,
+    read_desired_state,
+    touched,
+    unloaded,
+)
 from deployments.control.model_commands import read_models
 from deployments.control.repository_watch import Changes
 from protocol.limits import Limits
+from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
 
@@ -101,6 +110,49 @@ def test_a_change_that_was_taken_is_none_any_more(watched: Watched) -> None:
     assert watched.look() == []
     placed = {(model.name, model.version) for each in watched.desired.plan.deployments for model in each.models}
     assert placed == {("a", 2), ("b", 1)}
+
+
+def test_a_name_that_a_second_repository_has_now_too_is_one_of_two_and_ensembles_follow(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    write(first, "m")
+    (second / "uses/1").mkdir(parents=True)
+    tensors = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+    (second / "uses/config.pbtxt").write_text(
+        f'{tensors} ensemble_scheduling {{ step {{ model_name: "m" model_version: -1 {maps} }} }}'
+    )
+    options = ControllerOptions(
+        (str(first), str(second)), LoaderOptions(namespacing=True), PlanSettings(), Limits(), repository_quiet_s=0
+    )
+    desired = read_desired_state(options, FACTS)
+    changes = Changes(options)
+
+    def follow(desired: DesiredState) -> DesiredState:
+        """Take what has changed as `RepositoryWatch` does."""
+        for name in changes.look(desired):
+            if changes.is_gone(name):
+                desired = unloaded(options, desired, [name])
+                continue
+            read = read_models(options, desired, name, None)
+            if touched(options, desired, read).isdisjoint(desired.on_trial):
+                desired = loaded(options, desired, read, {name: Origin()})
+        for trial in desired.trials:
+            desired = committed(options, desired, trial)
+        return desired
+
+    def step(desired: DesiredState) -> str:
+        return str(desired.snapshot.models["uses"].packages[0].config.ensemble_scheduling.step[0].model_name)
+
+    assert (set(desired.snapshot.models), step(desired)) == ({"m", "uses"}, "m")
+    write(second, "m")
+    desired = follow(follow(desired))
+    both = {identifier("m", str(repository)) for repository in (first, second)}
+    assert (set(desired.snapshot.models), step(desired)) == ({*both, "uses"}, identifier("m", str(second)))
+    assert changes.look(desired) == []
+    shutil.rmtree(second / "m")
+    desired = follow(follow(desired))
+    assert (set(desired.snapshot.models), step(desired)) == ({"m", "uses"}, "m")
+    assert changes.look(desired) == []
 
 
 def test_a_watched_repository_of_300_models_costs_a_hundredth_of_a_core_at_most(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""`eagleray repository register | unregister`: where a server in explicit mode may load models from."""
+
+import json
+import os
+from typing import Any
+
+import click
+
+from app.cli.client.remote_server import RemoteServer, server_options
+
+
+@click.group()
+def repository() -> None:
+    """Register repositories with a server in explicit mode, and unregister them."""
+
+
+@repository.command()
+@click.argument("path")
+@click.option(
+    "--name", "names", multiple=True, metavar="FOLDER=NAME", help="Name of the model in a folder of it; several."
+)
+@server_options
+def register(path: str, names: tuple[str, ...], url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+    """Have the models of a repository, by its path or address, be there to be loaded."""
+    called = {}
+    for each in names:
+        folder, equals, name = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--name {each}: write FOLDER=NAME")
+        called[folder] = name
+    _ask(RemoteServer(url, api_key, ca_file), "register", {"repository": _absolute(path), "names": called}, as_json)
+
+
+@repository.command()
+@click.argument("path")
+@server_options
+def unregister(path: str, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+    """Have a repository's models be there no more; what is loaded of them stays loaded."""
+    _ask(RemoteServer(url, api_key, ca_file), "unregister", {"repository": _absolute(path)}, as_json)
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _ask(server: RemoteServer, verb: str, document: dict[str, Any], as_json: bool) -> None:
+    server.post(f"/v2/repository/{verb}", document)
+    click.echo(json.dumps(document) if as_json else f"{document['repository']} {verb}ed")

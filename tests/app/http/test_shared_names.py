@@ -1,0 +1,35 @@
+"""What a client is told of models that share a name, with `--model-namespacing`."""
+
+import asyncio
+from urllib.parse import quote
+
+from deployments.control.directory import READY
+from repository_loader.namespaces import identifier
+from tests.app.http.served import Served, entry
+from tests.app.http.wire import infer
+
+ERROR = "There are 2 identifiers of model 'm' in global map, model namespace must be provided to resolve ambiguity."
+
+
+def test_a_name_of_two_is_refused_in_tritons_words_and_their_identifiers_are_answered() -> None:
+    async def test() -> None:
+        served = Served()
+        both = [identifier("m", repository) for repository in ("/srv/a", "/srv/b")]
+        for name in both:
+            served.service.models.directory.models[name] = entry(name, (1, READY, ""))
+            served.host.ready.add((name, 1))
+        for path in ("/v2/models/m", "/v2/models/m/versions/1", "/v2/models/m/ready", "/v2/models/m/config"):
+            answer = await served.request("GET", path)
+            assert (answer.status, answer.error) == (400, ERROR), path
+        answer = await served.answered(infer(model="m"))
+        assert (answer.status, answer.error) == (400, ERROR)
+        for name in both:
+            assert (await served.answered(infer(model=quote(name)))).status == 200
+        index = (await served.request("POST", "/v2/repository/index")).json
+        assert [row for row in index if row["name"].startswith("m")] == [
+            {"name": "m", "version": "1", "state": "READY"}
+        ] * 2
+        served.service.models.directory.models.pop(both[0])
+        assert (await served.request("GET", "/v2/models/none")).status == 404
+
+    asyncio.run(test())

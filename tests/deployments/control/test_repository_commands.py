@@ -1,0 +1,133 @@
+"""Repositories that are registered and unregistered while the server runs."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.control.controller_options import ControllerOptions
+from deployments.control.current_state import CurrentState
+from deployments.control.desired_state import place_waiting, read_desired_state
+from deployments.control.model_commands import read_models
+from deployments.control.repository_commands import MAX_REPOSITORIES, RepositoryCommands
+from deployments.control.state_store import StateStore
+from protocol.errors import AlreadyExists, InvalidArgument, Unsupported
+from protocol.limits import Limits
+from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
+from repository_loader.repository import LoaderOptions
+from tests.deployments.control.test_state_store import Table
+from tests.repository_loader.repositories import TENSORS, python_model, write
+
+FACTS = ClusterFacts((NodeFacts(4),))
+
+
+class Controller:
+    """Commands on a state that is kept."""
+
+    def __init__(self, options: ControllerOptions, values: Table) -> None:
+        self.options = options
+        self.state = CurrentState(StateStore(values, "test", options), lambda desired: None)
+        self.commands = RepositoryCommands(options, self.state)
+
+    def names(self, name: str) -> set[str]:
+        """Return what is read when a model is to be loaded."""
+        assert self.state.desired is not None
+        return set(read_models(self.options, self.state.desired, name, None).models)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ControllerOptions:
+    first = write(tmp_path / "a", python_model("m"))
+    write(tmp_path / "b", {**python_model("other"), **python_model("x")})
+    return ControllerOptions((first,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+
+
+async def started(options: ControllerOptions, values: Table) -> Controller:
+    controller = Controller(options, values)
+    await controller.state.change(read_desired_state(options, FACTS))
+    return controller
+
+
+def test_models_of_a_registered_repository_are_there_also_for_the_next_controller(
+    options: ControllerOptions, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        values, path = Table(), str(tmp_path / "b")
+        controller = await started(options, values)
+        assert controller.names("other") == set()
+        await controller.commands.register("1", path + "/", {"x": "y"})
+        next_one = Controller(options, values)
+        await next_one.state.restore()
+        await next_one.commands.register("1", path, {"x": "y"})  # the same command, which comes again
+        assert next_one.names("other") == {"other"}
+        assert (next_one.names("y"), next_one.names("x")) == ({"y"}, set())
+        await next_one.commands.unregister("2", path)
+        assert next_one.names("other") == set()
+        assert next_one.names("m") == {"m"}
+
+    asyncio.run(scenario())
+
+
+def test_what_is_loaded_of_an_unregistered_repository_stays_loaded(options: ControllerOptions) -> None:
+    async def scenario() -> None:
+        controller = Controller(options, Table())
+        await controller.state.change(read_desired_state(replace(options, load_models=("m",)), FACTS))
+        await controller.commands.unregister("1", options.repositories[0])
+        desired = await controller.state.until(lambda desired: desired)
+        assert desired.runs("m")
+        assert controller.names("m") == set()
+        assert place_waiting(options, ClusterFacts((NodeFacts(8),)), desired).runs("m")
+
+    asyncio.run(scenario())
+
+
+def test_a_model_with_another_name_than_its_folder_is_called_so_whatever_its_configuration_says(
+    options: ControllerOptions, tmp_path: Path
+) -> None:
+    write(tmp_path / "c", python_model("m", f'name: "m" {TENSORS}'))
+
+    async def scenario() -> None:
+        controller = await started(options, Table())
+        await controller.commands.register("1", str(tmp_path / "c"), {"m": "renamed"})
+        assert controller.state.desired is not None
+        (model,) = read_models(options, controller.state.desired, "renamed", None).models.values()
+        assert (model.failure, model.name, model.packages[0].config.name) == (None, "renamed", "renamed")
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_registered_is_refused_in_tritons_words(options: ControllerOptions, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path = str(tmp_path / "b")
+        commands = (await started(options, Table())).commands
+        with pytest.raises(InvalidArgument, match=r"^failed to register '/missing', repository not found$"):
+            await commands.register("1", "/missing", {})
+        with pytest.raises(InvalidArgument, match=r"^failed to register 's3:///', repository not found$"):
+            await commands.register("1", "s3:///", {})
+        with pytest.raises(InvalidArgument, match=r"^failed to unregister '/missing', repository not found$"):
+            await commands.unregister("1", "/missing")
+        await commands.register("2", path, {"other": "one"})
+        with pytest.raises(AlreadyExists, match=f"^model repository '{path}' has already been registered$"):
+            await commands.register("3", path, {})
+        with pytest.raises(
+            AlreadyExists, match=r"^failed to register 'one', there is a conflicting mapping for 'one'$"
+        ):
+            await commands.register("4", write(tmp_path / "c", python_model("m")), {"m": "one"})
+        for number in range(MAX_REPOSITORIES - 2):
+            await commands.register(f"{number}-", write(tmp_path / f"empty{number}", {"x": ""}), {})
+        with pytest.raises(InvalidArgument, match="256 repositories are registered already"):
+            await commands.register("5", str(tmp_path / "c"), {})
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_repositories_are_registered_in_explicit_mode_only(options: ControllerOptions, mode: Any) -> None:
+    other = ControllerOptions((), LoaderOptions(), PlanSettings(), Limits(), control_mode=mode)
+    nothing: Any = None  # which a refused command does not touch
+    commands = RepositoryCommands(other, nothing)
+    for command in (commands.register("1", "/srv", {}), commands.unregister("1", "/srv")):
+        with pytest.raises(Unsupported, match="is not allowed if model control mode is not EXPLICIT"):
+            asyncio.run(command)
