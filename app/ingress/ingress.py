@@ -16,7 +16,6 @@ from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
-from app.ingress.load_report import LoadReport
 from app.ingress.node_ports import NodePorts
 from app.ingress.traffic_report import TrafficReport
 from app.service.log_settings import LogSettings
@@ -28,6 +27,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.load_report import LoadReport
 from deployments.replica.model_host import ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
@@ -90,7 +90,7 @@ class Ingress:
         self._host.calls.neighbours = neighbours
         files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
-        self._load = LoadReport(controller, self.service.models, self._fleet)
+        self._load = LoadReport(controller, self._fleet)
         self._traffic = TrafficReport(controller, self.service.models, self.service.routing)
         self._reports: list[asyncio.Task[None]] = []
         self._follower = DirectoryFollower(
@@ -120,7 +120,7 @@ class Ingress:
         self._task = self._loop.create_task(self._follower.run(), name="directory watch")
 
     def _directory_changed(self) -> None:
-        self._load.follow()
+        self._load.follow(self.service.models.directory.models)
         self._traffic.follow()
         self._routes_changed()
 

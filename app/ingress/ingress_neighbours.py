@@ -23,6 +23,15 @@ class IngressNeighbours:
         target = self._fleet.target(name, version)
         found(None if target is None or not target.ready else self._signature(name))
 
+    def left(self, name: str, version: int) -> bool:
+        """Whether the directory says that a model takes no requests; see `Neighbours`."""
+        directory = self._service.models.directory
+        if not directory.known:
+            return False
+        entry = directory.models.get(name)
+        states = {} if entry is None else entry.versions
+        return not any(state.taken for number, state in states.items() if version in (-1, number))
+
     def _signature(self, name: str) -> Signature | None:
         entry = self._service.models.directory.models.get(name)
         if entry is None or entry.model_config is None:

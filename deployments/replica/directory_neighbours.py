@@ -9,6 +9,7 @@ from typing import Any, Final
 from deployments.control.directory import Directory, ModelEntry
 from deployments.lane.fleet import Fleet
 from deployments.replica.group_watch import GroupWatch
+from deployments.replica.load_report import LoadReport
 from deployments.replica.neighbours import Found
 from protocol.errors import Unavailable, from_grpc_code
 from protocol.signature import Signature
@@ -27,7 +28,8 @@ _CALLED: Final = "called"
 class DirectoryNeighbours:
     """Finds models in the directory of the controller, whose handle `controller` returns; opens lanes to them.
 
-    `know` is told the signature of each model that is found. All methods run on the loop's thread.
+    `know` is told the signature of each model that is found. A called model that scales with its load gets its replicas
+    as it does for clients: calls count, and wait for the first one. All methods run on the loop's thread.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class DirectoryNeighbours:
         self._tasks: set[asyncio.Task[None]] = set()
         self._following = False
         self._controller: Any = None
+        self._load: LoadReport | None = None
 
     def changed(self) -> None:
         """Wake whoever waits for a model: the directory, or what the lanes lead to, has changed."""
@@ -92,6 +95,13 @@ class DirectoryNeighbours:
                     return self._signature(name, entry)
             await changed.wait()
 
+    def left(self, name: str, version: int) -> bool:
+        """Whether the directory says that a model takes no requests; see `Neighbours`."""
+        if not self._directory.known:
+            return False
+        entry = self._directory.models.get(name)
+        return entry is None or not self._taken(entry, version)
+
     def _taken(self, entry: ModelEntry, version: int) -> bool:
         return any(state.taken for number, state in entry.versions.items() if version in (-1, number))
 
@@ -106,7 +116,10 @@ class DirectoryNeighbours:
         return signature
 
     def _watch_called(self) -> None:
-        """Keep lanes to the deployments that run the models which were called."""
+        """Keep lanes to the deployments that run the models which were called, and have those scale that do."""
+        assert self._load is not None
+        models = self._directory.models
+        self._load.follow({name: models[name] for name in self._called if name in models})
         groups = {
             self._directory.deployments[key]
             for key, models in self._directory.hosted.items()
@@ -120,7 +133,9 @@ class DirectoryNeighbours:
         if not self._following:
             self._following = True
             self._controller = self._find_controller()
+            self._load = LoadReport(self._controller, self._fleet)
             self._start(self._run())
+            self._start(self._load.run())
 
     async def _run(self) -> None:
         while True:

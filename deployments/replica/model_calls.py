@@ -72,6 +72,8 @@ class ModelCalls:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _is_ready(self, name: str, version: int) -> bool:
+        if self.neighbours.left(name, version):
+            return False  # though it is unloaded here only a moment later
         answer: asyncio.Future[bool] = self._loop.create_future()
         self.find(name, version, lambda signature: answer.set_result(signature is not None))
         return await answer

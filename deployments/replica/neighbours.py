@@ -19,6 +19,10 @@ class Neighbours(Protocol):
         """
         ...
 
+    def left(self, name: str, version: int) -> bool:
+        """Whether a model version (-1: any) is known to take no requests any more, though it may still be here."""
+        ...
+
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; returns when it is ready.
 
@@ -38,6 +42,10 @@ class NoNeighbours:
     def find(self, name: str, version: int, found: Found) -> None:
         """Find nothing."""
         found(None)
+
+    def left(self, name: str, version: int) -> bool:
+        """Know nothing."""
+        return False
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Refuse."""

@@ -846,6 +846,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "When all requests that a model runs": (CALLS + "test_a_cancelled_request_ends_the_calls_that_are_made_for_it",),
     "A call on the thread of an event loop": (CALLS + "test_a_model_that_hides_its_calls_leaves_the_loops_thread",),
+    "A call of a model that has no replica at the moment": (
+        "deployments/replica/test_model_calls.py::test_a_call_wakes_a_model_without_a_replica_and_waits_for_it",
+    ),
+    "`is_model_ready` says no from the moment on": (
+        "deployments/replica/test_model_calls.py::test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment",
+    ),
     "A model loads and unloads others": (
         BLS + "test_a_model_loads_and_unloads_others",
         "deployments/control/test_model_commands.py::test_models_are_loaded_in_explicit_mode_only",

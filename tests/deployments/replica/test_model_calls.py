@@ -17,7 +17,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from app.service.custom_metrics import render_custom
-from deployments.control.directory import READY, ModelEntry, VersionEntry
+from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, ModelEntry, VersionEntry
 from deployments.control.publisher import Publisher
 from deployments.control.replica_directory import RunningReplica
 from deployments.core.counts import Totals
@@ -38,7 +38,7 @@ from protocol.limits import Limits
 from repository_loader.config_json import config_to_json
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
-from tests.deployments.lane.harness import NODE, Replica
+from tests.deployments.lane.harness import NODE, Lanes, Replica
 
 CONFIG = """
 backend: "python" max_batch_size: 0
@@ -148,7 +148,8 @@ class FakeController:
     def __init__(self, models: Models, groups: dict[str, list[str]]) -> None:
         self._publisher = Publisher()
         self.watch = self
-        entries = {}
+        self.report_load = LoadReports()
+        self._entries = entries = {}
         for names in groups.values():
             for name in names:
                 config = text_format.Parse((models.root / name / "config.pbtxt").read_text(), ModelConfig())
@@ -161,10 +162,31 @@ class FakeController:
     def remote(self, epoch: str, generation: int) -> Coroutine[Any, Any, dict[str, Any]]:
         return self._publisher.news(epoch, generation)
 
+    def unload(self, name: str) -> None:
+        unloaded = VersionEntry(UNAVAILABLE, UNLOADED).to_dict()
+        self._entries[name] = {**self._entries[name], "versions": {"1": unloaded}}
+        self._publisher.publish(models=self._entries)
+
+
+class LoadReports:
+    """What is reported of models that scale with their load."""
+
+    def __init__(self) -> None:
+        self.loads: dict[str, tuple[float, float]] = {}
+        self.came = asyncio.Event()
+
+    async def remote(self, reporter: str, loads: dict[str, tuple[float, float]]) -> None:
+        self.loads |= loads
+        if loads:
+            self.came.set()
+
 
 @asynccontextmanager
-async def two_processes(models: Models, there: str) -> AsyncIterator["Hosted"]:
-    """Host one model as another process does, behind a lane; all others as the process that calls."""
+async def two_processes(models: Models, there: str, *, asleep: bool = False) -> AsyncIterator["Hosted"]:
+    """Host one model as another process does, behind a lane; all others as the process that calls.
+
+    One that is `asleep` has no replica before a load is reported of it.
+    """
     loop = asyncio.get_running_loop()
     names = [folder.name for folder in models.root.iterdir()]
     with tempfile.TemporaryDirectory() as folder:
@@ -177,8 +199,21 @@ async def two_processes(models: Models, there: str) -> AsyncIterator["Hosted"]:
         def watch(app: str, name: str, listener: Any) -> Callable[[], None]:
             assert (app, name) == ("there", "models")
             unix = {"unix": replica.address.unix_path, "tcp": ("", 0), "secret": "secret"}
-            listener((RunningReplica("there", NODE, unix),))
-            return lambda: None
+            running = (RunningReplica("there", NODE, unix),)
+            if not asleep:
+                listener(running)
+                return lambda: None
+
+            async def wake() -> None:
+                await controller.report_load.came.wait()
+                listener(running)
+
+            waking = loop.create_task(wake())
+
+            def forget() -> None:
+                waking.cancel()
+
+            return forget
 
         here = [name for name in names if name != there]
         async with models.hosted(there) as other, models.hosted(*here, fleet=fleet) as call:
@@ -187,6 +222,7 @@ async def two_processes(models: Models, there: str) -> AsyncIterator["Hosted"]:
             know = call.host.router.set_signatures
             neighbours = DirectoryNeighbours(loop, fleet, GroupWatch(fleet, loop, watch), know, lambda: controller)
             call.host.calls.neighbours = neighbours
+            call.controller = controller
             yield call
             neighbours.close()
             await fleet.close()
@@ -198,6 +234,7 @@ class Hosted:
 
     def __init__(self, host: ModelHost, loop: asyncio.AbstractEventLoop) -> None:
         self.host = host
+        self.controller: FakeController | None = None
         self._calls = HandleCalls(host, loop)
 
     def start(self, name: str, *values: int, **more: Any) -> "asyncio.Future[dict[str, np.ndarray[Any, Any]]]":
@@ -567,6 +604,40 @@ async def test_a_model_calls_models_of_other_processes(models: Models) -> None:
         assert await call("caller", 1, 2) == [2, 3]
         assert await asyncio.gather(*(call("caller", number) for number in range(20))) == [[n + 1] for n in range(20)]
         assert (await call.error("to_nobody", 1)).message.endswith("Model 'nobody' is not ready.")
+
+
+@on_a_loop
+async def test_a_call_wakes_a_model_without_a_replica_and_waits_for_it(models_here: Models) -> None:
+    scales = "".join(
+        f'parameters {{ key: "eagleray.autoscaling.{key}" value {{ string_value: "{value}" }} }}'
+        for key, value in {"min_replicas": 0, "max_replicas": 1}.items()
+    )
+    models_here.add("add_one", ADD_ONE, more=scales).add("caller", CALLER % "add_one")
+    async with two_processes(models_here, "add_one", asleep=True) as call:
+        assert call.controller is not None and not call.controller.report_load.loads
+        assert await call("caller", 1, 2) == [2, 3]
+        assert call.controller.report_load.loads.keys() == {"add_one/1"}
+
+
+@on_a_loop
+async def test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment(models_here: Models) -> None:
+    models_here.add("add_one", ADD_ONE).add("away", ADD_ONE).add("caller", CALLER % "away")
+    models_here.add(
+        "asker",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [answer(np.array([pb_utils.is_model_ready("add_one")], np.int32)) for r in requests]
+        """,
+    )
+    async with two_processes(models_here, "away") as call:
+        await call("caller", 1)  # from here on the directory is followed
+        assert await call("asker", 0) == [1]
+        assert call.controller is not None
+        call.controller.unload("add_one")
+        await Lanes.until(lambda: call.host.calls.neighbours.left("add_one", -1))
+        assert call.host.core.has("add_one")
+        assert await call("asker", 0) == [0]
 
 
 @on_a_loop

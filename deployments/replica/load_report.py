@@ -1,14 +1,13 @@
-"""Tells the controller what is under way from this ingress to the models that scale with it."""
+"""Tells the controller what is under way from this process to the models that scale with it."""
 
 import asyncio
 import logging
 import secrets
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from ray.serve.handle import DeploymentHandle
-
-from app.service.models import Models
 from deployments.control.autoscaler import REPORT_S
+from deployments.control.directory import ModelEntry
 from deployments.lane.fleet import Fleet
 from repository_loader.overrides import read_overrides
 
@@ -21,19 +20,18 @@ _ANSWER_TIMEOUT_S: Final = 5.0
 class LoadReport:
     """Samples the load of each autoscaled version, and reports its mean while there is any."""
 
-    def __init__(self, controller: DeploymentHandle, models: Models, fleet: Fleet) -> None:
+    def __init__(self, controller: Any, fleet: Fleet) -> None:
         self._controller = controller
-        self._models = models
         self._fleet = fleet
         self._id = secrets.token_hex(8)
         self._scaled: set[tuple[str, int]] = set()
         self._sent: dict[tuple[str, int], int] = {}
         self._some = asyncio.Event()
 
-    def follow(self) -> None:
-        """Take from the directory which versions scale, and which of these may have no replica."""
+    def follow(self, models: Mapping[str, ModelEntry]) -> None:
+        """Take from a directory which versions scale, and which of these may have no replica."""
         self._scaled, sleepers = set(), set()
-        for name, entry in self._models.directory.models.items():
+        for name, entry in models.items():
             config = entry.model_config if "autoscaling." in entry.config else None
             rules = None if config is None else read_overrides(config).autoscaling
             if rules is not None:
