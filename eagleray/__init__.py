@@ -21,6 +21,7 @@ _OFFERED = {
     "Ingress": "app.ingress.ingress",
     "ModelReplica": "deployments.replica.model_replica",
     "RepositoryController": "deployments.control.repository_controller",
+    "complete_on_node": "deployments.control.node_completion",
 }
 _SHARED = ("deployments", "repository_loader", "protocol")
 

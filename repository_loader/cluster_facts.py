@@ -8,7 +8,8 @@ class NodeFacts:
     """One node, as it is when nothing runs on it.
 
     `accelerator_type` is Ray's name for its cards, "" if it has none. `gpu_memory_bytes` is the memory of its smallest
-    card, 0 if nobody could tell. `labels` are Ray's, name and value.
+    card, 0 if nobody could tell. `labels` are Ray's, name and value. `node_id` is Ray's too, "" for a node that is only
+    planned for.
     """
 
     num_cpus: float
@@ -17,6 +18,7 @@ class NodeFacts:
     accelerator_type: str = ""
     gpu_memory_bytes: int = 0
     labels: tuple[tuple[str, str], ...] = ()
+    node_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class ClusterReader:
             accelerator_type=next(types, ""),
             gpu_memory_bytes=(self._given or self._memory_bytes.get(node_id, 0)) if num_gpus else 0,
             labels=tuple(sorted(labels.items())),
+            node_id=node_id,
         )
 
     def _ask(self, node_ids: list[str]) -> None:

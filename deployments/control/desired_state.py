@@ -12,10 +12,10 @@ from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.backends.python.auto_complete import complete
 from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
+from deployments.control.node_completion import NodeCompleter
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
@@ -130,7 +130,9 @@ class DesiredState:
 def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> DesiredState:
     """Read the repositories for such a cluster, log what there is to say about them, and plan; blocks."""
     asked = options.models_at_start()
-    snapshot, plan = read_and_plan(options.repositories, options.loader, options.plan, facts, complete, asked)
+    snapshot, plan = read_and_plan(
+        options.repositories, options.loader, options.plan, facts, NodeCompleter(facts), asked
+    )
     for finding in snapshot.findings:
         logger.warning("%s", finding)
     missing = {} if asked is None else {name: {1: not_polled(name)} for name in asked if name not in snapshot.models}
@@ -149,7 +151,13 @@ def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: Desir
     """
     loader = replace(options.loader, names=before.repositories)
     read, _ = read_and_plan(
-        tuple(before.repositories), loader, options.plan, facts, complete, before.waiting, overrides=overrides(before)
+        tuple(before.repositories),
+        loader,
+        options.plan,
+        facts,
+        NodeCompleter(facts),
+        before.waiting,
+        overrides=overrides(before),
     )
     models = {
         name: read.models.get(name, model) if name in before.waiting else model

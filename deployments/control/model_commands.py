@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from deployments.backends.python.auto_complete import complete
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
@@ -26,6 +25,7 @@ from deployments.control.desired_state import (
     unloaded,
     with_dependents,
 )
+from deployments.control.node_completion import NodeCompleter
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from repository_loader.config_json import ConfigJsonError, config_from_json
@@ -168,7 +168,7 @@ def read_models(options: ControllerOptions, desired: DesiredState, name: str, ov
     loader = replace(options.loader, gpu_count=desired.facts.num_gpus, names=desired.repositories)
     only = {name, *desired.dependents(same)}
     try:
-        return load_repositories(tuple(desired.repositories), loader, complete, only, given)
+        return load_repositories(tuple(desired.repositories), loader, NodeCompleter(desired.facts), only, given)
     except RepositoryError as error:
         raise Internal(not_polled(name)) from error
 

@@ -817,6 +817,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
     # Python models
+    "A configuration is completed (`auto_complete_config`)": (
+        "deployments/control/test_node_completion.py::test_a_node_completes_with_its_own_files_and_variables",
+        "deployments/control/test_node_completion.py::test_it_may_run_where_its_configuration_lets_it",
+        "deployments/control/test_node_completion.py::test_without_a_node_that_it_may_run_on_it_is_asked_here",
+    ),
     "A Python-based backend is `<backend>/model.py`": (
         BASED + "test_the_backends_code_is_the_models",
         BASED + "test_a_model_may_bring_its_backend",
