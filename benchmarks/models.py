@@ -1,5 +1,5 @@
-"""The models that the servers load: an MLP in ONNX and in Python, an ensemble around it and a Python model that does
-the same by calls, an image echo, and two that compute for milliseconds.
+"""The models that the servers load: an MLP in ONNX, in Python, and in Python with two instances; an ensemble and a
+Python model that calls the same models; an image echo; and two that compute for milliseconds.
 """
 
 from collections.abc import Sequence
@@ -92,6 +92,9 @@ output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ {output_dims} ] }} ]
 
 INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]\ndynamic_batching { }\n"
 
+PAIR = INSTANCE.replace("count: 1", "count: 2")
+"""Each instance in a process of its own."""
+
 ONE_THREAD = 'parameters { key: "intra_op_thread_count" value: { string_value: "1" } }\n'
 
 INLINE = 'parameters { key: "eagleray.inline" value: { string_value: "true" } }\n'
@@ -128,6 +131,7 @@ TENSORS = {
     "mlp_py": MLP_TENSORS,
     "ensemble_py": MLP_TENSORS,
     "bls_py": MLP_TENSORS,
+    "pair_py": MLP_TENSORS,
     "pre_py": Tensors("X", MLP_SIZES[:1], "Y", MLP_SIZES[:1]),
     "post_py": Tensors("X", MLP_SIZES[-1:], "Y", MLP_SIZES[-1:]),
     "identity_img": Tensors("INPUT", IMAGE_SHAPE, "OUTPUT", IMAGE_SHAPE),
@@ -165,8 +169,8 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
     elif name in COMPUTE:
         kind, rest, max_batch_size = 'platform: "onnxruntime_onnx"', INSTANCE, 16
         onnx.save(COMPUTE[name](), version / "model.onnx")
-    elif name == "mlp_py":
-        rest = INSTANCE + INLINE
+    elif name in ("mlp_py", "pair_py"):
+        rest = INSTANCE + INLINE if name == "mlp_py" else PAIR
         (version / "model.py").write_text(MLP)
         onnx.save(mlp(), version / "model.onnx")
     elif name == "ensemble_py":

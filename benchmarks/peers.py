@@ -156,12 +156,15 @@ def send(process: Process, signal_number: signal.Signals) -> None:
             pass
 
 
-def triton(home: Home, models: Sequence[str], port: int) -> Peer:
-    """Triton with the named models of the benchmark repository. Its package runs Python models and ensembles only."""
+def triton(home: Home, models: Sequence[str], port: int, repository: Path | None = None) -> Peer:
+    """Triton with the named models, of the benchmarks' repository or another.
+
+    Its package runs Python models and ensembles only.
+    """
     server = home.triton_server
     command = [
         str(server / "bin/tritonserver"),
-        f"--model-repository={home.models}",
+        f"--model-repository={repository or home.models}",
         f"--backend-directory={server / 'backends'}",
         f"--cache-directory={server / 'caches'}",
         *(f"--{kind}-address=127.0.0.1" for kind in ("http", "grpc", "metrics")),

@@ -83,6 +83,7 @@ def compute(placement: str) -> Iterable[Row]:
 ROWS = (
     *by_clients("http", "isolated", "mlp_onnx/mlp_py", {1: 1.4, 16: 1.5, 64: 1.2}),
     *by_clients("http", "isolated", "mlp_py", {1: 1.0, 16: 1.0, 64: 1.0}),
+    *by_clients("http", "isolated", "pair_py", {1: 1.0, 16: 1.0, 64: 1.0}),
     *by_clients("http", "isolated", "identity_img", {1: 1.0, 8: 1.0}),
     *by_clients("http", "isolated", "ensemble_py", {1: 1.0, 16: 1.0, 64: 1.0}),
     *by_clients("grpc", "isolated", "mlp_onnx/mlp_py", {1: 1.4, 16: 1.3, 64: 1.2}),
@@ -93,6 +94,7 @@ ROWS = (
     *by_clients("grpc", "embedded", "identity_img", {1: 1.0, 8: 1.0}),
     *by_clients("http", "packed", "ensemble_py", {1: 1.5, 16: 1.5, 64: 1.5}),
     *by_clients("http", "packed", "bls_py", {1: 1.2, 16: 1.2, 64: 1.2}),
+    *by_clients("http", "packed", "pair_py", {1: 1.0, 16: 1.0, 64: 1.0}),
     *by_clients("http", "packed", "identity_img", {1: 1.0, 8: 1.0}),
     *by_clients("grpc", "packed", "identity_img", {1: 1.3, 8: 1.4}),
     *(
