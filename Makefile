@@ -16,9 +16,9 @@ STAMP := $(VENV)/.installed
 serve: install
 	@exec $(BIN)/eagleray serve --model-repository $(REPOSITORY) $(ARGS)
 
-# Two workers: one has the tests that share servers, which mostly wait, the other has the rest.
+# Two workers: one has the tests that share servers, which mostly wait, the other has the rest (tests/conftest.py).
 test: install
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -13,7 +13,6 @@ from tests.serving import Server
 PLACEMENTS = ("auto", "packed", "embedded")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the tests' names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
@@ -21,8 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.ray)
             # A test may be the one that starts a server.
             item.add_marker(pytest.mark.timeout(400))
-            # One worker has all of them, so that each shared server is started once.
-            item.add_marker(pytest.mark.xdist_group("servers"))
 
 
 @pytest.fixture(scope="session")

@@ -405,7 +405,9 @@ def test_many_clients_at_once_end_in_the_state_of_the_last_command(server: Serve
         thread.join(120)
     assert len(ended) >= 64
     _, loaded = max(ended)
-    wait_until(lambda: states(server, "simple")["1"][0] == ("READY" if loaded else "UNAVAILABLE"), "the last command")
+    wait_until(
+        lambda: states(server, "simple")["1"][0] == ("READY" if loaded else "UNAVAILABLE"), "the last command", 90
+    )
     assert (server.get("/v2/models/simple/ready").status == 200) == loaded
 
 
