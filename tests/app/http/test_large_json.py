@@ -49,6 +49,8 @@ class Model:
 
     def cancel(self, request: InferRequest) -> None: ...
 
+    def end_sequence(self, sequence_id: int | str) -> None: ...
+
 
 class Server:
     """An ingress with an embedded model, whose loop counts how long it stood still."""
