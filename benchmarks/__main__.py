@@ -5,6 +5,7 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -24,6 +25,8 @@ from benchmarks.table import Comparison, complaints_of, print_comparisons, print
 
 EXAMPLES = Path(__file__).parents[1] / "examples/model_repository"
 QUICK_DURATION_S = 2.0
+SETTLE_S = 5.0
+"""A server is left alone for so long after it is ready: Ray still starts processes of its own then."""
 TABLE_WIDTH = 220
 
 Key = tuple[str, str, Work]
@@ -53,6 +56,7 @@ def measure_rows(settings: Settings, rows: list[Row]) -> list[Comparison]:
             for name, peer, work in servers if round_number % 2 == 0 else reversed(servers):
                 click.echo(f"round {round_number + 1}: {placement}: {name}", err=True)
                 with peer or nullcontext():
+                    time.sleep(SETTLE_S)
                     for what in sorted(work):
                         runs[placement, name, what].append(measure(settings, peer, what))
     return [
