@@ -10,7 +10,6 @@ import struct
 import tempfile
 import time
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -226,7 +225,7 @@ def responses(peer: Peer, folder: Path, duration_s: float) -> float:
 
 def held(peer: Peer, folder: Path, duration_s: float) -> float:
     """Return the cores' worth of computing that the instances did."""
-    body = replace(json_body("hold", folder, 1))
+    body = json_body("hold", folder, 1)
     return measure(peer, Work("hold", "http", BUSY_CLIENTS), body, body, duration_s).throughput * BUSY_MS / 1000
 
 

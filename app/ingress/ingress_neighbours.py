@@ -29,8 +29,7 @@ class IngressNeighbours:
         if not directory.known:
             return False
         entry = directory.models.get(name)
-        states = {} if entry is None else entry.versions
-        return not any(state.taken for number, state in states.items() if version in (-1, number))
+        return entry is None or not entry.takes(version)
 
     def _signature(self, name: str) -> Signature | None:
         entry = self._service.models.directory.models.get(name)

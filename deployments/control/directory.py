@@ -90,6 +90,10 @@ class ModelEntry:
             self._parsed = json_format.Parse(self.config, ModelConfig(), ignore_unknown_fields=True)
         return self._parsed
 
+    def takes(self, version: int) -> bool:
+        """Whether a version (-1: any) takes requests."""
+        return any(state.taken for number, state in self.versions.items() if version in (-1, number))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as plain data."""
         versions = {str(number): version.to_dict() for number, version in self.versions.items()}

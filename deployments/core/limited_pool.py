@@ -48,7 +48,6 @@ class LimitedPool(InstancePool):
             super().run(batch)
             return
         self.idle.pop()
-
         self._waiting[batch] = worker
 
         def granted() -> None:

@@ -65,7 +65,7 @@ class DirectoryNeighbours:
         if self._directory.known and name in self._called:
             entry = self._directory.models.get(name)
             target = self._fleet.target(name, version)
-            if entry is not None and target is not None and target.ready and self._taken(entry, target.version):
+            if entry is not None and target is not None and target.ready and entry.takes(target.version):
                 found(self._signature(name, entry))
                 return
         self._start(self._reach(name, version, found))
@@ -85,7 +85,7 @@ class DirectoryNeighbours:
             changed = self._changed
             if self._directory.known:
                 entry = self._directory.models.get(name)
-                if entry is None or entry.model_config is None or not self._taken(entry, version):
+                if entry is None or entry.model_config is None or not entry.takes(version):
                     return None
                 if name not in self._called:
                     self._called.add(name)
@@ -100,10 +100,7 @@ class DirectoryNeighbours:
         if not self._directory.known:
             return False
         entry = self._directory.models.get(name)
-        return entry is None or not self._taken(entry, version)
-
-    def _taken(self, entry: ModelEntry, version: int) -> bool:
-        return any(state.taken for number, state in entry.versions.items() if version in (-1, number))
+        return entry is None or not entry.takes(version)
 
     def _signature(self, name: str, entry: ModelEntry) -> Signature:
         text, signature = self._signatures.get(name, ("", None))

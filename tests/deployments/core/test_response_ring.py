@@ -2,10 +2,6 @@
 
 import errno
 import os
-import queue
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,48 +9,21 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from deployments.core.response_ring import ResponseRing
-from tests.serving import ROOT
+from tests.line_process import LineProcess
 
-TIMEOUT_S = 60.0
 SIZE = 1 << 18
 
 
-class Sharer:
+class Sharer(LineProcess):
     """One process that has the ring open."""
 
     def __init__(self, file: Path) -> None:
-        program = str(Path(__file__).with_name("ring_process.py"))
-        self.process = subprocess.Popen(
-            [sys.executable, program, str(file), str(SIZE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        super().__init__(Path(__file__).with_name("ring_process.py"), str(file), str(SIZE))
         assert self.answer() == "ok"
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line.strip())
-
-    def answer(self) -> str:
-        return self.lines.get(timeout=TIMEOUT_S)
 
     def ask(self, line: str) -> str:
         self.say(line)
         return self.answer()
-
-    def say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        print(line, file=self.process.stdin, flush=True)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
 
 
 @pytest.fixture

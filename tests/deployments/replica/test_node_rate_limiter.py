@@ -1,53 +1,25 @@
 """The rate limiter of a node with real processes, of which some are killed."""
 
-import queue
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.serving import ROOT, wait_until
+from tests.line_process import TIMEOUT_S, LineProcess
+from tests.serving import wait_until
 
-TIMEOUT_S = 60.0
 
-
-class Holder:
+class Holder(LineProcess):
     """One process with instances that need the only R of the node."""
 
     def __init__(self, folder: Path, *names: str) -> None:
-        program = str(Path(__file__).with_name("limited_process.py"))
-        self.process = subprocess.Popen(
-            [sys.executable, program, str(folder), *names],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line.strip())
+        super().__init__(Path(__file__).with_name("limited_process.py"), str(folder), *names)
 
     def hear(self, line: str) -> None:
-        assert self.lines.get(timeout=TIMEOUT_S) == line
-
-    def say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        print(line, file=self.process.stdin, flush=True)
+        assert self.answer() == line
 
     def silent(self) -> bool:
         return self.lines.empty()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
 
 
 @pytest.fixture
