@@ -1,17 +1,43 @@
-"""How the tests are shared between workers: one has all that use the servers of `tests/e2e`, so that each starts once."""
+"""How the tests are shared between workers: a file to each, but all files that share servers to one; longest first."""
 
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+SHARING = {
+    "bad_input",
+    "batching",
+    "decoupled",
+    "ensembles",
+    "faults",
+    "hostile_grpc",
+    "hostile_http",
+    "inference",
+    "metadata",
+    "repository_index",
+    "response_cache",
+    "sequences",
+    "statistics",
+}
+"""The files of `tests/e2e` whose tests share the servers of its `conftest.py`: in two workers, these would start twice."""
 
-class OneWorkerForServers(LoadScopeScheduling):
-    """Gives a worker one file at a time, but all files of `tests/e2e` together."""
+
+class SharedServersTogether(LoadScopeScheduling):
+    """Gives a worker one file at a time, and in the same place the files that share servers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/e2e" if nodeid.startswith("tests/e2e/") else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        shares = file.removeprefix("tests/e2e/test_").removesuffix(".py") in SHARING
+        return "tests/e2e" if shares else file
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerForServers:
-    return OneWorkerForServers(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedServersTogether:
+    # Files in the order of their collection, not of their number of tests: those with servers have few and take long.
+    config.option.loadscopereorder = False
+    return SharedServersTogether(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/e2e/", "tests/behaviours/", "tests/conformance/")))

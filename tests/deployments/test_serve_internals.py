@@ -156,7 +156,7 @@ def test_shares_of_a_card_are_on_one_gpu_and_other_cards_are_other_gpus() -> Non
 
 
 LIVE = """
-import json, queue, sys
+import json, queue, sys, time
 import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
@@ -196,7 +196,10 @@ serve.run(theirs.bind(), name="theirs", route_prefix=None)
 end()
 told = {"owners": application_owners(), "states": application_states(), "status": application_status("app")}
 delete_applications(["app"])
-told["deleting"] = application_status("app")
+given_up = time.monotonic() + 30
+while (deleting := application_status("app")) == "RUNNING" and time.monotonic() < given_up:
+    time.sleep(0.01)
+told["deleting"] = deleting
 table, large = ClusterTable(), bytes(range(256)) * 8192
 table.put("key", b"first")
 table.put("key", large)

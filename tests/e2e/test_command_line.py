@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.conftest import isolated
 from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
 from tests.serving import EAGLERAY, ROOT, Process, Server, environment, infer_path, run, tensor, wait_until
 
@@ -237,19 +236,6 @@ def test_taken_port_is_named_with_its_holder(listener: int, flag: str, purpose: 
     holder = psutil.Process()
     assert f"port {listener} ({purpose}) is taken by process {holder.pid}, {holder.cmdline()[0]}" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@isolated
-def test_second_start_names_the_port_and_the_server_that_holds_it(server: Server) -> None:
-    port = server.address.rpartition(":")[2]
-    others = ("--grpc-port", "0", "--metrics-port", "0")
-    done = run(EAGLERAY, "serve", "--model-repository", str(EXAMPLES), "--http-port", port, *others)
-    assert done.returncode == 1
-    holder = re.search(
-        rf"port {port} \(HTTP\) is taken by process (\d+), ray::ServeReplica:eagleray:Ingress", done.stderr
-    )
-    assert holder, done.stderr
-    assert int(holder[1]) in server.replica_pids()
 
 
 def start(repository: Path, tmp_path: Path, *flags: str) -> Server:

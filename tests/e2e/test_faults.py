@@ -1,6 +1,7 @@
-"""What is left when a process dies, a client goes away or a model raises."""
+"""What is left when a process dies, a client goes away, a model raises or a port is taken."""
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import isolated
-from tests.serving import Answer, Client, Server, infer_path, tensor, title_of, wait_until
+from tests.repositories import EXAMPLES
+from tests.serving import EAGLERAY, Answer, Client, Server, infer_path, run, tensor, title_of, wait_until
 
 BACK_TIMEOUT_S = 30.0
 
@@ -337,3 +339,16 @@ def test_python_model_that_was_quick_and_becomes_slow_holds_up_no_other(server: 
             assert client.infer("slow", seconds(0)).status == 200
             assert client.get("/v2/models/moody/stats").json["model_stats"]
         assert held.receive().status == 200
+
+
+@isolated
+def test_second_start_names_the_port_and_the_server_that_holds_it(server: Server) -> None:
+    port = server.address.rpartition(":")[2]
+    others = ("--grpc-port", "0", "--metrics-port", "0")
+    done = run(EAGLERAY, "serve", "--model-repository", str(EXAMPLES), "--http-port", port, *others)
+    assert done.returncode == 1
+    holder = re.search(
+        rf"port {port} \(HTTP\) is taken by process (\d+), ray::ServeReplica:eagleray:Ingress", done.stderr
+    )
+    assert holder, done.stderr
+    assert int(holder[1]) in server.replica_pids()
