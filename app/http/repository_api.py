@@ -27,6 +27,7 @@ class RepositoryApi:
             "unload": self.unload,
             "register": self.register,
             "unregister": self.unregister,
+            "registered": self.registered,
         }
 
     async def index(self, request: Request) -> Response:
@@ -74,6 +75,11 @@ class RepositoryApi:
         given = await json_object(request)
         await self._service.control.unregister_repository(as_string(given.get("repository"), "repository"))
         return empty_response()
+
+    async def registered(self, request: Request) -> Response:
+        """Return the repositories, each with the names that its models have in place of their folders'."""
+        found = await self._service.control.registered_repositories()
+        return json_response([{"repository": path, "names": dict(names)} for path, names in found.items()])
 
 
 def _from_base64(text: str, key: str) -> bytes:

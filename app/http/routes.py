@@ -75,6 +75,7 @@ ROUTES: Final = (
     ApiRoute("POST", "/v2/repository/{repository}/index", MODEL_REPOSITORY, "index"),
     ApiRoute("POST", "/v2/repository/register", MODEL_REPOSITORY, "register"),
     ApiRoute("POST", "/v2/repository/unregister", MODEL_REPOSITORY, "unregister"),
+    ApiRoute("GET", "/v2/repository/registered", MODEL_REPOSITORY, "registered"),
     ApiRoute("POST", "/v2/repository/models/{model}/load", MODEL_REPOSITORY, "load"),
     ApiRoute("POST", "/v2/repository/models/{model}/unload", MODEL_REPOSITORY, "unload"),
     ApiRoute("GET", "/v2/repository/models/{model}/traffic", MODEL_REPOSITORY, "traffic"),

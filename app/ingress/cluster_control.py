@@ -55,6 +55,20 @@ class ClusterControl:
         """Have a repository's models be there no more."""
         await self._command("unregister_repository", repository)
 
+    async def registered_repositories(self) -> Mapping[str, Mapping[str, str]]:
+        """Return what the controller knows.
+
+        Raises:
+            Unavailable: there is no controller at present.
+        """
+        try:
+            async with asyncio.timeout(_LIST_TIMEOUT_S):
+                found: Mapping[str, Mapping[str, str]] = await self._controller.registered_repositories.remote()
+                return found
+        except Exception as error:
+            logger.warning("the repositories could not be told: %s: %s", type(error).__name__, error)
+            raise Unavailable("the repositories cannot be told at present") from None
+
     async def list_models(self) -> None:
         """Have the directory name the models that the repositories have now; without a controller it stays as it is."""
         try:

@@ -38,6 +38,10 @@ class ModelControl(Protocol):
         """Have a repository's models be there no more; what is loaded of them stays loaded."""
         ...
 
+    async def registered_repositories(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the repositories by path or address, each with the names given to models by their folders."""
+        ...
+
     async def list_models(self) -> None:
         """Have the index name the models that are in the repositories now."""
         ...
@@ -61,6 +65,10 @@ class NoModelControl:
     async def unregister_repository(self, repository: str) -> None:
         """Refuse."""
         raise Unsupported("repository unregistration is not allowed if model control mode is not EXPLICIT")
+
+    async def registered_repositories(self) -> Mapping[str, Mapping[str, str]]:
+        """Refuse."""
+        raise Unsupported("repositories are not registered if model control mode is not EXPLICIT")
 
     async def list_models(self) -> None:
         """Do nothing: what is not loaded is not shown."""
@@ -100,6 +108,10 @@ class ExplicitControl:
         """Unregister a repository; raises as `register_repository`."""
         _check_repository(repository)
         await self._control.unregister_repository(repository)
+
+    async def registered_repositories(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the repositories."""
+        return await self._control.registered_repositories()
 
     async def list_models(self) -> None:
         """Have the index name the models that are in the repositories now."""

@@ -61,6 +61,11 @@ class RepositoryCommands:
                 await self._state.change(unregistered(desired, path, command))
         logger.info("Model repository unregistered: %s", path)
 
+    async def known(self) -> dict[str, dict[str, str]]:
+        """Return the repositories, each with the names that were given to models by their folders."""
+        desired = await self._state.until(lambda desired: desired)
+        return {path: dict(names) for path, names in desired.repositories.items()}
+
     def _check_mode(self, what: str) -> None:
         if self._options.control_mode != "explicit":
             raise Unsupported(f"repository {what} is not allowed if model control mode is not EXPLICIT")

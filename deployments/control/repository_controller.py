@@ -140,6 +140,10 @@ class RepositoryController:
         """Forget a repository; see `RepositoryCommands.unregister`. Returns as `load`."""
         return await self._answer(self._repositories.unregister(command, repository))
 
+    async def registered_repositories(self) -> dict[str, dict[str, str]]:
+        """Return the repositories, each with the names that were given to models by their folders."""
+        return await self._repositories.known()
+
     async def list_models(self) -> dict[str, Any]:
         """Look which models the repositories have; returns as `load`."""
         return await self._answer(self._list_models())

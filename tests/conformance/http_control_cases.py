@@ -40,6 +40,15 @@ REPOSITORY = (
         )
         for verb in ("register", "unregister")
     ),
+    Case(
+        "list registered repositories",
+        "4.12",
+        "GET",
+        "/v2/repository/registered",
+        501,
+        error="repositories are not registered if model control mode is not EXPLICIT",
+        deviates="a route of our own",
+    ),
     Case("load", "4.12", "POST", "/v2/repository/models/floats/load", 503, error=NO_CONTROL),
     Case(
         "load unknown",

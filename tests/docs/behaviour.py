@@ -293,6 +293,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         REPOSITORIES + "test_repositories_are_registered_in_explicit_mode_only",
         "app/http/test_registering.py::test_the_command_sends_an_absolute_path_or_an_address",
     ),
+    "`eagleray repository list` prints": (
+        REPOSITORIES + "test_models_of_a_registered_repository_are_there_also_for_the_next_controller",
+        "app/http/test_registering.py::test_the_command_lists_the_repositories",
+    ),
     "What is loaded of a repository that is unregistered": (
         REPOSITORIES + "test_what_is_loaded_of_an_unregistered_repository_stays_loaded",
     ),

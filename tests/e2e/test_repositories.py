@@ -63,9 +63,10 @@ def states(server: Server, name: str) -> list[str | None]:
     return [row.get("state") for row in server.post("/v2/repository/index").json if row["name"] == name]
 
 
-def command(server: Server, verb: str, *arguments: str) -> None:
+def command(server: Server, verb: str, *arguments: str) -> str:
     done = run(EAGLERAY, "repository", verb, *arguments, "--url", server.address)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_repository_is_registered_and_unregistered_though_the_controller_dies(server: Server, tmp_path: Path) -> None:
@@ -77,6 +78,7 @@ def test_a_repository_is_registered_and_unregistered_though_the_controller_dies(
     control(server, "later", "load")
     control(server, "extra", "load")
     assert (tag(ask(server, "later")), tag(ask(server, "extra"))) == (7, 8)
+    assert f"\n{tmp_path}  folder=extra\n" in command(server, "list")
     assert states(server, "folder") == []
     command(server, "unregister", str(tmp_path))
     kill_controller(server)

@@ -1,4 +1,4 @@
-"""`eagleray repository register | unregister`: where a server in explicit mode may load models from."""
+"""`eagleray repository register | unregister | list`: where a server in explicit mode may load models from."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from app.cli.client.remote_server import RemoteServer, server_options
 
 @click.group()
 def repository() -> None:
-    """Register repositories with a server in explicit mode, and unregister them."""
+    """Register repositories with a server in explicit mode, unregister and list them."""
 
 
 @repository.command()
@@ -37,6 +37,19 @@ def register(path: str, names: tuple[str, ...], url: str, api_key: str, ca_file:
 def unregister(path: str, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
     """Have a repository's models be there no more; what is loaded of them stays loaded."""
     _ask(RemoteServer(url, api_key, ca_file), "unregister", {"repository": _absolute(path)}, as_json)
+
+
+@repository.command("list")
+@server_options
+def list_repositories(url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+    """Print the repositories that models can be loaded from."""
+    found = RemoteServer(url, api_key, ca_file).get("/v2/repository/registered")
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for each in found:
+        names = "".join(f"  {folder}={name}" for folder, name in each["names"].items())
+        click.echo(each["repository"] + names)
 
 
 def _absolute(path: str) -> str:

@@ -21,6 +21,7 @@ MANAGING = {
     "unload",
     "register",
     "unregister",
+    "registered",
     "change_traffic",
     "update_trace_settings",
     "update_log_settings",

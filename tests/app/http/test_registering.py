@@ -11,8 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli.main import main
+from app.edge.restricted_api import MODEL_REPOSITORY
+from app.edge.scope import scope_of
 from app.service.model_control import ExplicitControl, NoModelControl
 from tests.app.http.served import Served
+
+REGISTERED = {"/srv": {}, "s3://bucket/path": {"folder": "model"}}
+LISTED = [{"repository": path, "names": names} for path, names in REGISTERED.items()]
 
 
 class Controller(NoModelControl):
@@ -26,6 +31,9 @@ class Controller(NoModelControl):
 
     async def unregister_repository(self, repository: str) -> None:
         self.asked.append(("unregister", repository))
+
+    async def registered_repositories(self) -> Mapping[str, Mapping[str, str]]:
+        return REGISTERED
 
 
 def send(verb: str, body: object) -> tuple[int, list[tuple[Any, ...]]]:
@@ -70,6 +78,20 @@ def test_what_makes_no_sense_does_not(body: object) -> None:
     assert asked == []
 
 
+def test_the_repositories_are_listed_for_those_who_manage() -> None:
+    async def test() -> None:
+        answer = await Served(control=ExplicitControl(Controller())).request("GET", "/v2/repository/registered")
+        assert (answer.status, answer.json) == (200, LISTED)
+        answer = await Served().request("GET", "/v2/repository/registered")
+        assert (answer.status, answer.error) == (
+            501,
+            "repositories are not registered if model control mode is not EXPLICIT",
+        )
+
+    asyncio.run(test())
+    assert scope_of(MODEL_REPOSITORY, "registered") == scope_of(MODEL_REPOSITORY, "register") == "manage"
+
+
 @pytest.mark.parametrize("verb", ["register", "unregister"])
 def test_only_a_server_in_explicit_mode_registers(verb: str) -> None:
     async def test() -> None:
@@ -87,6 +109,12 @@ def told() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     sent: list[tuple[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/v2/repository/registered"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(LISTED).encode())
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sent.append((self.path, json.loads(body)))
@@ -117,3 +145,11 @@ def test_the_command_sends_an_absolute_path_or_an_address(
         ("/v2/repository/unregister", {"repository": "s3://bucket/path"}),
     ]
     assert CliRunner().invoke(main, ["repository", "register", "/srv", "--name", "model"]).exit_code == 2
+
+
+def test_the_command_lists_the_repositories(told: tuple[str, list[tuple[str, Any]]]) -> None:
+    url, _ = told
+    result = CliRunner().invoke(main, ["repository", "list", "--url", url])
+    assert (result.exit_code, result.output) == (0, "/srv\ns3://bucket/path  folder=model\n")
+    result = CliRunner().invoke(main, ["repository", "list", "--url", url, "--json"])
+    assert json.loads(result.output) == LISTED

@@ -63,6 +63,7 @@ def test_models_of_a_registered_repository_are_there_also_for_the_next_controlle
         await next_one.commands.register("1", path, {"x": "y"})  # the same command, which comes again
         assert next_one.names("other") == {"other"}
         assert (next_one.names("y"), next_one.names("x")) == ({"y"}, set())
+        assert await next_one.commands.known() == {options.repositories[0]: {}, path: {"x": "y"}}
         await next_one.commands.unregister("2", path)
         assert next_one.names("other") == set()
         assert next_one.names("m") == {"m"}
