@@ -90,4 +90,5 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         log_verbosity=settings.log_verbose,
         response_cache_bytes=settings.response_cache_bytes(),
         rate_limit=settings.rate_limits(),
+        metrics=settings.metrics_options(),
     )

@@ -21,6 +21,7 @@ from repository_loader.overrides import PlacementChoice
 from repository_loader.storage.model_cache import DEFAULT_CACHE_DIR
 
 if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not wait for
+    from deployments.core.metrics_options import MetricsOptions
     from deployments.core.rate_limit import Given
     from repository_loader.plan import PlanSettings
     from repository_loader.repository import LoaderOptions
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not
 _PREFIX = "EAGLERAY_"
 _NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_CLIENT", "EAGLERAY_TEST")
 """What the variables of the benchmarks, of the commands that ask a server, and of the tests begin with."""
-_ONE_PER_LINE = frozenset({"api_key", "http_restricted_api", "grpc_restricted_protocol"})
+_ONE_PER_LINE = frozenset({"api_key", "http_restricted_api", "grpc_restricted_protocol", "metrics_config"})
 
 FILE_SETTINGS = frozenset(
     {
@@ -178,6 +179,15 @@ class Settings(BaseModel):
     )
     allow_metrics: bool = Field(True, description="Whether metrics are served.")
     allow_cpu_metrics: bool = Field(True, description="Whether metrics of the CPU and memory are among them.")
+    allow_gpu_metrics: bool = Field(True, description="Whether metrics of the GPUs are among them.")
+    metrics_config: tuple[str, ...] = Field(
+        (),
+        description="Setting of the metrics, as <key>=<value>: counter_latencies, summary_latencies, "
+        "histogram_latencies, summary_quantiles; may be given several times.",
+    )
+    metrics_interval_ms: int = Field(
+        2000, description="How often present state is noted for the metrics, in milliseconds.", ge=100, le=3_600_000
+    )
     model_control_mode: Literal["none", "poll", "explicit"] = Field(
         "none",
         description="none: load every model at the start; explicit: those of --load-model, others as clients say; "
@@ -337,6 +347,14 @@ class Settings(BaseModel):
         rate_limit_resources(value)
         return value
 
+    @field_validator("metrics_config")
+    @classmethod
+    def _metrics_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        from deployments.core.metrics_options import MetricsOptions
+
+        MetricsOptions.parse(value)
+        return value
+
     @field_validator("trace_config")
     @classmethod
     def _trace_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -387,6 +405,12 @@ class Settings(BaseModel):
     def response_cache_bytes(self) -> int:
         """Return the size of the response cache, 0 without one."""
         return cache_bytes(self.cache_config)
+
+    def metrics_options(self) -> "MetricsOptions":
+        """Return which latencies are counted and shown."""
+        from deployments.core.metrics_options import MetricsOptions
+
+        return MetricsOptions.parse(self.metrics_config, self.metrics_interval_ms)
 
     def rate_limits(self) -> "Given | None":
         """Return what --rate-limit-resource says, None when there is no rate limiter."""

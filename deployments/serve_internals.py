@@ -3,6 +3,7 @@
 `tests/deployments/test_serve_internals.py` fails loudly on a Ray that changed any of it.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -163,6 +164,44 @@ def gpu_memory_bytes() -> int:
         return 0
     finally:
         pynvml.nvmlShutdown()
+
+
+class GpuReader:
+    """Asks NVML for the state of this node's GPUs; without NVML there are none."""
+
+    def __init__(self) -> None:
+        try:
+            pynvml.nvmlInit()
+            self._handles = {
+                _text(pynvml.nvmlDeviceGetUUID(handle)): handle
+                for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            }
+        except pynvml.NVMLError:
+            self._handles = {}
+
+    def read(self) -> dict[str, dict[str, int]]:
+        """Return, by UUID, what each GPU tells of `GpuState`; blocks for some milliseconds."""
+        return {uuid: self._state(handle) for uuid, handle in self._handles.items()}
+
+    @staticmethod
+    def _state(handle: Any) -> dict[str, int]:
+        questions: dict[str, Callable[[], Any]] = {
+            "utilization_ppm": lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu * 10_000,
+            "total_bytes": lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+            "used_bytes": lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).used,
+            "power_mw": lambda: pynvml.nvmlDeviceGetPowerUsage(handle),
+            "power_limit_mw": lambda: pynvml.nvmlDeviceGetPowerManagementLimit(handle),
+            "energy_mj": lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle),
+        }
+        state = {}
+        for name, ask in questions.items():
+            with contextlib.suppress(pynvml.NVMLError):  # older GPUs do not tell all of it
+                state[name] = int(ask())
+        return state
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def serve_logs_folder() -> str:

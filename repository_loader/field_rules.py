@@ -253,7 +253,7 @@ _ROWS = (
         warned=frozenset({"python", ENSEMBLE}),
         because="the same is run on every device",
     ),
-    FieldRule("metric_tags", "", warned=_ALL, because="metrics are labelled with model and version only"),
+    FieldRule("metric_tags", "labels of the model's metrics, each behind `_`"),
     FieldRule("parameters", "see below"),
     FieldRule(
         "model_warmup",
@@ -272,7 +272,7 @@ _ROWS = (
         "`checksum` is verified before the model is loaded, `version_policy` read as the field; a warning names others",
     ),
     FieldRule("response_cache.enable", "responses are kept, where the server has a cache (`--cache-config`)"),
-    FieldRule("model_metrics", "", warned=_ALL, because="there are no histograms to configure"),
+    FieldRule("model_metrics", "the buckets of `nv_inference_first_response_histogram_ms`; other families have none"),
 )
 
 FIELDS: dict[str, FieldRule] = {rule.path: rule for rule in _ROWS}

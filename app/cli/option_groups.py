@@ -27,7 +27,7 @@ GROUPS: Final = (
     ),
     ("HTTP", ("http_", "allow_http", "reuse_http")),
     ("gRPC", ("grpc_", "allow_grpc", "reuse_grpc")),
-    ("Metrics, logs and traces", ("metrics_", "allow_metrics", "allow_cpu", "log_", "trace_")),
+    ("Metrics, logs and traces", ("metrics_", "allow_metrics", "allow_cpu", "allow_gpu_metrics", "log_", "trace_")),
 )
 """Headings, and how the names of their settings begin; the first that fits counts."""
 OTHER: Final = "Server"

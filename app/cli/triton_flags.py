@@ -11,7 +11,6 @@ _SAGEMAKER = "the endpoints of SageMaker are not offered yet"
 _VERTEX_AI = "the endpoints of Vertex AI are not offered yet"
 
 REASONS: dict[str, str] = {
-    "allow-gpu-metrics": "there are no metrics of GPUs yet",
     "allow-sagemaker": _SAGEMAKER,
     "allow-vertex-ai": _VERTEX_AI,
     "buffer-manager-thread-count": "tensors are not copied by threads of the server",
@@ -25,8 +24,6 @@ REASONS: dict[str, str] = {
     "host-policy": "Ray places replicas, and does not pin them to NUMA nodes or cores",
     "http-thread-count": _THREADS,
     "log-file": "the log goes to Ray's session folder, and what models print to the console too",
-    "metrics-config": "the metrics are those of Triton's default; summaries and histograms are not there yet",
-    "metrics-interval-ms": "metrics are collected when they are asked for",
     "min-supported-compute-capability": "the frameworks refuse a GPU that they do not support",
     "model-load-gpu-limit": "Ray places a replica by the share of a GPU that it asks for",
     "pinned-memory-pool-byte-size": _POOLS,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import ray
 from ray import serve
 
-from deployments.core.counts import Totals
+from deployments.core.counts import STATISTICS, Totals
 from deployments.replica.node_counters import NodeCounters
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class ClusterCounters:
         """Return this node's id and rows for another node; None when another ingress speaks for this one."""
         if asking_node_id == self._node_id or not self._counters.speaks_for_node():
             return None
-        return self._node_id, (await self.of_node()).to_list()
+        return self._node_id, (await self.of_node()).to_list(STATISTICS)
 
 
 def _node_count() -> int:

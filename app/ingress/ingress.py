@@ -18,6 +18,7 @@ from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
 from app.ingress.node_ports import NodePorts
 from app.ingress.traffic_report import TrafficReport
+from app.metrics.node_sampler import NodeSampler
 from app.service.log_settings import LogSettings
 from app.service.model_control import ExplicitControl
 from app.service.service import Service
@@ -78,6 +79,7 @@ class Ingress:
             thread_count=self._settings.model_load_thread_count,
             max_queue_s=self._settings.max_queue_s,
             limiter=self._limiter,
+            metrics=self._settings.metrics_options(),
         )
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
@@ -91,6 +93,12 @@ class Ingress:
         files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
         self._load = LoadReport(controller, self._fleet)
+        self._sampler = NodeSampler(
+            self._counters,
+            self._settings.metrics_interval_ms / 1000,
+            cpu=self._settings.allow_cpu_metrics,
+            gpu=self._settings.allow_gpu_metrics,
+        )
         self._traffic = TrafficReport(controller, self.service.models, self.service.routing)
         self._reports: list[asyncio.Task[None]] = []
         self._follower = DirectoryFollower(
@@ -116,6 +124,7 @@ class Ingress:
         self._reports = [
             self._loop.create_task(self._load.run(), name="load report"),
             self._loop.create_task(self._traffic.run(), name="traffic report"),
+            self._loop.create_task(self._sampler.run(), name="state of the node"),
         ]
         self._task = self._loop.create_task(self._follower.run(), name="directory watch")
 

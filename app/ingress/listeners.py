@@ -19,7 +19,7 @@ from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.metrics_app import MetricsApp, NoModels
 from app.ingress.node_ports import NodePorts
-from app.service.metrics import cpu_utilization, render
+from app.metrics.scrape import Scrape, Shown
 from app.service.service import Service
 from app.settings import Settings
 
@@ -78,9 +78,8 @@ class Listeners:
             self._fronts.append(admin)
             self.ports["admin"] = await self._listen("admin", settings.admin_port, admin, settings.admin_address)
         if settings.allow_metrics:
-            cpu_utilization()  # the first call has nothing to compare with
             policy = HeadPolicy(access=access, category=STATISTICS)
-            metrics = HttpFront(HttpContext(MetricsApp(self._scrape), NoModels(), limits, self._loop, policy))
+            metrics = HttpFront(HttpContext(MetricsApp(self._scrape().text), NoModels(), limits, self._loop, policy))
             self._fronts.append(metrics)
             address = settings.metrics_address or settings.http_address
             self.ports["metrics"] = await self._listen("metrics", settings.metrics_port, metrics, address)
@@ -116,8 +115,10 @@ class Listeners:
             tls = ServerTls(settings.grpc_server_cert, settings.grpc_server_key, HTTP_2, client_root)
         return GrpcFront(self._service, port_options(settings, access), self._loop, HANDLERS, tls)
 
-    async def _scrape(self) -> bytes:
-        return render(await self._service.statistics.of_node(), self._settings.allow_cpu_metrics)
+    def _scrape(self) -> Scrape:
+        settings = self._settings
+        shown = Shown(settings.metrics_options(), settings.allow_cpu_metrics, settings.allow_gpu_metrics)
+        return Scrape(self._service.statistics, self._service.models, shown)
 
     def routes_changed(self) -> None:
         """Find every target anew."""

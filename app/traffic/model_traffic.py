@@ -8,8 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from app.traffic.shadow import Shadow
 from app.traffic.split_target import SplitTarget
 from app.traffic.version_meter import VersionMeter
-from deployments.core.counts import SHADOW, Label, ShadowCounts
-from deployments.core.statistics import Rows
+from deployments.core.counts import SHADOW, Label, Rows, ShadowCounts
 from deployments.core.version_choice import SequenceVersions, Turns
 from deployments.lane.sink import Target
 from deployments.lane.target import RegisteredRegions

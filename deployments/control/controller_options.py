@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.rate_limit import Given
 from protocol.limits import Limits
 from repository_loader.plan import PlanSettings
@@ -44,6 +45,7 @@ class ControllerOptions:
     log_verbosity: int = 0
     response_cache_bytes: int = 0
     rate_limit: Given | None = None
+    metrics: MetricsOptions = DEFAULT_OPTIONS
 
     def models_at_start(self) -> list[str] | None:
         """Return the models to load at the start, None for all of the repositories; blocks."""

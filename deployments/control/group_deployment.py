@@ -77,6 +77,7 @@ def group_application(
             options.load_thread_count,
             options.max_queue_s,
             options.rate_limit,
+            options.metrics,
         )
         replicas = max(1, count(plan.app_name, plan.name) or plan.replica_count)
         deployment = serve.deployment(ModelReplica).options(**{**deployment_options, "num_replicas": replicas})

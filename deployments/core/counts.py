@@ -2,24 +2,48 @@
 
 import ctypes
 import struct
-from collections.abc import Iterable
-from typing import ClassVar, Final, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 MODEL: Final = "model"
 BATCH_SIZE: Final = "batch size"
 RESPONSE: Final = "response"
 SHADOW: Final = "shadow"
+FIRST_RESPONSE: Final = "first response"
+FIRST_RESPONSE_SUM: Final = "first response sum"
+SUMMARY: Final = "summary"
+CPU: Final = "cpu"
+GPU: Final = "gpu"
 CUSTOM_COUNTER: Final = "custom counter"
 CUSTOM_GAUGE: Final = "custom gauge"
 CUSTOM_SUM: Final = "custom sum"
 CUSTOM_BUCKET: Final = "custom bucket"
 
 
+STATISTICS: Final = frozenset({MODEL, BATCH_SIZE, RESPONSE, SHADOW})
+"""What statistics are made of; the others are metrics."""
+
+LATENCIES: Final = (
+    "request",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
+"""What there are summaries of."""
+SLOTS: Final = 5
+SLOT_NS: Final = 15_000_000_000
+SUMMARY_BUCKETS: Final = 112
+
+
 class Label(NamedTuple):
     """Names a row: its kind, the model version, and the batch size or the response's place in its stream, else 0.
 
     The name of a custom row is the metric's: JSON of its family, description, labels and bounds of its buckets; its
-    number that of the bucket.
+    number that of the bucket. The number of a first response's row is the upper bound of its bucket in microseconds, -1
+    for the last; that of a summary the place of its latency in `LATENCIES`. The name of a GPU's row is its UUID.
     """
 
     kind: str
@@ -51,7 +75,7 @@ class ModelCounts(Counts):
     """A model version's requests; a batch's durations count once for every request in it."""
 
     LARGEST = frozenset({"last_inference_ns", "load_duration_ns"})
-    PRESENT = frozenset({"load_duration_ns", "pending_count"})
+    PRESENT = frozenset({"load_duration_ns", "pending_count", "cache_count"})
 
     success_count: int
     success_ns: int
@@ -74,6 +98,7 @@ class ModelCounts(Counts):
     backend_count: int
     other_count: int
     failures_ns: int
+    cache_count: int
     _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
 
 
@@ -111,6 +136,81 @@ class ShadowCounts(Counts):
     _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
 
 
+class NanosecondSum(Counts):
+    """The sum of a histogram's observations."""
+
+    sum_ns: int
+    _fields_ = [("sum_ns", ctypes.c_int64)]
+
+
+class SummaryCounts(Counts):
+    """How long something took: all there was, and by slots of `SLOT_NS` the last minute, each in buckets.
+
+    The n-th slot of time is at the place n modulo `SLOTS`, and is the one that its stamp says. `cells` are the row's
+    integers, for whoever counts in it.
+    """
+
+    count: int
+    sum_ns: int
+    _fields_ = [
+        ("count", ctypes.c_int64),
+        ("sum_ns", ctypes.c_int64),
+        ("stamps", ctypes.c_int64 * SLOTS),
+        ("buckets", ctypes.c_int64 * (SLOTS * SUMMARY_BUCKETS)),
+    ]
+
+    @property
+    def cells(self) -> memoryview:
+        """The row's memory, as integers."""
+        return memoryview(self).cast("B").cast("q")
+
+    def values(self) -> list[int]:
+        """Return the integers in their order."""
+        return self.cells.tolist()
+
+    def add(self, values: Iterable[int], *, present: bool = True) -> None:
+        """Add another row; of two slots at one place the later is kept."""
+        mine, others = self.cells, list(values)
+        mine[0] += others[0]
+        mine[1] += others[1]
+        for slot in range(SLOTS):
+            stamp, start = others[2 + slot], 2 + SLOTS + slot * SUMMARY_BUCKETS
+            if stamp > mine[2 + slot]:
+                mine[2 + slot] = stamp
+                mine[start : start + SUMMARY_BUCKETS] = _words_of(others[start : start + SUMMARY_BUCKETS])
+            elif stamp == mine[2 + slot]:
+                for index in range(start, start + SUMMARY_BUCKETS):
+                    mine[index] += others[index]
+
+
+class CpuState(Counts):
+    """The processors and the memory of a node; the share in use is in millionths."""
+
+    PRESENT = LARGEST = frozenset({"utilization_ppm", "total_bytes", "used_bytes"})
+
+    utilization_ppm: int
+    total_bytes: int
+    used_bytes: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
+
+
+class GpuState(Counts):
+    """One GPU of a node; `known` has a bit for each of the others that NVML tells."""
+
+    PRESENT = LARGEST = frozenset(
+        {"known", "utilization_ppm", "total_bytes", "used_bytes", "power_mw", "power_limit_mw", "energy_mj"}
+    )
+
+    known: int
+    utilization_ppm: int
+    total_bytes: int
+    used_bytes: int
+    power_mw: int
+    power_limit_mw: int
+    energy_mj: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
+
+
 class _Numbers(Counts):
     """A row with fields that are not integers; they travel as the 64 bits that they are in memory."""
 
@@ -130,8 +230,8 @@ class CustomNumber(_Numbers):
         self.value += CustomNumber.from_buffer_copy(_words(1).pack(*values)).value
 
 
-class CustomBucket(Counts):
-    """How many observations of a model's own histogram fell into one bucket, without those below it."""
+class BucketCount(Counts):
+    """How many observations of a histogram fell into one bucket, without those below it."""
 
     count: int
     _fields_ = [("count", ctypes.c_int64)]
@@ -169,16 +269,33 @@ def _words(count: int) -> struct.Struct:
     return struct.Struct(f"={count}q")
 
 
+def _words_of(values: list[int]) -> memoryview:
+    return memoryview(_words(len(values)).pack(*values)).cast("q")
+
+
 KINDS: Final[dict[str, type[Counts]]] = {
     MODEL: ModelCounts,
     BATCH_SIZE: BatchSizeCounts,
     RESPONSE: ResponseCounts,
     SHADOW: ShadowCounts,
+    FIRST_RESPONSE: BucketCount,
+    FIRST_RESPONSE_SUM: NanosecondSum,
+    SUMMARY: SummaryCounts,
+    CPU: CpuState,
+    GPU: GpuState,
     CUSTOM_COUNTER: CustomNumber,
     CUSTOM_GAUGE: CustomGauge,
     CUSTOM_SUM: CustomNumber,
-    CUSTOM_BUCKET: CustomBucket,
+    CUSTOM_BUCKET: BucketCount,
 }
+
+
+class Rows(Protocol):
+    """Where rows lie; the same label is always the same row."""
+
+    def row(self, label: Label) -> Counts:
+        """Return the row of a label, zeros when it is new."""
+        ...
 
 
 class Totals:
@@ -194,12 +311,15 @@ class Totals:
             row = self.rows[label] = KINDS[label.kind]()
         return row
 
-    def to_list(self) -> list[list[object]]:
-        """Return the rows as plain data, for JSON: the label's parts and the values; without gauges of nobody's."""
+    def to_list(self, kinds: Collection[str] = frozenset()) -> list[list[object]]:
+        """Return rows as plain data, for JSON: the label's parts and the values; without gauges of nobody's.
+
+        Those of some kinds only, where any are named.
+        """
         return [
             [*label, row.values()]
             for label, row in self.rows.items()
-            if not (isinstance(row, CustomGauge) and not row.owners)
+            if (not kinds or label.kind in kinds) and not (isinstance(row, CustomGauge) and not row.owners)
         ]
 
     def add_list(self, rows: Iterable[Iterable[object]], *, present: bool = True) -> None:

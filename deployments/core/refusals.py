@@ -2,8 +2,7 @@
 
 from typing import cast
 
-from deployments.core.counts import MODEL, Label, ModelCounts
-from deployments.core.statistics import Rows
+from deployments.core.counts import MODEL, Label, ModelCounts, Rows
 from protocol.errors import QueueFull, ServingError
 
 

@@ -43,6 +43,8 @@ class ResponseStreams:
         if request.started_ns:
             duration_ns = now_ns - (stream.since_ns or request.started_ns)
             statistics.record_response(request, stream.index, duration_ns, result)
+            if not stream.index and statistics.latencies is not None and not isinstance(result, ServingError):
+                statistics.latencies.record_first_response(now_ns - request.received_ns)
             stream.index += 1
             stream.since_ns = now_ns
         if isinstance(result, ServingError):
@@ -50,7 +52,7 @@ class ResponseStreams:
             if request.started_ns:
                 statistics.record_failure(failure_reason(request, result), now_ns - request.received_ns)
         elif result.final:
-            statistics.record_stream(now_ns - request.received_ns)
+            statistics.record_stream(now_ns, now_ns - request.received_ns)
         else:
             return
         self.open_count -= 1

@@ -1,6 +1,7 @@
 """Counts what a model version does: its batches, its requests, the responses of a decoupled model."""
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from deployments.backends.backend import Batch
 from deployments.core.counts import (
@@ -8,11 +9,13 @@ from deployments.core.counts import (
     MODEL,
     RESPONSE,
     BatchSizeCounts,
-    Counts,
     Label,
     ModelCounts,
     ResponseCounts,
+    Rows,
 )
+from deployments.core.latency_recorder import LatencyRecorder
+from deployments.core.metrics_options import MetricsOptions
 from protocol.errors import Cancelled, ServingError
 from protocol.infer import InferRequest, InferResponse, StreamedResponse
 
@@ -31,14 +34,6 @@ _REASON_FIELDS = {
 _MAX_RESPONSES = 1024
 
 
-class Rows(Protocol):
-    """Where rows lie; the same label is always the same row."""
-
-    def row(self, label: Label) -> Counts:
-        """Return the row of a label, zeros when it is new."""
-        ...
-
-
 class ModelStatistics:
     """Counters of one model version; only the loop's thread touches them.
 
@@ -47,7 +42,7 @@ class ModelStatistics:
     counted, unless they came over a lane.
     """
 
-    __slots__ = ("_name", "_version", "batches", "counts", "responses", "rows")
+    __slots__ = ("_name", "_version", "batches", "counts", "latencies", "responses", "rows")
 
     def __init__(self, name: str, version: int, rows: Rows) -> None:
         self._name = name
@@ -56,6 +51,7 @@ class ModelStatistics:
         self.counts: ModelCounts = self._row(MODEL)
         self.batches: dict[int, BatchSizeCounts] = {}
         self.responses: list[ResponseCounts] = []
+        self.latencies: LatencyRecorder | None = None
 
     def _row(self, kind: str, number: int = 0) -> Any:
         return self.rows.row(Label(kind, self._name, self._version, number))
@@ -67,10 +63,16 @@ class ModelStatistics:
         self.counts = self._row(MODEL)
         self.counts.add(earlier.values())
         self.counts.load_duration_ns = earlier.load_duration_ns
+        self.counts.cache_count = earlier.cache_count
         for size, batch in batches.items():
             self._batch_size(size).add(batch.values())
         for index, response in enumerate(responses):
             self._response(index).add(response.values())
+
+    def record_latencies(self, options: MetricsOptions, bounds_ms: Sequence[float]) -> None:
+        """Count latencies one by one from now on, where the options ask for that."""
+        if options.summaries or options.histograms:
+            self.latencies = LatencyRecorder(self._name, self._version, self.rows, options, bounds_ms)
 
     def _batch_size(self, rows: int) -> BatchSizeCounts:
         size = self.batches.get(rows)
@@ -124,11 +126,46 @@ class ModelStatistics:
         size.input_ns += input_ns
         size.infer_ns += infer_ns
         size.output_ns += output_ns
+        if self.latencies is not None:
+            self._record_each(self.latencies, batch, (input_ns, infer_ns, output_ns))
 
-    def record_stream(self, duration_ns: int) -> None:
+    @staticmethod
+    def _record_each(latencies: LatencyRecorder, batch: Batch, phases_ns: tuple[int, int, int]) -> None:
+        results = [None] * len(batch.requests) if batch.answered else batch.results
+        for request, result in zip(batch.requests, results, strict=True):
+            if isinstance(result, ServingError):
+                continue
+            latencies.record_phases(batch.end_ns, batch.start_ns - request.queued_ns, phases_ns)
+            if result is not None:
+                latencies.record_request(batch.end_ns, batch.end_ns - request.received_ns)
+                latencies.record_first_response(batch.end_ns - request.received_ns)
+
+    def record_stream(self, now_ns: int, duration_ns: int) -> None:
         """Count a decoupled model's request whose last response has come."""
         self.counts.success_count += 1
         self.counts.success_ns += duration_ns
+        if self.latencies is not None:
+            self.latencies.record_request(now_ns, duration_ns)
+
+    def record_cache_hit(self, now_ns: int, request_ns: int, look_up_ns: int) -> None:
+        """Count a request that the response cache has answered."""
+        counts = self.counts
+        counts.success_count += 1
+        counts.success_ns += request_ns
+        counts.queue_ns += look_up_ns
+        counts.cache_hit_count += 1
+        counts.cache_hit_ns += look_up_ns
+        if self.latencies is not None:
+            self.latencies.record_request(now_ns, request_ns)
+            self.latencies.record_cache(now_ns, look_up_ns, hit=True)
+            self.latencies.record_first_response(request_ns)
+
+    def record_cache_miss(self, now_ns: int, duration_ns: int) -> None:
+        """Count a response that the cache keeps from now on; the look-up before it is part of the duration."""
+        self.counts.cache_miss_count += 1
+        self.counts.cache_miss_ns += duration_ns
+        if self.latencies is not None:
+            self.latencies.record_cache(now_ns, duration_ns, hit=False)
 
     def record_response(
         self, request: InferRequest, index: int, duration_ns: int, result: InferResponse | ServingError

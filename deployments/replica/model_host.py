@@ -12,10 +12,12 @@ from deployments.backends.python import metric
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
+from deployments.core.counts import Rows
+from deployments.core.latency_recorder import first_response_bounds
+from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, ModelVersion
 from deployments.core.rate_limit import RateLimiter
 from deployments.core.response_cache import ResponseCache
-from deployments.core.statistics import Rows
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
 from deployments.replica.host_router import HostRouter
@@ -52,8 +54,8 @@ class ModelHost:
     `counters` is where statistics are kept, `regions` the clients' shared memory; `shared` says that the loop has other
     work than these models'; `cache` is for the responses of models that want theirs kept; `max_queue_s` bounds their
     queues (`QueueBound`). A model that does not load is tried `retry_count` times more; `thread_count` load at the same
-    time. `changed` is told of each version that is served from now on, and (None) no longer, before what served it
-    until then finishes its requests.
+    time; `metrics` says which latencies are counted. `changed` is told of each version that is served from now on, and
+    (None) no longer, before what served it until then finishes its requests.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class ModelHost:
         thread_count: int = 4,
         max_queue_s: float = 0.0,
         limiter: RateLimiter | None = None,
+        metrics: MetricsOptions = DEFAULT_OPTIONS,
     ) -> None:
         self._loop = loop
+        self._metrics = metrics
         self._changed = changed
         self._shared = shared
         self._cache = cache
@@ -163,6 +167,7 @@ class ModelHost:
             )
             self._allow_inline(model)
             model.statistics.count_in(self._counters)
+            model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
             codecs = self._codecs(model.signature, str(version), hosted.read_labels())
         except ModelLoadError as error:
             release(held)
@@ -252,7 +257,7 @@ class ModelHost:
             self.core.remove(*key)
             self._changed(*key, None)
             await served.model.close(timeout_s)
-            served.model.statistics.counts.load_duration_ns = 0
+            served.model.statistics.counts.load_duration_ns = served.model.statistics.counts.cache_count = 0
         release(self._held.pop(key, ()))
 
     def set_traffic(self, traffic: Mapping[str, Traffic]) -> None:

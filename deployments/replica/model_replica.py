@@ -13,6 +13,7 @@ from ray.util import get_node_ip_address
 
 from deployments.backends.backend import ModelLoadError
 from deployments.control.controller_options import CONTROLLER
+from deployments.core.metrics_options import MetricsOptions
 from deployments.core.rate_limit import Given
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import open_response_cache
@@ -66,6 +67,7 @@ class ModelReplica:
         load_thread_count: int,
         max_queue_s: float,
         rate_limit: Given | None,
+        metrics: MetricsOptions,
         *bound: DeploymentHandle,
     ) -> None:
         set_up_logging(log_verbosity)
@@ -97,6 +99,7 @@ class ModelReplica:
             thread_count=load_thread_count,
             max_queue_s=max_queue_s,
             limiter=self._limiter,
+            metrics=metrics,
         )
         self._watch = GroupWatch(self._fleet, self._loop)
         self._owner = ""

@@ -30,6 +30,7 @@ class CachedScheduler:
         self._now_ns = clock.now_ns
         self._call_soon = clock.call_soon
         self._draining = False
+        statistics.counts.cache_count = 1
         self.cancel = scheduler.cancel
         self.abandon = scheduler.abandon
 
@@ -49,12 +50,7 @@ class CachedScheduler:
             request.reply = partial(self._keep, key, now_ns - began_ns, request.reply)
             self.scheduler.submit(request)
             return
-        counts = self._statistics.counts
-        counts.success_count += 1
-        counts.success_ns += now_ns - request.received_ns
-        counts.queue_ns += now_ns - began_ns
-        counts.cache_hit_count += 1
-        counts.cache_hit_ns += now_ns - began_ns
+        self._statistics.record_cache_hit(now_ns, now_ns - request.received_ns, now_ns - began_ns)
         self._call_soon(partial(reply, request, response))
 
     def drain(self, drained: Callable[[], None]) -> None:
@@ -69,9 +65,8 @@ class CachedScheduler:
         if isinstance(result, InferResponse) and not self._draining:
             began_ns = self._now_ns()
             self._cache.keep(key, result)
-            counts = self._statistics.counts
-            counts.cache_miss_count += 1
-            counts.cache_miss_ns += look_up_ns + self._now_ns() - began_ns
+            now_ns = self._now_ns()
+            self._statistics.record_cache_miss(now_ns, look_up_ns + now_ns - began_ns)
         answer(request, result)
 
 

@@ -54,7 +54,8 @@ BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
 BLS = "e2e/test_bls.py::"
 BASED = "repository_loader/test_python_based_backend.py::"
-CUSTOM_METRICS = "app/test_custom_metrics.py::"
+METRICS = "app/metrics/test_triton_metrics.py::"
+CUSTOM_METRICS = "app/metrics/test_custom_metrics.py::"
 
 TESTS: dict[str, tuple[str, ...]] = {
     # Rate limiter
@@ -766,6 +767,18 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Scrape every node once": (
         "deployments/replica/test_node_counters.py::test_one_process_speaks_for_the_node_until_it_ends",
+    ),
+    "lists every metric, with its labels and meaning": (
+        STATISTICS + "test_the_page_of_metrics_lists_what_a_server_exports",
+        "docs/test_metrics_page.py::test_the_page_lists_every_metric_with_its_type_and_labels",
+    ),
+    "Summaries (`--metrics-config summary_latencies=true`)": (
+        METRICS + "test_summaries_tell_the_quantiles_of_the_last_minute",
+        METRICS + "test_summaries_of_processes_add_up",
+    ),
+    "The state of processors, memory and GPUs is noted": (
+        STATISTICS + "test_cpu_metrics_are_true",
+        "app/metrics/test_node_sampler.py::test_one_ingress_of_a_node_samples_and_another_goes_on",
     ),
     "A counter never falls": (STATISTICS + "test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed",),
     "What a replica has counted stays": (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.docs.test_metrics_page import metrics_of_the_page
 from tests.e2e.conftest import isolated
 from tests.e2e.test_faults import Load
 from tests.serving import Server, tensor, wait_until
@@ -180,6 +181,16 @@ def test_metrics_are_of_tritons_names_and_kinds(server: Server) -> None:
     assert {name: families.get(name) for name in COUNTERS} == dict.fromkeys(COUNTERS, "counter")
     assert {name: families.get(name) for name in GAUGES} == dict.fromkeys(GAUGES, "gauge")
     assert not [line for line in text.splitlines() if line.startswith("nv_") and "_total{" in line]
+
+
+def test_the_page_of_metrics_lists_what_a_server_exports(server: Server) -> None:
+    documented = metrics_of_the_page()
+    exported = {
+        family.name.removesuffix("_total"): family.type
+        for family in text_string_to_metric_families(server.metrics_text())
+        if family.name.startswith(("nv_", "eagleray_"))
+    }
+    assert exported == {name: kind for name, (kind, _) in documented.items()}
 
 
 def test_cpu_metrics_are_true(server: Server) -> None:

@@ -124,23 +124,11 @@ IGNORED: dict[str, tuple[str, str, str, str]] = {
         "cc_model_filenames",
         "the same is run on every device",
     ),
-    "metric_tags": (
-        "python",
-        'metric_tags { key: "team" value: "a" }',
-        "metric_tags",
-        "metrics are labelled with model and version only",
-    ),
     "model_operations": (
         "pytorch",
         'model_operations { op_library_filename: "ops.so" }',
         "model_operations",
         "only ONNX Runtime loads libraries of operators",
-    ),
-    "model_metrics": (
-        "onnxruntime",
-        'model_metrics { metric_control { metric_identifier { family: "f" } } }',
-        "model_metrics",
-        "there are no histograms to configure",
     ),
 }
 

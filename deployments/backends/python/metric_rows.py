@@ -12,8 +12,8 @@ from deployments.core.counts import (
     CUSTOM_COUNTER,
     CUSTOM_GAUGE,
     CUSTOM_SUM,
+    BucketCount,
     Counts,
-    CustomBucket,
     CustomGauge,
     CustomNumber,
     Label,
@@ -76,7 +76,7 @@ class GaugeRow:
 class HistogramRow:
     """A histogram: its sum, and its observations by bucket."""
 
-    def __init__(self, total: CustomNumber, buckets: Sequence[CustomBucket]) -> None:
+    def __init__(self, total: CustomNumber, buckets: Sequence[BucketCount]) -> None:
         self._total = total
         self._buckets = buckets
 

@@ -48,7 +48,7 @@ def test_the_log_of_a_server_has_the_findings_of_validate(tmp_path: Path, caplog
     write_broken_models(tmp_path)
     shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
     with (tmp_path / "digits/config.pbtxt").open("a") as file:
-        file.write('optimization { cuda { graphs: true } }\nmetric_tags { key: "team" value: "a" }\n')
+        file.write("optimization { cuda { graphs: true } eager_batching: true }\n")
     findings = {str(finding): finding.severity for finding in validation_of(tmp_path).findings}
     assert sum("digits" in text and "has no effect" in text for text in findings) == 2
     options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())

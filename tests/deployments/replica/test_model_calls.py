@@ -16,13 +16,12 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from app.service.custom_metrics import render_custom
+from app.metrics.custom_metrics import render_custom
 from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, ModelEntry, VersionEntry
 from deployments.control.publisher import Publisher
 from deployments.control.replica_directory import RunningReplica
-from deployments.core.counts import Totals
+from deployments.core.counts import Rows, Totals
 from deployments.core.refusals import Refusals
-from deployments.core.statistics import Rows
 from deployments.lane.fleet import Fleet
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch

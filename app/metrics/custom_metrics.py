@@ -6,12 +6,13 @@ from typing import Any, Final, cast
 
 import orjson
 
+from app.metrics.exposition import escape, number, one_line
 from deployments.core.counts import (
     CUSTOM_BUCKET,
     CUSTOM_COUNTER,
     CUSTOM_GAUGE,
     CUSTOM_SUM,
-    CustomBucket,
+    BucketCount,
     CustomGauge,
     CustomNumber,
     Label,
@@ -44,7 +45,7 @@ def render_custom(totals: Totals, taken: Iterable[str]) -> list[str]:
         if name in reserved or (isinstance(row, CustomGauge) and not row.owners):
             continue
         family = families.setdefault(name, _Family(label.kind, description))
-        labels = ",".join(f'{key}="{_escape(value)}"' for key, value in pairs)
+        labels = ",".join(f'{key}="{escape(value)}"' for key, value in pairs)
         if family.kind != label.kind or labels in family.lines:
             logger.debug("a second metric '%s' is not shown", name)
         elif label.kind == CUSTOM_SUM:
@@ -54,7 +55,7 @@ def render_custom(totals: Totals, taken: Iterable[str]) -> list[str]:
     lines: list[str] = []
     for name in sorted(families):
         family = families[name]
-        lines.append(f"# HELP {name} {_one_line(family.description)}")
+        lines.append(f"# HELP {name} {one_line(family.description)}")
         lines.append(f"# TYPE {name} {_TYPES[family.kind]}")
         for samples in family.lines.values():
             lines += samples
@@ -63,32 +64,19 @@ def render_custom(totals: Totals, taken: Iterable[str]) -> list[str]:
 
 def _value(row: Any) -> str:
     value = row.base + row.added if isinstance(row, CustomGauge) else cast(CustomNumber, row).value
-    return _number(value)
+    return number(value)
 
 
 def _histogram(totals: Totals, label: Label, name: str, labels: str, bounds: list[float]) -> list[str]:
     lines, count = [], 0
     before = f"{labels}," if labels else ""
-    for number, bound in enumerate([*map(_number, bounds), "+Inf"]):
-        bucket = totals.rows.get(Label(CUSTOM_BUCKET, label.name, 0, number))
-        count += cast(CustomBucket, bucket).count if bucket is not None else 0
+    for place, bound in enumerate([*map(number, bounds), "+Inf"]):
+        bucket = totals.rows.get(Label(CUSTOM_BUCKET, label.name, 0, place))
+        count += cast(BucketCount, bucket).count if bucket is not None else 0
         lines.append(f'{name}_bucket{{{before}le="{bound}"}} {count}')
     total = cast(CustomNumber, totals.rows[label]).value
-    return [*lines, f"{_sample(f'{name}_sum', labels)} {_number(total)}", f"{_sample(f'{name}_count', labels)} {count}"]
+    return [*lines, f"{_sample(f'{name}_sum', labels)} {number(total)}", f"{_sample(f'{name}_count', labels)} {count}"]
 
 
 def _sample(name: str, labels: str) -> str:
     return f"{name}{{{labels}}}" if labels else name
-
-
-def _number(value: float) -> str:
-    text = f"{value:.17g}" if float(f"{value:.15g}") != value else f"{value:.15g}"
-    return {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(text, text)
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")

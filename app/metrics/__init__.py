@@ -1,0 +1,1 @@
+"""What the metrics port says: Prometheus text of what the processes of a node have counted."""

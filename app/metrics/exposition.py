@@ -1,0 +1,104 @@
+"""Prometheus text, family by family.
+
+prometheus-client renders no counter without the suffix `_total`, which Triton's counters do not have; hence this
+writer. Tests read what it writes with prometheus-client's parser.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram", "summary"]
+Sample = tuple[str, float]
+"""Labels, as `labels` returns them, and a value."""
+
+
+class Exposition:
+    """Takes families in the order in which they are written; `pause` is called now and then."""
+
+    def __init__(self, pause: Callable[[], None]) -> None:
+        self.names: list[str] = []
+        self.lines: list[str] = []
+        self._pause = pause
+
+    def family(self, name: str, kind: Kind, text: str, samples: Iterable[Sample] = ()) -> None:
+        """Write a family of counters or gauges; one without samples has its head only, as Triton's."""
+        self._head(name, kind, text)
+        self.lines += [
+            f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
+            for labels, value in ((labels, number(value)) for labels, value in samples)
+        ]
+        self._pause()
+
+    def histograms(
+        self, name: str, text: str, bounds: Sequence[str], rows: Iterable[tuple[str, list[int], float]]
+    ) -> None:
+        """Write a family of histograms with common bounds: labels, counts by bucket (the last without bound), sum."""
+        self._head(name, "histogram", text)
+        ends = [f'le="{bound}"}} ' for bound in (*bounds, "+Inf")]
+        for labels, counts, total in rows:
+            self._histogram(name, labels, ends, counts, total)
+
+    def histogram(self, name: str, labels: str, bounds: Sequence[float], counts: list[int], total: float) -> None:
+        """Write one histogram of a family whose head is written."""
+        self._histogram(name, labels, [f'le="{bound}"}} ' for bound in (*map(number, bounds), "+Inf")], counts, total)
+
+    def _histogram(self, name: str, labels: str, ends: list[str], counts: list[int], total: float) -> None:
+        start = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
+        sums = list(accumulate(counts))
+        self.lines += [f"{start}{end}{count}" for end, count in zip(ends, sums, strict=True)]
+        after = f"{{{labels}}} " if labels else " "
+        self.lines.append(f"{name}_sum{after}{number(total)}")
+        self.lines.append(f"{name}_count{after}{sums[-1]}")
+        self._pause()
+
+    def summaries(
+        self, name: str, text: str, rows: Iterable[tuple[str, list[tuple[float, float]], int, float]]
+    ) -> None:
+        """Write a family of summaries: labels, pairs of quantile and value, count, sum."""
+        self._head(name, "summary", text)
+        for labels, quantiles, count, total in rows:
+            self.lines += [
+                f'{name}{{{labels},quantile="{number(quantile)}"}} {number(value)}' for quantile, value in quantiles
+            ]
+            self.lines += (f"{name}_sum{{{labels}}} {number(total)}", f"{name}_count{{{labels}}} {count}")
+            self._pause()
+
+    def _head(self, name: str, kind: Kind, text: str) -> None:
+        self.names.append(name)
+        self.lines += (f"# HELP {name} {one_line(text)}", f"# TYPE {name} {kind}")
+
+    def text(self) -> bytes:
+        """Return all of it."""
+        return "\n".join(self.lines).encode() + b"\n"
+
+
+def labels(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return labels as they stand between the braces."""
+    return ",".join(f'{key}="{escape(value)}"' for key, value in pairs)
+
+
+def label_names(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Return pairs whose first parts can be names of labels."""
+    for key, value in pairs:
+        yield "".join(each if each.isascii() and (each.isalnum() or each == "_") else "_" for each in key), value
+
+
+def number(value: float) -> str:
+    """Return a value in its shortest form."""
+    if isinstance(value, int):
+        return str(value)
+    text = f"{value:.15g}"
+    if float(text) != value:
+        text = f"{value:.17g}"
+    return {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(text, text)
+
+
+def escape(value: str) -> str:
+    """Return the value of a label as it stands between quotes."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def one_line(text: str) -> str:
+    """Return the text of a HELP line."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

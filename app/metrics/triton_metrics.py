@@ -1,0 +1,218 @@
+"""Triton's `nv_*` families, with its names, types, labels and texts (`core/src/metrics.cc`)."""
+
+import time
+from collections.abc import Callable
+from typing import Final, cast
+
+from app.metrics.exposition import Exposition, Sample
+from deployments.core.counts import (
+    CPU,
+    FIRST_RESPONSE,
+    FIRST_RESPONSE_SUM,
+    GPU,
+    LATENCIES,
+    MODEL,
+    SUMMARY,
+    BucketCount,
+    CpuState,
+    GpuState,
+    Label,
+    ModelCounts,
+    NanosecondSum,
+    SummaryCounts,
+    Totals,
+)
+from deployments.core.latency_recorder import FIRST_RESPONSE_FAMILY, quantile_ns
+from deployments.core.metrics_options import MetricsOptions
+
+_Versions = list[tuple[str, ModelCounts]]
+
+_COUNTS: Final[tuple[tuple[str, str, Callable[[ModelCounts], int]], ...]] = (
+    (
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        lambda counts: counts.inference_count,
+    ),
+    (
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda counts: counts.execution_count,
+    ),
+)
+_DURATIONS: Final[tuple[tuple[str, str, Callable[[ModelCounts], int]], ...]] = (
+    (
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda counts: counts.success_ns + counts.failures_ns,
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda counts: counts.queue_ns,
+    ),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda counts: counts.compute_input_ns,
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda counts: counts.compute_infer_ns,
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda counts: counts.compute_output_ns,
+    ),
+)
+_REASONS: Final[tuple[tuple[str, Callable[[ModelCounts], int]], ...]] = (
+    ("REJECTED", lambda counts: counts.rejected_count),
+    ("CANCELED", lambda counts: counts.canceled_count),
+    ("BACKEND", lambda counts: counts.backend_count),
+    ("OTHER", lambda counts: counts.other_count),
+)
+_SUMMARIES: Final = dict(
+    zip(
+        LATENCIES,
+        (
+            ("nv_inference_request_summary_us", "Summary of inference request duration in microseconds"),
+            ("nv_inference_queue_summary_us", "Summary of inference queuing duration in microseconds"),
+            ("nv_inference_compute_input_summary_us", "Summary of compute input duration in microseconds"),
+            ("nv_inference_compute_infer_summary_us", "Summary of compute inference duration in microseconds"),
+            ("nv_inference_compute_output_summary_us", "Summary of compute output duration in microseconds"),
+            ("nv_cache_hit_summary_per_model", "Summary of cache hit duration per model, in microseconds"),
+            ("nv_cache_miss_summary_per_model", "Summary of cache miss duration per model, in microseconds"),
+        ),
+        strict=True,
+    )
+)
+_GPU: Final[tuple[tuple[str, str, str, Callable[[GpuState], float]], ...]] = (
+    ("nv_gpu_utilization", "gauge", "GPU utilization rate [0.0 - 1.0)", lambda gpu: gpu.utilization_ppm / 1e6),
+    ("nv_gpu_memory_total_bytes", "gauge", "GPU total memory, in bytes", lambda gpu: gpu.total_bytes),
+    ("nv_gpu_memory_used_bytes", "gauge", "GPU used memory, in bytes", lambda gpu: gpu.used_bytes),
+    ("nv_gpu_power_usage", "gauge", "GPU power usage in watts", lambda gpu: gpu.power_mw / 1e3),
+    ("nv_gpu_power_limit", "gauge", "GPU power management limit in watts", lambda gpu: gpu.power_limit_mw / 1e3),
+    (
+        "nv_energy_consumption",
+        "counter",
+        "GPU energy consumption in joules since the Triton Server started",
+        lambda gpu: gpu.energy_mj / 1e3,
+    ),
+)
+
+
+def write_models(
+    out: Exposition, totals: Totals, labels_of: Callable[[str, int], str], options: MetricsOptions
+) -> None:
+    """Write what was counted of models; a version that no living process has loaded has no load duration."""
+    versions: _Versions = [
+        (labels_of(label.name, label.version), cast(ModelCounts, totals.rows[label]))
+        for label in sorted(label for label in totals.rows if label.kind == MODEL)
+    ]
+    out.family(
+        "nv_inference_request_success",
+        "counter",
+        "Number of successful inference requests, all batch sizes",
+        ((labels, counts.success_count) for labels, counts in versions),
+    )
+    out.family(
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+        ((f'{labels},reason="{reason}"', count(counts)) for labels, counts in versions for reason, count in _REASONS),
+    )
+    for name, text, count in _COUNTS:
+        out.family(name, "counter", text, ((labels, count(counts)) for labels, counts in versions))
+    for name, text, duration_ns in _DURATIONS if options.counters else ():
+        out.family(name, "counter", text, ((labels, duration_ns(counts) // 1000) for labels, counts in versions))
+    out.family(
+        "nv_inference_pending_request_count",
+        "gauge",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        ((labels, counts.pending_count) for labels, counts in versions),
+    )
+    out.family(
+        "nv_model_load_duration_secs",
+        "gauge",
+        "Model load time in seconds",
+        ((labels, counts.load_duration_ns / 1e9) for labels, counts in versions if counts.load_duration_ns),
+    )
+    _write_cache(out, versions, options)
+    if options.summaries:
+        _write_summaries(out, totals, labels_of, options)
+    if options.histograms:
+        _write_first_responses(out, totals, labels_of)
+
+
+def _write_cache(out: Exposition, versions: _Versions, options: MetricsOptions) -> None:
+    cached = [row for row in versions if row[1].cache_count or row[1].cache_hit_count or row[1].cache_miss_count]
+
+    def of(value: Callable[[ModelCounts], int]) -> list[Sample]:
+        return [(labels, value(counts)) for labels, counts in cached]
+
+    hits, misses = of(lambda counts: counts.cache_hit_count), of(lambda counts: counts.cache_miss_count)
+    out.family("nv_cache_num_hits_per_model", "counter", "Number of cache hits per model", hits)
+    out.family("nv_cache_num_misses_per_model", "counter", "Number of cache misses per model", misses)
+    if options.counters:
+        durations = of(lambda counts: counts.cache_hit_ns // 1000)
+        text = "Total cache hit duration per model, in microseconds"
+        out.family("nv_cache_hit_duration_per_model", "counter", text, durations)
+        durations = of(lambda counts: counts.cache_miss_ns // 1000)
+        text = "Total cache miss duration per model, in microseconds"
+        out.family("nv_cache_miss_duration_per_model", "counter", text, durations)
+
+
+def _write_summaries(
+    out: Exposition, totals: Totals, labels_of: Callable[[str, int], str], options: MetricsOptions
+) -> None:
+    """Write quantiles of the last minute; as Triton's, those of whole requests are left out where a cache answers."""
+    now_ns = time.monotonic_ns()
+    found: dict[int, list[Label]] = {number: [] for number in range(len(LATENCIES))}
+    cached = set()
+    for label in sorted(label for label in totals.rows if label.kind == SUMMARY):
+        found[label.number].append(label)
+        counts = totals.rows.get(Label(MODEL, label.name, label.version))
+        if isinstance(counts, ModelCounts) and counts.cache_count:
+            cached.add((label.name, label.version))
+
+    def summary(label: Label) -> tuple[str, list[tuple[float, float]], int, float]:
+        row = cast(SummaryCounts, totals.rows[label])
+        values = [(quantile, quantile_ns(row, quantile, now_ns) / 1000) for quantile in options.quantiles]
+        return labels_of(label.name, label.version), values, row.count, row.sum_ns // 1000
+
+    for place, rows in found.items():
+        name, text = _SUMMARIES[LATENCIES[place]]
+        shown = rows if place else [label for label in rows if (label.name, label.version) not in cached]
+        out.summaries(name, text, map(summary, shown))
+
+
+def _write_first_responses(out: Exposition, totals: Totals, labels_of: Callable[[str, int], str]) -> None:
+    buckets: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for label, row in totals.rows.items():
+        if label.kind == FIRST_RESPONSE:
+            found = buckets.setdefault((label.name, label.version), [])
+            found.append((label.number if label.number >= 0 else 1 << 62, cast(BucketCount, row).count))
+    out.family(FIRST_RESPONSE_FAMILY, "histogram", "Duration from request to first response in milliseconds")
+    for (name, version), counted in sorted(buckets.items()):
+        counted.sort()
+        sum_ns = cast(NanosecondSum, totals.row(Label(FIRST_RESPONSE_SUM, name, version))).sum_ns
+        bounds = [bound / 1000 for bound, _ in counted[:-1]]
+        counts = [count for _, count in counted]
+        out.histogram(FIRST_RESPONSE_FAMILY, labels_of(name, version), bounds, counts, sum_ns / 1e6)
+
+
+def write_node(out: Exposition, totals: Totals, *, cpu: bool, gpu: bool) -> None:
+    """Write the state of the node's processors, memory and GPUs; a value that NVML does not tell is left out."""
+    if cpu:
+        rows = [cast(CpuState, row) for label, row in totals.rows.items() if label.kind == CPU]
+        used = [("", row.utilization_ppm / 1e6) for row in rows]
+        out.family("nv_cpu_utilization", "gauge", "CPU utilization rate [0.0 - 1.0]", used)
+        total = [("", row.total_bytes) for row in rows]
+        out.family("nv_cpu_memory_total_bytes", "gauge", "CPU total memory (RAM), in bytes", total)
+        text = "CPU used memory (RAM), in bytes"
+        out.family("nv_cpu_memory_used_bytes", "gauge", text, [("", row.used_bytes) for row in rows])
+    gpus = sorted((label.name, cast(GpuState, row)) for label, row in totals.rows.items() if label.kind == GPU)
+    for place, (name, kind, text, value) in enumerate(_GPU if gpu else ()):
+        samples = [(f'gpu_uuid="{uuid}"', value(state)) for uuid, state in gpus if state.known >> place & 1]
+        out.family(name, "counter" if kind == "counter" else "gauge", text, samples)
