@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.ensemble_conditions import DEFAULT, WHEN
@@ -27,13 +27,17 @@ class ParameterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One key; `because` says why it has no effect, "" when it has one, and `harmless` lists values that say so too."""
+    """One key; `because` says why it has no effect, "" when it has one, and `harmless` lists values that say so too.
+
+    One that is `of_gpus` asks instances on the CPU for nothing that they do not do.
+    """
 
     name: str
     kind: Kind
     meaning: str
     because: str = ""
     harmless: tuple[str, ...] = ()
+    of_gpus: bool = False
 
 
 _DELAY = Parameter("execute_delay_ms", "integer", "how long a batch takes")
@@ -92,8 +96,9 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
             "FORCE_CPU_ONLY_INPUT_TENSORS",
             "text",
             "whether inputs are in CPU memory",
-            "inputs are always in CPU memory",
+            "inputs are always in CPU memory, also those of instances on a GPU",
             ("yes", ""),
+            of_gpus=True,
         ),
     ),
     "identity": (
@@ -173,6 +178,10 @@ def _unreadable(model: str, name: str, kind: str, value: str) -> ParameterError:
     return ParameterError(f"unable to load model '{model}', '{name}' is not {kind}: '{value}'")
 
 
+def _names_gpu(config: ModelConfig) -> bool:
+    return any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group)
+
+
 def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
     """Return why a key has no effect, "" when it has one."""
     if key.startswith(PREFIX):
@@ -185,7 +194,8 @@ def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
         return f"'{PREFIX}{key}' stands beside it" if PREFIX + key in config.parameters else ""
     for parameter in (*EVERY_BACKEND, *PARAMETERS.get(traits_of(config).name, ())):
         if parameter.name == key:
-            return "" if value in parameter.harmless else parameter.because
+            harmless = value in parameter.harmless or (parameter.of_gpus and not _names_gpu(config))
+            return "" if harmless else parameter.because
     if traits_of(config).name == PYTHON:
         return ""
     return "an ensemble has no parameters" if is_ensemble(config) else f"backend '{config.backend}' does not know it"

@@ -255,7 +255,6 @@ PARAMETERS = {
     ),
     "unknown to the backend": ("onnxruntime", "colour", "red", "backend 'onnxruntime' does not know it"),
     "ensemble": ("ensemble", "colour", "red", "an ensemble has no parameters"),
-    "inputs on the GPU": ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "no", "inputs are always in CPU memory"),
     "fuser": ("pytorch", "ENABLE_NVFUSER", "true", "the executor and fuser of this PyTorch are not switched"),
     "misspelt": (
         "python",
@@ -283,12 +282,20 @@ def test_a_parameter_without_effect_is_warned_of(column: str, key: str, value: s
     [
         ("python", "colour", "red"),
         ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "yes"),
+        ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
         ("ensemble", "eagleray.placement", "packed"),
         ("onnxruntime", "intra_op_thread_count", "2"),
     ],
 )
 def test_nothing_is_said_of_a_parameter_that_is_read(column: str, key: str, value: str) -> None:
     assert list(ignored_parameters(_with(column, key, value))) == []
+
+
+def test_inputs_on_the_gpu_are_missed_by_instances_on_a_gpu_alone() -> None:
+    text = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } } instance_group { kind: %s }'
+    assert list(ignored_parameters(config("python", text % "KIND_CPU"))) == []
+    (fault,) = ignored_parameters(config("python", text % "KIND_GPU"))
+    assert fault.message.endswith("inputs are always in CPU memory, also those of instances on a GPU")
 
 
 def _paths(descriptor: Any, prefix: str) -> Iterator[str]:
