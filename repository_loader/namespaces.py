@@ -65,10 +65,10 @@ class FoundModels:
         A step that is neither there nor in exactly one other stays as it is, which no model is known by.
         """
         steps = {} if model.config is None else self._steps(model.config, known)
-        if model.name == known and not steps:
-            return model
+        namespace = identifier("", self.repositories.get(known, ""))
         packages = tuple(
-            replace(package, name=known, config=_with_steps(package.config, steps)) for package in model.packages
+            replace(package, name=known, config=_with_steps(package.config, steps), namespace=namespace)
+            for package in model.packages
         )
         config = model.config and _with_steps(model.config, steps)
         return replace(model, name=known, config=config, packages=packages)

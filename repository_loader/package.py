@@ -21,7 +21,7 @@ class ModelPackage:
     `version_path` the version's folder inside it, `file_path` the model file or folder that the backend opens ("" for
     ensembles), relative names already resolved. `source` says where another node gets the folder from; without one it
     is on every node. Another `revision` says that it is to be loaded again, though nothing else here differs: its files
-    have changed.
+    have changed. With `--model-namespacing`, `namespace` is what the identifiers of its repository's models end in.
     """
 
     name: str
@@ -33,6 +33,7 @@ class ModelPackage:
     backend_settings: dict[str, str] = field(default_factory=dict)
     source: ModelSource | None = None
     revision: str = ""
+    namespace: str = ""
 
     def moved_to(self, model_path: str) -> "ModelPackage":
         """Return the package with its folder at another place."""

@@ -62,7 +62,8 @@ def load_repositories(
     def read(name: str) -> RepositoryModel:
         override = given.get(name) or given.get(shared_name(name))
         own_name = found.names.get(name, name)
-        return found.placed(_read(own_name, folders[name], options, complete_python, override), name)
+        model = _read(own_name, folders[name], options, complete_python, override)
+        return found.placed(model, name) if options.namespacing else model
 
     with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
         while wanted:

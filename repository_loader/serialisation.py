@@ -24,6 +24,7 @@ def package_to_dict(package: ModelPackage) -> Json:
         "backend_settings": dict(package.backend_settings),
         "source": None if package.source is None else package.source.to_dict(),
         "revision": package.revision,
+        "namespace": package.namespace,
     }
 
 

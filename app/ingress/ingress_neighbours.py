@@ -7,6 +7,7 @@ from app.service.service import Service
 from deployments.lane.fleet import Fleet
 from deployments.replica.neighbours import Found
 from protocol.signature import Signature
+from repository_loader.namespaces import identifiers
 
 
 class IngressNeighbours:
@@ -30,6 +31,10 @@ class IngressNeighbours:
             return False
         entry = directory.models.get(name)
         return entry is None or not entry.takes(version)
+
+    def sharing(self, name: str) -> int:
+        """Return how many models share a name; see `Neighbours`."""
+        return len(identifiers(name, self._service.models.directory.models))
 
     def _signature(self, name: str) -> Signature | None:
         entry = self._service.models.directory.models.get(name)

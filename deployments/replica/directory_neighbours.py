@@ -13,6 +13,7 @@ from deployments.replica.load_report import LoadReport
 from deployments.replica.neighbours import Found
 from protocol.errors import Unavailable, from_grpc_code
 from protocol.signature import Signature
+from repository_loader.namespaces import identifiers
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,10 @@ class DirectoryNeighbours:
             return False
         entry = self._directory.models.get(name)
         return entry is None or not entry.takes(version)
+
+    def sharing(self, name: str) -> int:
+        """Return how many models share a name; see `Neighbours`."""
+        return len(identifiers(name, self._directory.models))
 
     def _signature(self, name: str, entry: ModelEntry) -> Signature:
         text, signature = self._signatures.get(name, ("", None))

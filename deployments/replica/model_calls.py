@@ -19,6 +19,7 @@ from protocol.limits import DEFAULT_LIMITS
 from protocol.normalise import effective_priority
 from protocol.request_parameters import RequestParameters, read_parameters
 from protocol.signature import Signature
+from repository_loader.namespaces import ambiguous
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
@@ -90,6 +91,13 @@ class ModelCalls:
         else:
             found(signature)
 
+    def not_found(self, name: str) -> ServingError:
+        """Return why there is no model of a name."""
+        count = self.neighbours.sharing(name)
+        if count > 1:
+            return InvalidArgument(ambiguous(name, count))
+        return NotFound(f"Failed for execute the inference request. Model '{name}' is not ready.")
+
     def opened(self, call: "_OpenCall") -> None:
         """Have a call end when all on whose behalf it is made are given up."""
         self._open.add(call)
@@ -113,12 +121,13 @@ class ModelCalls:
 class _OpenCall:
     """One call under way, on the loop's thread but for `give_up`; nothing is taken before `start` returns."""
 
-    __slots__ = ("_bfloat16", "_calls", "_ended", "_request", "_starting", "_take", "call")
+    __slots__ = ("_bfloat16", "_calls", "_ended", "_name", "_request", "_starting", "_take", "call")
 
     def __init__(self, calls: ModelCalls, call: ModelCall, take: Take) -> None:
         self.call = call
         self._calls = calls
         self._take = take
+        self._name = call.model_name + call.namespace
         self._ended = False
         self._starting = False
         self._request: InferRequest | None = None
@@ -130,15 +139,18 @@ class _OpenCall:
         if self.call.parents:
             self._calls.opened(self)
         self._starting = True
-        self._calls.find(self.call.model_name, self.call.model_version, self._found)
+        self._calls.find(self._name, self.call.model_version, self._found)
         self._starting = False
 
     def _found(self, signature: Signature | None) -> None:
         if self._ended:
             return
         name = self.call.model_name
+        if signature is None and self._name != name:
+            self._name = name
+            return self._calls.find(name, self.call.model_version, self._found)
         if signature is None:
-            return self.end(NotFound(f"Failed for execute the inference request. Model '{name}' is not ready."))
+            return self.end(self._calls.not_found(name))
         if signature.decoupled and not self.call.decoupled:
             return self.end(InvalidArgument(_NOT_FOR_DECOUPLED.format(name)))
         self._bfloat16 = signature.bfloat16_outputs
@@ -174,7 +186,7 @@ class _OpenCall:
         request.priority = effective_priority(signature, given.priority)
         request.callers = call.callers
         self._request = request
-        self._calls.router.infer(call.model_name, call.model_version, request)
+        self._calls.router.infer(self._name, call.model_version, request)
 
     def give_up(self) -> None:
         """End the call as cancelled; on any thread."""

@@ -23,6 +23,10 @@ class Neighbours(Protocol):
         """Whether a model version (-1: any) is known to take no requests any more, though it may still be here."""
         ...
 
+    def sharing(self, name: str) -> int:
+        """Return how many models are known that share a name, and so have identifiers in its place."""
+        ...
+
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; returns when it is ready.
 
@@ -46,6 +50,10 @@ class NoNeighbours:
     def left(self, name: str, version: int) -> bool:
         """Know nothing."""
         return False
+
+    def sharing(self, name: str) -> int:
+        """Know nothing."""
+        return 0
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Refuse."""

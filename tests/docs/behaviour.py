@@ -288,6 +288,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_model_commands.py::test_load_and_unload_of_a_name_are_for_all_that_have_it",
         SHARED_NAMES,
     ),
+    "So do models that call others": (
+        CALLS + "test_a_model_calls_the_one_of_its_own_repository_where_several_share_a_name",
+    ),
     "A request for the name is refused with 400": (SHARED_NAMES,),
     "In explicit mode [`eagleray repository register PATH`]": (
         REPOSITORIES + "test_models_of_a_registered_repository_are_there_also_for_the_next_controller",

@@ -27,14 +27,35 @@ def write_pipe(root: Path, name: str, step: str) -> None:
     (root / name / "config.pbtxt").write_text(f"{tensors}\n{scheduling}")
 
 
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            call = pb_utils.InferenceRequest(model_name="tagged", inputs=request.inputs(), requested_output_names=["TAG"])
+            called = call.exec()
+            answers.append(pb_utils.InferenceResponse(called.output_tensors(), called.error()))
+        return answers
+"""
+
+
+def write_caller(root: Path, name: str) -> None:
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "1/model.py").write_text(CALLER)
+    (root / name / "config.pbtxt").write_text(TAGGED_CONFIG)
+
+
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two with a model `tagged` each, and an ensemble of it."""
     first, second = (tmp_path_factory.mktemp("repositories") / name for name in ("a", "b"))
-    write_tagged(first, "tagged", "1")
-    write_pipe(first, "pipe_a", "tagged")
-    write_tagged(second, "tagged", "2")
-    write_pipe(second, "pipe_b", "tagged")
+    for number, root in enumerate((first, second), 1):
+        write_tagged(root, "tagged", str(number))
+        write_pipe(root, f"pipe_{root.name}", "tagged")
+        write_caller(root, f"calls_{root.name}")
     return first, second
 
 
@@ -42,7 +63,9 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def server(repositories: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     first, second = repositories
     log = tmp_path_factory.mktemp("repositories-log") / "log"
-    started = Server(first, log, "--model-repository", str(second), *FLAGS, "--load-model", "pipe_*")
+    started = Server(
+        first, log, "--model-repository", str(second), *FLAGS, "--load-model", "pipe_*", "--load-model", "calls_*"
+    )
     try:
         yield started.wait_ready()
         started.stop()
@@ -106,6 +129,17 @@ def test_ensembles_of_two_repositories_have_models_of_the_same_name(
     assert states(server, "tagged") == ["READY", "READY"]
     answers = [tag(ask(server, identifier("tagged", str(repository)))) for repository in repositories]
     assert answers == [1, 2]
+
+
+def test_models_call_those_of_their_own_repository_first(server: Server, tmp_path: Path) -> None:
+    assert (tag(ask(server, "calls_a")), tag(ask(server, "calls_b"))) == (1, 2)
+    write_caller(tmp_path, "calls_c")
+    command(server, "register", str(tmp_path))
+    control(server, "calls_c", "load")
+    answer = ask(server, "calls_c")
+    assert answer.error.startswith("There are 2 identifiers of model 'tagged' in global map")
+    control(server, "calls_c", "unload")
+    command(server, "unregister", str(tmp_path))
 
 
 def test_a_request_for_a_name_of_two_is_refused_in_tritons_words(server: Server) -> None:

@@ -16,7 +16,7 @@ from deployments.backends.python.process.environment import PARAMETER, Environme
 from deployments.backends.python.process.exchange import signature_fields
 from deployments.backends.python.process.process_instance import ProcessInstance
 from deployments.backends.python.response_sender import ReplyQueue
-from deployments.backends.python.server import ModelServer
+from deployments.backends.python.server import ModelServer, NamespacedServer
 from deployments.core.clock import Clock
 from protocol.signature import Signature
 from repository_loader.config_json import config_to_json
@@ -73,11 +73,14 @@ class PythonBackend:
         return instances
 
     def _load_instance(self, package: ModelPackage, signature: Signature, spec: InstanceSpec) -> ModelInstance:
+        server = self._server
+        if server is not None and package.namespace:
+            server = NamespacedServer(server, package.namespace)
         if spec.own_process:
             environment = _environment(package)
             timeout_ms = read_overrides(package.config).execution_timeout_ms or 0.0
-            return ProcessInstance(_load_order(package, signature, spec, environment), self._server, timeout_ms / 1000)
-        module = ModelModule(package.model_path, package.version_path, self._server)
+            return ProcessInstance(_load_order(package, signature, spec, environment), server, timeout_ms / 1000)
+        module = ModelModule(package.model_path, package.version_path, server)
         replies = None
         if signature.decoupled:
             assert self._clock is not None

@@ -29,6 +29,7 @@ def load_instance(
             message, the log has the traceback.
     """
     loop: ModelLoop | None = None
+    module.model_name = args["model_name"]  # of the folder, unless models share it
     try:
         model = model_class(module, signature.model_name, file_path)()
         if not callable(getattr(model, "execute", None)):

@@ -5,7 +5,7 @@ are counted in the rows of `metric.export_to`, which each process has for itself
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol.errors import ServingError
@@ -26,7 +26,8 @@ class ModelCall:
 
     `inputs` are shaped as a client would send them; those in `bfloat16` are UINT16 that stands for BF16. `outputs` is
     None for all. The call ends when all `parents`, the requests on whose behalf it is made, are given up; without any
-    it stands for itself. `callers` are the models that wait for it, the client's first.
+    it stands for itself. `callers` are the models that wait for it, the client's first. `namespace` is what the
+    identifiers of models end in that share a name, and are in the repository of the model that calls.
     """
 
     model_name: str
@@ -42,6 +43,7 @@ class ModelCall:
     decoupled: bool
     parents: Sequence[InferRequest]
     callers: tuple[str, ...]
+    namespace: str = ""
 
 
 class ModelServer(Protocol):
@@ -77,3 +79,32 @@ class ModelServer(Protocol):
     def is_model_ready(self, name: str, version: int) -> bool:
         """Return whether a model version (-1: any) takes requests; blocks, for seconds at most."""
         ...
+
+
+class NamespacedServer:
+    """A server as one model asks it: for models of its own repository first, where several have one of a name."""
+
+    def __init__(self, server: ModelServer, namespace: str) -> None:
+        self._server = server
+        self._namespace = namespace
+
+    def may_wait(self) -> bool:
+        """Whether this thread may wait; see `ModelServer`."""
+        return self._server.may_wait()
+
+    def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
+        """Send a request; see `ModelServer`."""
+        return self._server.call(replace(call, namespace=self._namespace), take)
+
+    def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load all models of a name, as clients do; see `ModelServer`."""
+        self._server.load_model(name, config, files)
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """Unload all models of a name, as clients do; see `ModelServer`."""
+        self._server.unload_model(name, unload_dependents)
+
+    def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether the model that would be called takes requests; see `ModelServer`."""
+        own = self._server.is_model_ready(name + self._namespace, version)
+        return own or self._server.is_model_ready(name, version)

@@ -35,6 +35,7 @@ from protocol.errors import Cancelled, Internal, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.limits import Limits
 from repository_loader.config_json import config_to_json
+from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.deployments.lane.harness import NODE, Lanes, Replica
@@ -106,6 +107,7 @@ class Models:
 
     def __init__(self, root: Path, own_processes: bool) -> None:
         self.root = root
+        self.others: tuple[Path, ...] = ()
         self._own_processes = own_processes
 
     def add(self, name: str, code: str = "", config: str = CONFIG, more: str = "") -> "Models":
@@ -120,7 +122,8 @@ class Models:
         self, *names: str, fleet: Fleet | None = None, counters: Rows | None = None
     ) -> AsyncIterator["Hosted"]:
         """Host all models, or those that are named."""
-        snapshot = load_repositories([str(self.root)], LoaderOptions(), None)
+        repositories = [str(root) for root in (self.root, *self.others)]
+        snapshot = load_repositories(repositories, LoaderOptions(namespacing=len(repositories) > 1), None)
         plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
         packages = packages_by_name(plan)
         planned = [
@@ -275,6 +278,25 @@ async def test_a_model_calls_models_of_its_process(models: Models) -> None:
     async with models.hosted() as call:
         assert await call("outer", 1, 2) == [2, 3]
         assert await asyncio.gather(*(call("outer", number) for number in range(20))) == [[n + 1] for n in range(20)]
+
+
+@on_a_loop
+async def test_a_model_calls_the_one_of_its_own_repository_where_several_share_a_name(
+    models: Models, tmp_path: Path
+) -> None:
+    roots = [tmp_path / name for name in ("a", "b", "c")]
+    for number, root in enumerate(roots[:2], 1):
+        one = Models(root, False).add("add", ADD_ONE.replace("+ 1", f"+ {number}"))
+        one.add(f"caller_{number}", CALLER % "add").add("asker", CALLER % "add")
+    Models(roots[2], False).add("only_here", ADD_ONE).add("caller_3", CALLER % "only_here").add("lost", CALLER % "add")
+    models.root, *others = roots
+    models.others = tuple(others)
+    async with models.hosted() as call:
+        assert (await call("caller_1", 1), await call("caller_2", 1)) == ([2], [3])
+        askers = [identifier("asker", str(root)) for root in roots[:2]]
+        assert [await call(asker, 1) for asker in askers] == [[2], [3]]
+        assert await call("caller_3", 1) == [2]
+        assert (await call.error("lost", 1)).message.endswith("Model 'add' is not ready.")
 
 
 @on_a_loop
