@@ -415,6 +415,18 @@ def test_package_that_was_imported_before_ours_is_named_at_once(tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
+def test_a_folder_with_another_eagleray_is_refused_before_ray_starts(digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "eagleray").mkdir()
+    (tmp_path / "eagleray/__init__.py").write_text("raise RuntimeError('not for Eagleray')")
+    server = Server(digits, tmp_path / "log", cwd=tmp_path)
+    try:
+        assert server.exit_code() == 1
+    finally:
+        server.kill()
+    said = f"error: Ray's workers would run the Eagleray in {tmp_path / 'eagleray'}, which stands in this folder"
+    assert said in server.log() and "Traceback" not in server.log()
+
+
 def test_ray_that_does_not_start_is_one_sentence(digits: Path, tmp_path: Path) -> None:
     env = environment(RAY_TMPDIR="/proc/nowhere")
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
