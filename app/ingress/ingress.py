@@ -25,6 +25,7 @@ from app.service.service import Service
 from app.service.trace_settings import TraceSettings
 from app.settings import Settings
 from deployments.core.refusals import Refusals
+from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.replica.keeper_client import KeeperClient
@@ -40,6 +41,7 @@ from deployments.replica.region_table import RegionTable
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
+from deployments.replica.state_sampler import StateSampler
 from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
@@ -62,7 +64,8 @@ class Ingress:
         regions = Regions(RegionTable(node))
         refusals = Refusals(self._counters)
         max_inflight = self._settings.max_inflight_per_replica
-        self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight, regions)
+        meters = RequestMeters(self._counters)
+        self._fleet = Fleet(node_id, self._loop, self._routes_changed, refusals, max_inflight, regions, meters=meters)
         limits_given = self._settings.rate_limits()
         self._limiter = None if limits_given is None else NodeRateLimiter(node.path, limits_given, self._loop)
         self._cache = open_response_cache(node.path, self._settings.response_cache_bytes())
@@ -81,6 +84,7 @@ class Ingress:
             limiter=self._limiter,
             metrics=self._settings.metrics_options(),
         )
+        self._host.meters = meters
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
         self.service.settings.state = ClusterState(controller)
@@ -93,9 +97,11 @@ class Ingress:
         files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
         self._load = LoadReport(controller, self._fleet)
-        self._sampler = NodeSampler(
+        interval_s = self._settings.metrics_interval_ms / 1000
+        self._state_sampler = StateSampler(self._host, self._fleet, self._counters, interval_s, meters)
+        self._node_sampler = NodeSampler(
             self._counters,
-            self._settings.metrics_interval_ms / 1000,
+            interval_s,
             cpu=self._settings.allow_cpu_metrics,
             gpu=self._settings.allow_gpu_metrics,
         )
@@ -124,7 +130,8 @@ class Ingress:
         self._reports = [
             self._loop.create_task(self._load.run(), name="load report"),
             self._loop.create_task(self._traffic.run(), name="traffic report"),
-            self._loop.create_task(self._sampler.run(), name="state of the node"),
+            self._loop.create_task(self._node_sampler.run(), name="state of the node"),
+            self._loop.create_task(self._state_sampler.run(), name="state of the models"),
         ]
         self._task = self._loop.create_task(self._follower.run(), name="directory watch")
 

@@ -5,12 +5,14 @@ writer. Tests read what it writes with prometheus-client's parser.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
-from typing import Literal
+from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 Sample = tuple[str, float]
 """Labels, as `labels` returns them, and a value."""
+_LABELS: Final = "\0"
 
 
 class Exposition:
@@ -24,9 +26,12 @@ class Exposition:
     def family(self, name: str, kind: Kind, text: str, samples: Iterable[Sample] = ()) -> None:
         """Write a family of counters or gauges; one without samples has its head only, as Triton's."""
         self._head(name, kind, text)
+        start = f"{name}{{"
         self.lines += [
-            f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
-            for labels, value in ((labels, number(value)) for labels, value in samples)
+            f"{start}{labels}}} {value if type(value) is int else number(value)}"
+            if labels
+            else f"{name} {number(value)}"
+            for labels, value in samples
         ]
         self._pause()
 
@@ -35,21 +40,14 @@ class Exposition:
     ) -> None:
         """Write a family of histograms with common bounds: labels, counts by bucket (the last without bound), sum."""
         self._head(name, "histogram", text)
-        ends = [f'le="{bound}"}} ' for bound in (*bounds, "+Inf")]
         for labels, counts, total in rows:
-            self._histogram(name, labels, ends, counts, total)
+            self.histogram(name, labels, bounds, counts, total)
 
-    def histogram(self, name: str, labels: str, bounds: Sequence[float], counts: list[int], total: float) -> None:
+    def histogram(self, name: str, labels: str, bounds: Sequence[str], counts: list[int], total: float) -> None:
         """Write one histogram of a family whose head is written."""
-        self._histogram(name, labels, [f'le="{bound}"}} ' for bound in (*map(number, bounds), "+Inf")], counts, total)
-
-    def _histogram(self, name: str, labels: str, ends: list[str], counts: list[int], total: float) -> None:
-        start = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
-        sums = list(accumulate(counts))
-        self.lines += [f"{start}{end}{count}" for end, count in zip(ends, sums, strict=True)]
-        after = f"{{{labels}}} " if labels else " "
-        self.lines.append(f"{name}_sum{after}{number(total)}")
-        self.lines.append(f"{name}_count{after}{sums[-1]}")
+        template = _histogram(name, tuple(bounds), bool(labels))
+        sums = tuple(accumulate(counts))
+        self.lines.append(template.replace(_LABELS, labels.replace("%", "%%")) % (*sums, number(total), sums[-1]))
         self._pause()
 
     def summaries(
@@ -71,6 +69,14 @@ class Exposition:
     def text(self) -> bytes:
         """Return all of it."""
         return "\n".join(self.lines).encode() + b"\n"
+
+
+@lru_cache(maxsize=1024)
+def _histogram(name: str, bounds: tuple[str, ...], labelled: bool) -> str:
+    """Return the lines of a histogram, for its counts, its sum and its count."""
+    before, after = (f"{_LABELS},", f"{{{_LABELS}}}") if labelled else ("", "")
+    lines = [f'{name}_bucket{{{before}le="{bound}"}} %d' for bound in (*bounds, "+Inf")]
+    return "\n".join((*lines, f"{name}_sum{after} %s", f"{name}_count{after} %d"))
 
 
 def labels(pairs: Iterable[tuple[str, str]]) -> str:

@@ -23,10 +23,14 @@ class ModelLabels:
             name: known if (known := self._read.get(name, ("", _NO_TAGS)))[0] == entry.config else _tags(entry.config)
             for name, entry in models.items()
         }
-        tags = self._read
+        tags, made = self._read, dict[tuple[str, int], str]()
 
         def labels_of(name: str, version: int) -> str:
-            return labels((("model", name), ("version", str(version)), *tags.get(name, ("", _NO_TAGS))[1]))
+            text = made.get((name, version))
+            if text is None:
+                pairs = (("model", name), ("version", str(version)), *tags.get(name, ("", _NO_TAGS))[1])
+                text = made[name, version] = labels(pairs)
+            return text
 
         return labels_of
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final, cast
 
-from app.metrics.exposition import Exposition, Sample
+from app.metrics.exposition import Exposition, Sample, number
 from deployments.core.counts import (
     CPU,
     FIRST_RESPONSE,
@@ -197,7 +197,7 @@ def _write_first_responses(out: Exposition, totals: Totals, labels_of: Callable[
     for (name, version), counted in sorted(buckets.items()):
         counted.sort()
         sum_ns = cast(NanosecondSum, totals.row(Label(FIRST_RESPONSE_SUM, name, version))).sum_ns
-        bounds = [bound / 1000 for bound, _ in counted[:-1]]
+        bounds = [number(bound / 1000) for bound, _ in counted[:-1]]
         counts = [count for _, count in counted]
         out.histogram(FIRST_RESPONSE_FAMILY, labels_of(name, version), bounds, counts, sum_ns / 1e6)
 

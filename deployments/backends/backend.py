@@ -25,13 +25,25 @@ class Batch:
     The instance sets `results` (one response or error for each request, same order) and the two inner times; that of
     a decoupled model sets `answered` instead of results, and its responses reach `request.reply` by themselves. The
     scheduler sets the outer ones. Times are monotonic nanoseconds: from `start_ns` to `infer_start_ns` inputs are
-    gathered, until `infer_end_ns` the model runs, until `end_ns` outputs are taken apart.
+    gathered, until `infer_end_ns` the model runs, until `end_ns` outputs are taken apart. `reason` is the field of
+    `BatchReasons` that says why it left when it did, "" for what is not batched.
     """
 
-    __slots__ = ("answered", "end_ns", "infer_end_ns", "infer_start_ns", "requests", "results", "rows", "start_ns")
+    __slots__ = (
+        "answered",
+        "end_ns",
+        "infer_end_ns",
+        "infer_start_ns",
+        "reason",
+        "requests",
+        "results",
+        "rows",
+        "start_ns",
+    )
 
-    def __init__(self, requests: list[InferRequest], rows: int) -> None:
+    def __init__(self, requests: list[InferRequest], rows: int, reason: str = "") -> None:
         self.requests = requests
+        self.reason = reason
         self.rows = rows
         self.results: Sequence[InferResponse | ServingError] = ()
         self.answered = False

@@ -35,6 +35,7 @@ from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
 from deployments.control.traffic_commands import TrafficCommands
 from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.replica_logging import set_up_logging
@@ -75,7 +76,9 @@ class RepositoryController:
         self._cluster = ClusterReader(options.gpu_memory_bytes)
         self._table = ModelTable()
         self._publisher = Publisher()
-        self._scaler = Scaler(self._loop)
+        node = NodeFolder(ray.get_runtime_context().get_node_id())
+        self._counters = NodeCounters(node)
+        self._scaler = Scaler(self._loop, self._counters)
         self._reconciler = Reconciler(options, self._app, self._scaler.count)
         self._status = StatusReader()
         self._growth = GrowthRequest()
@@ -83,7 +86,7 @@ class RepositoryController:
         self._store = StateStore(ClusterTable(), self._app, options)
         self._state = CurrentState(self._store, self._adopt)
         self._keeper = keeper
-        self._files = OverrideFiles(NodeFolder(ray.get_runtime_context().get_node_id()).path, keeper)
+        self._files = OverrideFiles(node.path, keeper)
         self._kept_files: set[str] = set()
         self._commands = ModelCommands(options, self._state, self._files)
         self._traffic = TrafficCommands(self._state)
@@ -348,6 +351,7 @@ class RepositoryController:
         for task in self._tasks:
             task.cancel()
         self._scaler.close()
+        self._counters.close()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
             await asyncio.to_thread(self._store.end)
             await asyncio.to_thread(self._keeper.end)

@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
+from deployments.core.counts import SCALING, Label, Rows, ScalingCounts
 from deployments.serve_internals import replica_targets, set_replica_target
 from repository_loader.deployment_plan import DeploymentPlan
 
@@ -14,10 +16,12 @@ logger = logging.getLogger(__name__)
 class Scaler:
     """The autoscaler's loop in the controller; it costs nothing while no model is autoscaled."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, rows: Rows) -> None:
+        self._rows = rows
         self._autoscaler = Autoscaler()
         self._wake = asyncio.Event()
         self._failed: dict[Key, int] = {}
+        self._shown: set[Key] = set()
         self._task = loop.create_task(self._run(), name="autoscaler")
 
     async def follow(self, deployments: Sequence[DeploymentPlan]) -> None:
@@ -25,6 +29,10 @@ class Scaler:
         scaled = [each for each in deployments if each.autoscaling is not None]
         new = any(self._autoscaler.count((each.app_name, each.name)) is None for each in scaled)
         self._autoscaler.follow(scaled, await asyncio.to_thread(replica_targets) if new else {})
+        wanted = {(each.app_name, each.name) for each in scaled}
+        for key in wanted | self._shown:
+            self._row(key).wanted_count = self._autoscaler.count(key) or 0
+        self._shown = wanted
         self._wake.set()
 
     def count(self, app_name: str, deployment: str) -> int | None:
@@ -41,7 +49,10 @@ class Scaler:
             if self._autoscaler.idle:
                 self._wake.clear()
                 await self._wake.wait()
-            changes = {**self._failed, **self._autoscaler.decide()}
+            decided = self._autoscaler.decide()
+            for key, count in decided.items():
+                self._count(key, count)
+            changes = {**self._failed, **decided}
             self._failed = {}
             for key, count in changes.items():
                 logger.info("%s of '%s' gets %d replicas", key[1], key[0], count)
@@ -51,6 +62,17 @@ class Scaler:
                     logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
                     self._failed[key] = count
             await asyncio.sleep(REPORT_S)
+
+    def _row(self, key: Key) -> ScalingCounts:
+        return cast(ScalingCounts, self._rows.row(Label(SCALING, "/".join(key), 0)))
+
+    def _count(self, key: Key, count: int) -> None:
+        row = self._row(key)
+        if count > row.wanted_count:
+            row.up_count += 1
+        else:
+            row.down_count += 1
+        row.wanted_count = count
 
     def close(self) -> None:
         """Scale nothing any more."""

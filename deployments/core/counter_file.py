@@ -66,8 +66,8 @@ class CounterFile:
         os.close(self.descriptor)
 
 
-def read_rows(descriptor: int) -> Iterator[tuple[bytes, tuple[int, ...]]]:
-    """Return the label and the counters of each row of an open file; a row that makes no sense ends its segment."""
+def read_rows(descriptor: int) -> Iterator[tuple[bytes, bytes]]:
+    """Return the label and the memory of each row of an open file; a row that makes no sense ends its segment."""
     size_bytes = os.fstat(descriptor).st_size
     for base in range(0, size_bytes - _SEGMENT_BYTES + 1, _SEGMENT_BYTES):
         segment = mmap.mmap(descriptor, _SEGMENT_BYTES, offset=base, prot=mmap.PROT_READ)
@@ -79,7 +79,7 @@ def read_rows(descriptor: int) -> Iterator[tuple[bytes, tuple[int, ...]]]:
             if not label_bytes or end > _SEGMENT_BYTES or counters_bytes % 8:
                 break
             label = segment[offset + _LENGTHS.size : offset + _LENGTHS.size + label_bytes]
-            yield label, struct.unpack_from(f"={counters_bytes // 8}q", segment, start)
+            yield label, segment[start:end]
             offset = end
         segment.close()
 

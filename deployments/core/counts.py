@@ -5,6 +5,8 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import ClassVar, Final, NamedTuple, Protocol
 
+from deployments.core.duration_buckets import BOUNDS_NS
+
 MODEL: Final = "model"
 BATCH_SIZE: Final = "batch size"
 RESPONSE: Final = "response"
@@ -12,6 +14,15 @@ SHADOW: Final = "shadow"
 FIRST_RESPONSE: Final = "first response"
 FIRST_RESPONSE_SUM: Final = "first response sum"
 SUMMARY: Final = "summary"
+CLIENT: Final = "client"
+CLIENT_ERROR: Final = "client error"
+QUEUE: Final = "queue"
+BATCH_REASON: Final = "batch reason"
+STATE: Final = "state"
+RETRY: Final = "retry"
+LOAD_FAILURE: Final = "load failure"
+LANES: Final = "lanes"
+SCALING: Final = "scaling"
 CPU: Final = "cpu"
 GPU: Final = "gpu"
 CUSTOM_COUNTER: Final = "custom counter"
@@ -43,7 +54,9 @@ class Label(NamedTuple):
 
     The name of a custom row is the metric's: JSON of its family, description, labels and bounds of its buckets; its
     number that of the bucket. The number of a first response's row is the upper bound of its bucket in microseconds, -1
-    for the last; that of a summary the place of its latency in `LATENCIES`. The name of a GPU's row is its UUID.
+    for the last; that of a summary the place of its latency in `LATENCIES`; that of a client's row the wire form, and
+    of an error 1000 times that plus the code. The name of a GPU's row is its UUID, that of a deployment's
+    `<application>/<deployment>`.
     """
 
     kind: str
@@ -53,22 +66,30 @@ class Label(NamedTuple):
 
 
 class Counts(ctypes.Structure):
-    """One row; of a field in `LARGEST` the larger counts, and one in `PRESENT` is the present state of a process."""
+    """One row; of a field in `LARGEST` the larger counts, and one in `PRESENT` is the present state of a process.
 
+    `COPIED` says that a row of zeros to which another is added is a copy of that one.
+    """
+
+    COPIED: ClassVar[bool] = True
     LARGEST: ClassVar[frozenset[str]] = frozenset()
     PRESENT: ClassVar[frozenset[str]] = frozenset()
 
+    @property
+    def cells(self) -> memoryview:
+        """The row's memory as integers of 64 bits, for whoever counts in it often."""
+        return memoryview(self).cast("B").cast("q")
+
     def values(self) -> list[int]:
-        """Return the fields in their order."""
-        return [getattr(self, field[0]) for field in self._fields_]
+        """Return the fields in their order, each as an integer of 64 bits."""
+        return self.cells.tolist()
 
     def add(self, values: Iterable[int], *, present: bool = True) -> None:
         """Add another row; without its present state when its process is gone."""
-        for (name, _), value in zip(self._fields_, values, strict=True):  # type: ignore[misc]
-            if name in self.PRESENT and not present:
-                continue
-            mine = getattr(self, name)
-            setattr(self, name, max(mine, value) if name in self.LARGEST else mine + value)
+        cells = self.cells
+        for place, (field, value) in enumerate(zip(self._fields_, values, strict=True)):
+            if value and (present or field[0] not in self.PRESENT):
+                cells[place] = max(cells[place], value) if field[0] in self.LARGEST else cells[place] + value
 
 
 class ModelCounts(Counts):
@@ -146,8 +167,7 @@ class NanosecondSum(Counts):
 class SummaryCounts(Counts):
     """How long something took: all there was, and by slots of `SLOT_NS` the last minute, each in buckets.
 
-    The n-th slot of time is at the place n modulo `SLOTS`, and is the one that its stamp says. `cells` are the row's
-    integers, for whoever counts in it.
+    The n-th slot of time is at the place n modulo `SLOTS`, and is the one that its stamp says.
     """
 
     count: int
@@ -158,15 +178,6 @@ class SummaryCounts(Counts):
         ("stamps", ctypes.c_int64 * SLOTS),
         ("buckets", ctypes.c_int64 * (SLOTS * SUMMARY_BUCKETS)),
     ]
-
-    @property
-    def cells(self) -> memoryview:
-        """The row's memory, as integers."""
-        return memoryview(self).cast("B").cast("q")
-
-    def values(self) -> list[int]:
-        """Return the integers in their order."""
-        return self.cells.tolist()
 
     def add(self, values: Iterable[int], *, present: bool = True) -> None:
         """Add another row; of two slots at one place the later is kept."""
@@ -181,6 +192,80 @@ class SummaryCounts(Counts):
             elif stamp == mine[2 + slot]:
                 for index in range(start, start + SUMMARY_BUCKETS):
                     mine[index] += others[index]
+
+
+def _buckets() -> list[tuple[str, type[ctypes.c_int64]]]:
+    return [(f"bucket_{place}", ctypes.c_int64) for place in range(len(BOUNDS_NS) + 1)]
+
+
+class ClientCounts(Counts):
+    """Requests of clients for a model version in one wire form; the buckets hold those that have succeeded."""
+
+    PRESENT = frozenset({"inflight_count"})
+
+    inflight_count: int
+    cancelled_count: int
+    failed_count: int
+    sum_ns: int
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("inflight_count", "cancelled_count", "failed_count", "sum_ns")),
+        *_buckets(),
+    ]
+
+
+class QueueCounts(Counts):
+    """How long the requests of a model version have waited for an instance."""
+
+    sum_ns: int
+    _fields_ = [("sum_ns", ctypes.c_int64), *_buckets()]
+
+
+class BatchReasons(Counts):
+    """Batches of a dynamic batcher, by why each left when it did."""
+
+    full: int
+    preferred: int
+    delay: int
+    next_differs: int
+    none_waits: int
+    stopping: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
+
+
+class ModelState(Counts):
+    """What a process knew of a model version when it last looked: requests in it, and its own state."""
+
+    LARGEST = frozenset({"oldest_age_ns"})
+    PRESENT = frozenset({"oldest_age_ns", "executing_count", "ready_count", "loading_count", "unavailable_count"})
+
+    oldest_age_ns: int
+    executing_count: int
+    ready_count: int
+    loading_count: int
+    unavailable_count: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
+
+
+class LaneCounts(Counts):
+    """What a process has sent over its lanes, and how many of these are open."""
+
+    PRESENT = frozenset({"open_count"})
+
+    socket_bytes: int
+    shared_bytes: int
+    open_count: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
+
+
+class ScalingCounts(Counts):
+    """Decisions of the autoscaler on one deployment, and how many replicas it wants."""
+
+    PRESENT = frozenset({"wanted_count"})
+
+    up_count: int
+    down_count: int
+    wanted_count: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
 
 
 class CpuState(Counts):
@@ -211,16 +296,8 @@ class GpuState(Counts):
     _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
 
 
-class _Numbers(Counts):
-    """A row with fields that are not integers; they travel as the 64 bits that they are in memory."""
-
-    def values(self) -> list[int]:
-        """Return the fields in their order, each as an integer of 64 bits."""
-        return list(_words(len(self._fields_)).unpack(bytes(self)))
-
-
-class CustomNumber(_Numbers):
-    """What a model's own counter has counted, or the sum of a histogram's observations."""
+class CustomNumber(Counts):
+    """What a model's own counter has counted, or the sum of a histogram's observations; travels as its 64 bits."""
 
     value: float
     _fields_ = [("value", ctypes.c_double)]
@@ -237,11 +314,13 @@ class BucketCount(Counts):
     _fields_ = [("count", ctypes.c_int64)]
 
 
-class CustomGauge(_Numbers):
+class CustomGauge(Counts):
     """A model's own gauge: what it was last set to, and when, and what was added since; present state, all of it.
 
     `owners` is 0 when the process has nobody left who counts in it.
     """
+
+    COPIED = False
 
     owners: int
     set_ns: int
@@ -281,6 +360,15 @@ KINDS: Final[dict[str, type[Counts]]] = {
     FIRST_RESPONSE: BucketCount,
     FIRST_RESPONSE_SUM: NanosecondSum,
     SUMMARY: SummaryCounts,
+    CLIENT: ClientCounts,
+    CLIENT_ERROR: BucketCount,
+    QUEUE: QueueCounts,
+    BATCH_REASON: BatchReasons,
+    STATE: ModelState,
+    RETRY: BucketCount,
+    LOAD_FAILURE: BucketCount,
+    LANES: LaneCounts,
+    SCALING: ScalingCounts,
     CPU: CpuState,
     GPU: GpuState,
     CUSTOM_COUNTER: CustomNumber,
@@ -321,6 +409,14 @@ class Totals:
             for label, row in self.rows.items()
             if (not kinds or label.kind in kinds) and not (isinstance(row, CustomGauge) and not row.owners)
         ]
+
+    def add_row(self, label: Label, memory: bytes, *, present: bool = True) -> None:
+        """Add a row as it lies in memory; the first one of a label is copied, which is quick."""
+        kind = KINDS[label.kind]
+        if present and label not in self.rows and kind.COPIED and len(memory) == ctypes.sizeof(kind):
+            self.rows[label] = kind.from_buffer_copy(memory)
+        else:
+            self.row(label).add(_words(len(memory) // 8).unpack(memory), present=present)
 
     def add_list(self, rows: Iterable[Iterable[object]], *, present: bool = True) -> None:
         """Add what `to_list` has returned."""

@@ -78,6 +78,11 @@ class InstancePool:
         return sum(worker.batch is not None for worker in self._workers)
 
     @property
+    def executing_count(self) -> int:
+        """How many requests are in instances."""
+        return sum(len(worker.batch.requests) for worker in self._workers if worker.batch is not None)
+
+    @property
     def alive(self) -> bool:
         """Whether an instance can run batches."""
         return any(worker.remote is None or worker.remote.alive for worker in self._workers)

@@ -61,6 +61,12 @@ class ModelVersion:
         """The version's number."""
         return self.package.version
 
+    @property
+    def oldest_age_ns(self) -> int:
+        """How long the request has waited that waits the longest, 0 when none does."""
+        oldest_ns = self.scheduler.oldest_queued_ns
+        return max(0, self._clock.now_ns() - oldest_ns) if oldest_ns else 0
+
     def check(self, limit_s: float) -> str:
         """Return why the version cannot serve any more, "" while it can; see `InstancePool.check`.
 

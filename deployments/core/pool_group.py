@@ -24,6 +24,11 @@ class PoolGroup:
         return [instance for pool in self.pools for instance in pool.instances]
 
     @property
+    def executing_count(self) -> int:
+        """How many requests are in instances."""
+        return sum(pool.executing_count for pool in self.pools)
+
+    @property
     def may_run_inline(self) -> bool:
         """Whether batches may run on the loop's thread."""
         return all(pool.may_run_inline for pool in self.pools)

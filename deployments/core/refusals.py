@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from deployments.core.counts import MODEL, Label, ModelCounts, Rows
+from deployments.core.counts import MODEL, RETRY, BucketCount, Label, ModelCounts, Rows
 from protocol.errors import QueueFull, ServingError
 
 
@@ -19,3 +19,7 @@ class Refusals:
             counts.rejected_count += 1
         else:
             counts.other_count += 1
+
+    def count_retry(self, name: str, version: int) -> None:
+        """Count a request that another replica is asked again for."""
+        cast(BucketCount, self.rows.row(Label(RETRY, name, version))).count += 1

@@ -1,19 +1,25 @@
 """Counts what a model version does: its batches, its requests, the responses of a decoupled model."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
 from deployments.backends.backend import Batch
 from deployments.core.counts import (
+    BATCH_REASON,
     BATCH_SIZE,
     MODEL,
+    QUEUE,
     RESPONSE,
+    BatchReasons,
     BatchSizeCounts,
     Label,
     ModelCounts,
+    QueueCounts,
     ResponseCounts,
     Rows,
 )
+from deployments.core.duration_buckets import BOUNDS_NS
 from deployments.core.latency_recorder import LatencyRecorder
 from deployments.core.metrics_options import MetricsOptions
 from protocol.errors import Cancelled, ServingError
@@ -42,7 +48,7 @@ class ModelStatistics:
     counted, unless they came over a lane.
     """
 
-    __slots__ = ("_name", "_version", "batches", "counts", "latencies", "responses", "rows")
+    __slots__ = ("_name", "_queue", "_reasons", "_version", "batches", "counts", "latencies", "responses", "rows")
 
     def __init__(self, name: str, version: int, rows: Rows) -> None:
         self._name = name
@@ -52,6 +58,12 @@ class ModelStatistics:
         self.batches: dict[int, BatchSizeCounts] = {}
         self.responses: list[ResponseCounts] = []
         self.latencies: LatencyRecorder | None = None
+        self._open()
+
+    def _open(self) -> None:
+        queue: QueueCounts = self._row(QUEUE)
+        self._queue = queue.cells
+        self._reasons: BatchReasons = self._row(BATCH_REASON)
 
     def _row(self, kind: str, number: int = 0) -> Any:
         return self.rows.row(Label(kind, self._name, self._version, number))
@@ -61,6 +73,7 @@ class ModelStatistics:
         earlier, batches, responses = self.counts, self.batches, self.responses
         self.rows, self.batches, self.responses = rows, {}, []
         self.counts = self._row(MODEL)
+        self._open()
         self.counts.add(earlier.values())
         self.counts.load_duration_ns = earlier.load_duration_ns
         self.counts.cache_count = earlier.cache_count
@@ -90,10 +103,13 @@ class ModelStatistics:
         start_ns = batch.start_ns
         end_ns = batch.end_ns
         count = request_ns = queue_ns = rows = 0
+        waited = self._queue
         if batch.answered:
             # Whether these succeed is known when their last response has come: `record_stream`.
             for request in batch.requests:
-                queue_ns += start_ns - request.queued_ns
+                waited_ns = start_ns - request.queued_ns
+                waited[1 + bisect_left(BOUNDS_NS, waited_ns)] += 1
+                queue_ns += waited_ns
             rows = batch.rows
             count = len(batch.requests)
         for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
@@ -103,7 +119,9 @@ class ModelStatistics:
                 count += 1
                 rows += request.rows
                 request_ns += end_ns - request.received_ns
-                queue_ns += start_ns - request.queued_ns
+                waited_ns = start_ns - request.queued_ns
+                waited[1 + bisect_left(BOUNDS_NS, waited_ns)] += 1
+                queue_ns += waited_ns
         if not count:
             return
         input_ns = batch.infer_start_ns - start_ns
@@ -114,6 +132,9 @@ class ModelStatistics:
             counts.success_count += count
             counts.success_ns += request_ns
         counts.queue_ns += queue_ns
+        waited[0] += queue_ns
+        if batch.reason:
+            setattr(self._reasons, batch.reason, getattr(self._reasons, batch.reason) + 1)
         counts.compute_count += count
         counts.compute_input_ns += input_ns * count
         counts.compute_infer_ns += infer_ns * count

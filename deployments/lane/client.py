@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import Final, NamedTuple, Protocol
 
 import orjson
 
+from deployments.core.duration_buckets import BOUNDS_NS
+from deployments.core.request_meter import FIRST_BUCKET, SUM_NS, Cells
 from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, PROTOCOL_VERSION, QUEUE_FULL, Buffer, FrameProtocol, Kind
 from deployments.lane.sink import Sink
@@ -29,6 +33,10 @@ class CallTarget(Protocol):
         """Put a call on a lane; returns why that is not possible."""
         ...
 
+    def fail(self, call: "LaneCall", error: ServingError) -> None:
+        """Answer a call with its replica's error."""
+        ...
+
     def refuse(self, call: "LaneCall", error: ServingError) -> None:
         """Answer and count a call that no replica answers."""
         ...
@@ -42,10 +50,13 @@ class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead.
 
     `deaths` counts the replicas that died while it was in them; `given_up`, when set, hears that it is cancelled.
+    A client's request is counted in `cells`.
     """
 
     __slots__ = (
         "attempts",
+        "began_ns",
+        "cells",
         "deaths",
         "delivered",
         "given_up",
@@ -76,6 +87,8 @@ class LaneCall:
         self.delivered = False
         self.near = False
         self.given_up: Callable[[LaneCall], None] | None = None
+        self.cells: Cells | None = None
+        self.began_ns = 0
 
 
 class TableRow(NamedTuple):
@@ -212,6 +225,11 @@ class LaneClient(FrameProtocol):
                     self._release_unread()
                     return
                 self.inflight_bytes -= entry.size
+                cells = entry.cells
+                if cells is not None:
+                    took_ns = monotonic_ns() - entry.began_ns
+                    cells[SUM_NS] += took_ns
+                    cells[FIRST_BUCKET + bisect_left(BOUNDS_NS, took_ns)] += 1
             else:
                 entry = self.calls.get(call)
                 if entry is None:
@@ -227,7 +245,7 @@ class LaneClient(FrameProtocol):
                 self.inflight_bytes -= entry.size
                 message = bytes(body).decode("utf-8", "replace")
                 if not flags & QUEUE_FULL:
-                    entry.sink.on_error(from_grpc_code(number, message))
+                    entry.target.fail(entry, from_grpc_code(number, message))
                 elif not entry.target.send_elsewhere(entry):
                     entry.target.refuse(entry, QueueFull(message))
             elif not call:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from deployments.core.refusals import Refusals
+from deployments.core.request_meter import RequestMeters
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.client import LaneCall, LaneClient, TableRow
 from deployments.lane.link import Link
@@ -20,7 +21,7 @@ class Fleet:
     """Keeps a lane open to every replica, and passes on what happens to each.
 
     All methods run on the loop's thread. A replica may be off Serve's list for `away_s`. `changed` is called after the
-    set of ready models may have changed.
+    set of ready models may have changed. `meters` count the requests of a process that takes those of clients.
     """
 
     def __init__(
@@ -32,13 +33,14 @@ class Fleet:
         max_inflight: int = 4096,
         regions: RegisteredRegions | None = None,
         away_s: float = AWAY_S,
+        meters: RequestMeters | None = None,
     ) -> None:
         self._node_id = node_id
         self._loop = loop
         self._away_s = away_s
-        self._limits = Limits(max_inflight, refusals, regions)
+        self._limits = Limits(max_inflight, refusals, regions, meters)
         self._routes = Routes(self._limits, changed)
-        self._retry = Retry(self._routes)
+        self._retry = Retry(self._routes, refusals)
         self._groups: dict[str, dict[str, Link]] = {}
         self._open: dict[LaneClient, Link] = {}
         self._away: dict[str, asyncio.TimerHandle] = {}
@@ -136,6 +138,11 @@ class Fleet:
     def fault(self, name: str, version: int) -> str:
         """Return why a version serves no more, "" when no replica says so."""
         return self._routes.fault(name, version)
+
+    @property
+    def lane_count(self) -> int:
+        """How many lanes are open."""
+        return len(self._open)
 
     async def close(self) -> None:
         """Close every lane."""

@@ -29,6 +29,7 @@ import numpy as np
 
 from deployments.lane.arena import Arena, ArenaError, open_arena
 from deployments.lane.heartbeat import Heartbeat
+from deployments.lane.traffic import LANE_TRAFFIC
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +227,10 @@ class FrameProtocol(asyncio.Protocol):
         if not self._arena_open:
             return b""
         offset = self._arena.put(parts, size)
-        return b"" if offset is None else PLACE.pack(offset, size)
+        if offset is None:
+            return b""
+        LANE_TRAFFIC.shared_bytes += size
+        return PLACE.pack(offset, size)
 
     def _find(self, place: Buffer) -> memoryview:
         """Return the body that lies at a place in the peer's arena."""
@@ -293,6 +297,7 @@ class FrameProtocol(asyncio.Protocol):
         """Write what is queued."""
         out, size = self._out, self._out_bytes
         self._out, self._out_bytes = [], 0
+        LANE_TRAFFIC.socket_bytes += size
         if self._releases:
             offsets, self._releases = self._releases, []
             head = (_RELEASE.size, 0, Kind.RELEASE, 0, 0, NO_JSON_LENGTH)

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from deployments.core.refusals import Refusals
 from deployments.lane.client import LaneCall
 from deployments.lane.routes import Routes
 from deployments.lane.sequence_lanes import SequenceCall
@@ -21,8 +22,9 @@ class Retry:
     A request within a sequence fails: what the replica knew of the sequence is gone.
     """
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, refusals: Refusals) -> None:
         self._routes = routes
+        self._refusals = refusals
         self._suspects: dict[tuple[str, int], Suspects] = {}
 
     def take(self, calls: list[LaneCall], *, died: bool, by_itself: bool) -> None:
@@ -50,6 +52,7 @@ class Retry:
 
     def _send(self, call: LaneCall) -> ServingError | None:
         target = call.target
+        self._refusals.count_retry(target.model_name, target.version)
         return (self._routes.find(target.model_name, target.version) or target).send(call)
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Final, Protocol
 
 from deployments.core.refusals import Refusals
+from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
 from deployments.lane.frames import Buffer
@@ -33,12 +35,13 @@ class Limits:
     """What every target of a process goes by.
 
     `max_inflight` bounds the requests under way on one lane; `refusals` counts those that went nowhere; `regions` is
-    None where no client registers any.
+    None where no client registers any, `meters` where requests are none of clients.
     """
 
     max_inflight: int
     refusals: Refusals
     regions: RegisteredRegions | None = None
+    meters: RequestMeters | None = None
 
 
 class LaneTarget:
@@ -57,6 +60,7 @@ class LaneTarget:
         self.waiting: WaitingCalls | None = None
         self._limits = limits
         self._sequences: SequenceLanes | None = None
+        self._meter = None if limits.meters is None else limits.meters.of(model_name, version)
 
     @property
     def ready(self) -> bool:
@@ -98,13 +102,18 @@ class LaneTarget:
                 try:
                     parts, json_length, sink = inline(parts, json_length, wire, regions, sink)
                 except ServingError as refused:
-                    sink.on_error(refused)
+                    self._fail_unsent(sink, wire, refused)
                     return None
         size = 0
         for part in parts:
             size += len(part)
         call = LaneCall(self, parts, json_length, sink, size, wire)
         call.near = near
+        meter = self._meter
+        if meter is not None:
+            meter.begun[wire] += 1
+            call.cells = meter.cells[wire] or meter.open(wire)
+            call.began_ns = monotonic_ns()
         self.sent += 1
         error = self.send(call)
         if error is not None:
@@ -137,10 +146,15 @@ class LaneTarget:
             try:
                 parts, json_length, sink = inline(parts, json_length, wire, regions, sink)
             except ServingError as refused:
-                sink.on_error(refused)
+                self._fail_unsent(sink, wire, refused)
                 return None
         call = SequenceCall(self, parts, json_length, sink, sum(map(len, parts)), wire)
         call.mark = mark
+        meter = self._meter
+        if meter is not None:
+            meter.begun[wire] += 1
+            call.cells = meter.cells[wire] or meter.open(wire)
+            call.began_ns = monotonic_ns()
         if lane is None:
             self.refuse(call, self._nowhere())
         elif len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
@@ -178,6 +192,7 @@ class LaneTarget:
         if not others:
             return False
         lane = min(others, key=lambda other: len(other.calls))
+        self._limits.refusals.count_retry(self.model_name, self.version)
         lane.call(self.choice.lanes[lane], call)
         return True
 
@@ -189,12 +204,25 @@ class LaneTarget:
     def refuse(self, call: LaneCall, error: ServingError) -> None:
         """Answer and count a call that no replica answers."""
         self._limits.refusals.count(self.model_name, self.version, error)
+        self.fail(call, error)
+
+    def fail(self, call: LaneCall, error: ServingError) -> None:
+        """Answer a call with an error."""
+        if self._meter is not None and call.cells is not None:
+            self._meter.fail(call.wire, call.cells, error)
         call.sink.on_error(error)
+
+    def _fail_unsent(self, sink: Sink, wire: int, error: ServingError) -> None:
+        if self._meter is not None:
+            self._meter.fail(wire, self._meter.begin(wire), error)
+        sink.on_error(error)
 
     def cancel(self, token: LaneCall | None) -> None:
         """Give a request up."""
         if token is None:
             return
+        if token.cells is not None:
+            give_up(token.cells)
         if token.lane is not None:
             token.lane.cancel(token)
         if token.given_up is not None:

@@ -5,18 +5,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from deployments.backends.backend import ModelLoadError
 from deployments.backends.python import metric
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
-from deployments.core.counts import Rows
+from deployments.core.counts import LOAD_FAILURE, BucketCount, Label, Rows
 from deployments.core.latency_recorder import first_response_bounds
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, ModelVersion
 from deployments.core.rate_limit import RateLimiter
+from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
@@ -99,6 +100,8 @@ class ModelHost:
         self.calls = ModelCalls(loop, self.core, self.router, self._clock)
         self._readiness = Readiness(loop, self._says)
         self.served: dict[Key, ServedModel] = {}
+        self.meters: RequestMeters | None = None
+        self.loading: set[Key] = set()
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
         self._down: set[Key] = set()
@@ -135,14 +138,22 @@ class ModelHost:
         return self._present.get(key, ""), self.failures.get(key, ("", ""))[1]
 
     async def _load(self, key: Key, data: dict[str, Any]) -> None:
+        self.loading.add(key)
+        try:
+            reason = await self._try_often(key, data)
+        finally:
+            self.loading.discard(key)
+        if reason:
+            self._fail(key, reason, data["digest"])
+
+    async def _try_often(self, key: Key, data: dict[str, Any]) -> str:
         async with self._threads:
             reason = await self._try(key, data)
             for _ in range(self._retry_count):
                 if reason:
                     logger.warning("'%s' version %d is tried again: %s", *key, reason)
                     reason = await self._try(key, data)
-        if reason:
-            self._fail(key, reason, data["digest"])
+        return reason
 
     async def _try(self, key: Key, data: dict[str, Any]) -> str:
         """Load a version and serve it; returns why that is not possible, "" when it is."""
@@ -240,6 +251,7 @@ class ModelHost:
 
     def _fail(self, key: Key, reason: str, digest: str) -> None:
         name, version = key
+        cast(BucketCount, self._counters.row(Label(LOAD_FAILURE, name, version))).count += 1
         self.failures[key] = (reason, digest)
         if key not in self.served:
             self.core.set_failed(name, version, reason)
@@ -269,7 +281,9 @@ class ModelHost:
         if version == -1:
             version = max((served_version for served, served_version in self.served if served == name), default=-1)
         served = self.served.get((name, version))
-        return None if served is None else LocalTarget(served)
+        if served is None:
+            return None
+        return LocalTarget(served, None if self.meters is None else self.meters.of(name, version))
 
     def check(self, limit_s: float) -> None:
         """Look for versions of which an instance is stuck or dead; none of them takes requests any more.

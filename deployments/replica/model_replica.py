@@ -36,6 +36,7 @@ from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
+from deployments.replica.state_sampler import StateSampler
 from deployments.serve_internals import OWNER_KEY, handle_of
 from protocol.infer import Parameter
 from protocol.limits import Limits
@@ -114,6 +115,8 @@ class ModelReplica:
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
         self._lane = LaneServer(self._address.secret, self._loop)
+        self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
+        self._sampling = self._loop.create_task(self._sampler.run(), name="state of the models")
         self._listening = False
         self._applying: set[asyncio.Task[None]] = set()
         self._in_order = asyncio.Lock()
@@ -218,6 +221,7 @@ class ModelReplica:
 
     async def __del__(self) -> None:
         """Drain: Serve calls this once it sends nothing more."""
+        self._sampling.cancel()
         deadline_s = self._loop.time() + self._drain_timeout_s
         await self._lane.drain(self._drain_timeout_s)
         await self._host.close(deadline_s - self._loop.time())

@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ import orjson
 
 from deployments.core.counter_file import CounterFile, read_rows
 from deployments.core.counts import KINDS, MODEL, Counts, Label, ModelCounts, Totals
+from deployments.core.pauses import Pauses
 from deployments.replica.node_folder import NodeFolder, hold, is_held
 
 logger = logging.getLogger(__name__)
@@ -75,12 +77,12 @@ class NodeCounters:
         Raises:
             OSError: the files cannot be read.
         """
-        totals = Totals()
+        totals, pause = Totals(), Pauses()
         with self._folder.locked():
             folded = self._add_past(totals)
             for path in self._folder.members():
                 if path.name not in folded:
-                    _add_file(totals, path, present=is_held(path))
+                    _add_file(totals, path, pause, present=is_held(path))
         since_epoch_ns = time.time_ns() - time.monotonic_ns()
         for label, row in totals.rows.items():
             if label.kind == MODEL and isinstance(row, ModelCounts) and row.last_inference_ns:
@@ -105,7 +107,7 @@ class NodeCounters:
         folded = self._add_past(totals)
         for path in dead:
             if path.name not in folded:
-                _add_file(totals, path, present=False)
+                _add_file(totals, path, Pauses(), present=False)
         beside = self._folder.path / f"{_PAST}.new"
         beside.write_bytes(orjson.dumps({"folded": [path.name for path in dead], "rows": totals.to_list()}))
         beside.rename(self._folder.path / _PAST)
@@ -134,10 +136,16 @@ class NodeCounters:
             self._folder.remove_if_abandoned()
 
 
-def _add_file(totals: Totals, path: Path, *, present: bool) -> None:
+def _add_file(totals: Totals, path: Path, pause: Pauses, *, present: bool) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        for label, values in read_rows(descriptor):
-            totals.row(Label(*orjson.loads(label))).add(values, present=present)
+        for label, memory in read_rows(descriptor):
+            totals.add_row(_label(label), memory, present=present)
+            pause()
     finally:
         os.close(descriptor)
+
+
+@lru_cache(maxsize=1 << 16)
+def _label(text: bytes) -> Label:
+    return Label(*orjson.loads(text))

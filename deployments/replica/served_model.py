@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from time import monotonic_ns
 
 from deployments.core.model_version import ModelVersion
+from deployments.core.request_meter import RequestMeter, give_up, succeed
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.wire import HTTP, WireCodec
@@ -41,9 +43,10 @@ class LocalTarget:
 
     local = True
 
-    def __init__(self, served: ServedModel) -> None:
+    def __init__(self, served: ServedModel, meter: RequestMeter | None = None) -> None:
         self.model_name = served.model_name
         self.version = served.version
+        self._meter = meter
         self._served = served
         self._submit = served.submit_request
 
@@ -58,6 +61,8 @@ class LocalTarget:
         """Decode and submit; an error in the request is told to the sink before this returns."""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         codec = self._served.codecs[wire]
+        if self._meter is not None:
+            sink = _CountedSink(sink, wire, self._meter)
         try:
             request = codec.decode(body, json_length, self._reply, (sink, codec))
         except ServingError as error:
@@ -73,6 +78,8 @@ class LocalTarget:
     def cancel(self, token: InferRequest | None) -> None:
         """Give a request up."""
         if token is not None:
+            if token.context is not None and isinstance(token.context[0], _CountedSink):
+                give_up(token.context[0].cells)
             token.context = None
             self._served.cancel_request(token)
 
@@ -103,3 +110,25 @@ class LocalTarget:
             sink.on_response(json_length, parts, True)
         else:
             sink.on_error(error if isinstance(error, ServingError) else Internal("the response could not be encoded"))
+
+
+class _CountedSink:
+    """Counts what a client gets, and passes it on."""
+
+    __slots__ = ("_began_ns", "_meter", "_sink", "_wire", "cells")
+
+    def __init__(self, sink: Sink, wire: int, meter: RequestMeter) -> None:
+        self._sink = sink
+        self._wire = wire
+        self._meter = meter
+        self.cells = meter.begin(wire)
+        self._began_ns = monotonic_ns()
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        if final:
+            succeed(self.cells, self._began_ns)
+        self._sink.on_response(json_length, parts, final)
+
+    def on_error(self, error: ServingError) -> None:
+        self._meter.fail(self._wire, self.cells, error)
+        self._sink.on_error(error)

@@ -116,6 +116,8 @@ class BranchingEnsembleScheduler:
     error also gives up the steps that are on their way.
     """
 
+    oldest_queued_ns = 0  # requests wait in the queues of the steps
+
     def __init__(
         self,
         config: ModelConfig,

@@ -34,6 +34,11 @@ class CachedScheduler:
         self.cancel = scheduler.cancel
         self.abandon = scheduler.abandon
 
+    @property
+    def oldest_queued_ns(self) -> int:
+        """That of the other scheduler."""
+        return self.scheduler.oldest_queued_ns
+
     def submit(self, request: InferRequest) -> None:
         """Answer from the cache in a later turn, or have the request run."""
         if self._draining or request.sequence_id or _is_large(request):

@@ -59,6 +59,11 @@ class DynamicBatcher(PoolScheduler):
         self._timer: Timer | None = None
         self._timer_ns = NEVER_NS
 
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest, of whatever priority, 0 when none does."""
+        return self._requests.oldest_queued_ns
+
     def submit(self, request: InferRequest) -> None:
         """Queue the request, and see to it that its timeout is noticed while it waits."""
         super().submit(request)
@@ -87,10 +92,23 @@ class DynamicBatcher(PoolScheduler):
         ):
             self._wake_at(pending.oldest_ns + self._delay_ns)
             return None
-        batch = Batch([self._requests.popleft() for _ in range(pending.requests)], pending.rows)
+        reason = self._reason(pending, delay_over=delay_over)
+        batch = Batch([self._requests.popleft() for _ in range(pending.requests)], pending.rows, reason)
         if self._running is not None:
             self._running.append(batch)
         return batch
+
+    def _reason(self, pending: _Pending, *, delay_over: bool) -> str:
+        """Return why a batch leaves, as `BatchReasons` names it."""
+        if pending.rows >= self._max_rows:
+            return "full"
+        if pending.rows in self._preferred:
+            return "preferred"
+        if delay_over:
+            return "delay"
+        if pending.closed:
+            return "next_differs"
+        return "stopping" if self._delay_ns and self._drained else "none_waits"
 
     def _scan(self) -> tuple[_Pending, _Pending | None]:
         """Return the longest batch at the head of the queue, and its longest prefix of a preferred size."""

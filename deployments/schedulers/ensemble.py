@@ -72,6 +72,8 @@ class EnsembleScheduler:
     `compute_infer`, and an ensemble's failures are all of reason OTHER.
     """
 
+    oldest_queued_ns = 0  # requests wait in the queues of the steps
+
     def __init__(
         self,
         config: ModelConfig,

@@ -45,4 +45,7 @@ class FifoBatcher(PoolScheduler):
                 key = own_key
             taken.append(waiting.popleft())
             rows += request.rows
-        return Batch(taken, rows) if taken else None
+        if not taken:
+            return None
+        reason = "full" if rows >= max_rows else "next_differs" if waiting else "none_waits"
+        return Batch(taken, rows, reason)

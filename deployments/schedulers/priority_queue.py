@@ -100,6 +100,12 @@ class PriorityQueue:
             yield from level.delayed.values()
 
     @property
+    def oldest_queued_ns(self) -> int:
+        """When the first request of a level was queued, that of the oldest such; 0 when there is none."""
+        held = (requests for level in self._levels for requests in (level.waiting, level.delayed))
+        return min((next(iter(requests.values())).queued_ns for requests in held if requests), default=0)
+
+    @property
     def next_deadline_ns(self) -> int:
         """When `expire` is worth calling next, `NEVER_NS` if nothing can expire."""
         return min(level.next_deadline_ns for level in self._levels)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -22,6 +22,11 @@ STOPPING = "Server is stopping, scheduler for model has stopped accepting new in
 
 class Scheduler(Protocol):
     """Decides when a model version's requests run; every call comes on the loop's thread."""
+
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest, 0 when none does."""
+        ...
 
     def submit(self, request: InferRequest) -> None:
         """Take a request; every outcome comes through its `reply`, never before this returns."""
@@ -53,6 +58,8 @@ class RequestQueue(Protocol):
 
     def __len__(self) -> int: ...
 
+    def __iter__(self) -> Iterator[InferRequest]: ...
+
 
 class PoolScheduler:
     """Queues requests until an instance is idle; a subclass says in `_next_batch` which of them run together.
@@ -73,6 +80,12 @@ class PoolScheduler:
         self._bound_from_count = sys.maxsize
         pool.finished = self._finished
         pool.revived = self._go_on
+
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that is first in order, 0 when none waits."""
+        first = next(iter(self._queue), None)
+        return 0 if first is None else first.queued_ns
 
     def bound_queue(self, max_queue_s: float) -> None:
         """Refuse, from now on, what comes while more waits than the model answers in so many seconds."""

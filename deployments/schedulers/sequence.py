@@ -84,6 +84,12 @@ class SequenceScheduler:
         self._hold_count = 0 if oldest else held_request_count()
         self._hold_backlog_count = held_backlog_count() if self._hold_count else 0
 
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest in a slot or in the backlog, 0 when none does."""
+        queues = (*(slot.queue for slot in self._slots.slots), *(backlog.queue for backlog in self._slots.backlogs()))
+        return min((queue[0].queued_ns for queue in queues if queue), default=0)
+
     def submit(self, request: InferRequest) -> None:
         """Queue the request in its sequence's slot or backlog, or refuse it with Triton's text."""
         request.queued_ns = now_ns = self._now_ns()

@@ -9,7 +9,9 @@ import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.core.counts import BATCH_REASON, BatchReasons, Label
 from deployments.core.response_cache import ResponseCache, open_response_cache
+from deployments.core.statistics import ModelStatistics
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse
 
@@ -151,6 +153,12 @@ class Answers:
         result = self.results[id]
         assert isinstance(result, ServingError)
         return f"{type(result).__name__}: {result}"
+
+
+def reasons_of(statistics: ModelStatistics) -> dict[str, int]:
+    """Return how many batches left for each reason."""
+    row = statistics.rows.row(Label(BATCH_REASON, "m", 1))
+    return {name: count for (name, _), count in zip(BatchReasons._fields_, row.values(), strict=True) if count}
 
 
 def config_of(text: str) -> ModelConfig:

@@ -54,6 +54,7 @@ BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
 BLS = "e2e/test_bls.py::"
 BASED = "repository_loader/test_python_based_backend.py::"
+OWN_METRICS = "app/metrics/test_eagleray_metrics.py::"
 METRICS = "app/metrics/test_triton_metrics.py::"
 CUSTOM_METRICS = "app/metrics/test_custom_metrics.py::"
 
@@ -778,6 +779,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Summaries (`--metrics-config summary_latencies=true`)": (
         METRICS + "test_summaries_tell_the_quantiles_of_the_last_minute",
         METRICS + "test_summaries_of_processes_add_up",
+    ),
+    "Latencies are counted as clients see them": (
+        STATISTICS + "test_metrics_tell_what_clients_got",
+        "deployments/lane/test_request_meter.py::test_each_request_is_counted_once_by_what_came_of_it",
+    ),
+    "What is under way to a model, how long its oldest request": (
+        OWN_METRICS + "test_what_is_under_way_is_what_has_not_ended_and_dies_with_its_process",
+        OWN_METRICS + "test_batch_sizes_are_a_histogram",
+        "deployments/replica/test_state_sampler.py::test_a_busy_model_tells_what_runs_and_what_waits",
+        "deployments/schedulers/test_dynamic.py::test_each_batch_is_counted_by_why_it_left",
     ),
     "The state of processors, memory and GPUs is noted": (
         STATISTICS + "test_cpu_metrics_are_true",

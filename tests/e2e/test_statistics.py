@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.app.metrics.scraped import families
 from tests.docs.test_metrics_page import metrics_of_the_page
 from tests.e2e.conftest import isolated
 from tests.e2e.test_faults import Load
@@ -202,6 +203,47 @@ def test_cpu_metrics_are_true(server: Server) -> None:
     }
     assert 0 <= values["nv_cpu_utilization"] <= 1
     assert 0 < values["nv_cpu_memory_used_bytes"] < values["nv_cpu_memory_total_bytes"]
+
+
+def test_metrics_tell_what_clients_got(server: Server) -> None:
+    def seen() -> dict[tuple[str, ...], float]:
+        return {
+            (each.name, *(each.labels[name] for name in ("protocol", "code") if name in each.labels)): each.value
+            for family in text_string_to_metric_families(server.metrics_text())
+            for each in family.samples
+            if each.labels.get("model") == "simple" and "le" not in each.labels
+        }
+
+    before = seen()
+    for _ in range(4):
+        assert server.infer("simple", *row(1)).status == 200
+    assert server.infer("simple", row(1)[0]).status == 400
+    after = seen()
+    assert {key: value - before.get(key, 0) for key, value in after.items() if "http" in key} | {
+        ("eagleray_request_duration_seconds_sum", "http"): 0
+    } == {
+        ("eagleray_request_duration_seconds_count", "http"): 4,
+        ("eagleray_request_duration_seconds_sum", "http"): 0,
+        ("eagleray_responses_total", "http", "200"): 4,
+        ("eagleray_responses_total", "http", "400"): 1,
+        ("eagleray_cancelled_requests_total", "http"): 0,
+        ("eagleray_inflight_requests", "http"): 0,
+    }
+
+
+def test_metrics_tell_the_state_of_each_version(server: Server) -> None:
+    def states(family: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for each in families(server.metrics_text())[family].samples:
+            if each.value:
+                found.setdefault(each.labels["model"], set()).add(each.labels["state"])
+        return found
+
+    index = {each["name"]: each["state"] for each in server.post("/v2/repository/index").json if each.get("state")}
+    cluster = states("eagleray_model_state")
+    assert all(cluster[name] == {"READY"} for name in ("simple", "failing", "digits"))
+    assert all(index[name] in cluster[name] for name in cluster)
+    assert wait_until(lambda: "ready" in states("eagleray_replicas").get("simple", ()), "the state of a model")
 
 
 @isolated

@@ -9,6 +9,7 @@ from typing import Any
 
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
+from deployments.core.request_meter import RequestMeters
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
@@ -128,7 +129,8 @@ class Lanes:
 
     async def __aenter__(self) -> "Lanes":
         loop = asyncio.get_running_loop()
-        self.fleet = Fleet(NODE, loop, lambda: None, Refusals(self.counted), self._max_inflight, away_s=0.0)
+        refusals, self.meters = Refusals(self.counted), RequestMeters(self.counted)
+        self.fleet = Fleet(NODE, loop, lambda: None, refusals, self._max_inflight, away_s=0.0, meters=self.meters)
         for number in range(self._count):
             replica = Replica(self._folder.name, f"r{number}", loop)
             await replica.server.listen([replica.sock])

@@ -7,7 +7,7 @@ from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
 from deployments.schedulers.priority_queue import NEVER_NS, PriorityQueue
 from protocol.signature import Signature
-from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
+from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of, reasons_of
 
 
 class Bench:
@@ -321,3 +321,36 @@ def test_deadlines_of_requests_that_have_left_take_no_room():
     (level,) = queue._levels
     assert len(level._deadlines) < 100
     assert queue.next_deadline_ns == NEVER_NS
+
+
+@pytest.mark.parametrize(
+    ("batching", "rows", "reasons"),
+    [
+        ("max_queue_delay_microseconds: 2000", [8], {"full": 1}),
+        ("max_queue_delay_microseconds: 2000", [3], {"delay": 1}),
+        ("preferred_batch_size: [4] max_queue_delay_microseconds: 2000", [2, 2], {"preferred": 1}),
+        ("preferred_batch_size: [8] max_queue_delay_microseconds: 2000", [5, 5], {"next_differs": 1, "delay": 1}),
+        ("priority_levels: 2", [2, 2], {"none_waits": 1}),
+    ],
+)
+def test_each_batch_is_counted_by_why_it_left(batching, rows, reasons):
+    bench = Bench(batching)
+    for number, count in enumerate(rows):
+        bench.submit(str(number), count)
+    bench.clock.run()
+    while bench.pool.running:
+        bench.pool.finish()
+    bench.clock.advance(2)
+    while bench.pool.running:
+        bench.pool.finish()
+    assert reasons_of(bench.statistics) == reasons
+
+
+def test_the_oldest_request_of_all_priorities_tells_how_long_it_has_waited():
+    bench = Bench("priority_levels: 2 default_priority_level: 2")
+    bench.occupy()
+    assert bench.batcher.oldest_queued_ns == 0
+    oldest = bench.submit("a", priority=2)
+    bench.clock.advance(3)
+    bench.submit("b", priority=1)
+    assert bench.batcher.oldest_queued_ns == oldest.queued_ns < bench.clock.now_ns()

@@ -6,7 +6,7 @@ from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.default import DefaultScheduler
 from deployments.schedulers.fifo import FifoBatcher
 from protocol.signature import Signature
-from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
+from tests.deployments.fakes import MS, Answers, FakeClock, FakePool, config_of, reasons_of
 
 VARIABLE = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] %s}'
 
@@ -183,3 +183,33 @@ def test_reply_that_raises_does_not_keep_others_from_theirs():
     bench.clock.turn()
     bench.pool.finish()
     assert bench.answers.order == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reasons"),
+    [
+        ((1, 1), {"none_waits": 1}),
+        ((1, 3), {"full": 1}),
+        ((3, 2), {"next_differs": 1, "none_waits": 1}),
+        ((2, 2, 2, 2, 1), {"full": 2, "none_waits": 1}),
+    ],
+)
+def test_each_batch_is_counted_by_why_it_left(rows, reasons):
+    bench = Bench()
+    for number, count in enumerate(rows):
+        bench.submit(str(number), rows=count)
+    bench.clock.run()
+    while bench.pool.running:
+        bench.pool.finish()
+    assert reasons_of(bench.statistics) == reasons
+
+
+def test_the_oldest_request_tells_how_long_it_has_waited():
+    bench = Bench()
+    assert bench.scheduler.oldest_queued_ns == 0
+    bench.submit("a")
+    bench.clock.turn()
+    bench.clock.advance(5)
+    (oldest, _) = bench.submit("b", "c")
+    bench.clock.advance(5)
+    assert bench.scheduler.oldest_queued_ns == oldest.queued_ns == bench.clock.now_ns() - 5 * MS

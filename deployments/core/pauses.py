@@ -3,12 +3,12 @@
 import time
 from typing import Final
 
-_WORK_NS: Final = 500_000
+_WORK_NS: Final = 1_000_000
 _PAUSE_S: Final = 5e-5
 
 
 class Pauses:
-    """Called often, sleeps a moment after each half millisecond of work.
+    """Called often, sleeps a moment after each millisecond of work.
 
     A thread that only computes gives the interpreter away every 5 ms (`sys.getswitchinterval`), and each turn of a busy
     loop would wait so long for it.

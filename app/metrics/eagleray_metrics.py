@@ -1,0 +1,160 @@
+"""What operators need beyond Triton's metrics: latencies as clients see them, queues, batches, replicas, lanes."""
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any, Final
+
+from app.metrics.exposition import Exposition, Sample, labels
+from deployments.control.directory import ModelEntry
+from deployments.core.counts import (
+    BATCH_REASON,
+    BATCH_SIZE,
+    CLIENT,
+    CLIENT_ERROR,
+    LANES,
+    LOAD_FAILURE,
+    QUEUE,
+    RETRY,
+    SCALING,
+    SHADOW,
+    STATE,
+    Label,
+    Totals,
+)
+from deployments.core.duration_buckets import BOUNDS_S
+from deployments.core.request_meter import CANCELLED, FIRST_BUCKET, INFLIGHT, OK, SUM_NS, WIRES, code_name
+
+_BATCH_SIZES: Final = tuple(1 << power for power in range(11))
+_REASONS: Final = ("full", "preferred", "delay", "next_differs", "none_waits", "stopping")
+_STATES: Final = ("ready", "loading", "unavailable")
+LabelsOf = Callable[[str, int], str]
+Rows = dict[str, list[tuple[Label, Any]]]
+
+
+def write_own(out: Exposition, totals: Totals, labels_of: LabelsOf, models: Mapping[str, ModelEntry]) -> None:
+    """Write every family whose name begins with `eagleray_`."""
+    rows: Rows = {}
+    for label, row in totals.rows.items():
+        rows.setdefault(label.kind, []).append((label, row))
+    for each in rows.values():
+        each.sort(key=itemgetter(0))
+    _write_clients(out, rows, labels_of)
+    _write_queues(out, rows, labels_of)
+    _write_batches(out, rows, labels_of)
+    _write_replicas(out, rows, labels_of, models)
+    _write_cluster(out, rows, labels_of)
+
+
+def _write_clients(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+    clients = [
+        (f'{labels_of(label.name, label.version)},protocol="{WIRES[label.number]}"', label.number, row.values())
+        for label, row in rows.get(CLIENT, ())
+    ]
+    out.histograms(
+        "eagleray_request_duration_seconds",
+        "Time from a client's request to its last response, in the ingress, of requests that have succeeded",
+        BOUNDS_S,
+        ((labels, values[FIRST_BUCKET:], values[SUM_NS] / 1e9) for labels, _, values in clients),
+    )
+    answered: list[Sample] = [
+        (f'{labels},code="{OK[wire]}"', sum(values[FIRST_BUCKET:])) for labels, wire, values in clients
+    ]
+    for label, row in rows.get(CLIENT_ERROR, ()):
+        protocol, code = code_name(label.number)
+        answered.append((f'{labels_of(label.name, label.version)},protocol="{protocol}",code="{code}"', row.count))
+    text = "Number of requests for a model that clients got an answer to, by its code"
+    out.family("eagleray_responses_total", "counter", text, answered)
+    cancelled = ((labels, values[CANCELLED]) for labels, _, values in clients)
+    text = "Number of requests that clients gave up before they were answered"
+    out.family("eagleray_cancelled_requests_total", "counter", text, cancelled)
+    under_way = ((labels, values[INFLIGHT]) for labels, _, values in clients)
+    text = "Number of clients' requests under way, when last looked at"
+    out.family("eagleray_inflight_requests", "gauge", text, under_way)
+
+
+def _write_queues(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+    waited = [(labels_of(label.name, label.version), row.values()) for label, row in rows.get(QUEUE, ())]
+    out.histograms(
+        "eagleray_queue_duration_seconds",
+        "Time that requests have waited for an instance of their model",
+        BOUNDS_S,
+        ((labels, values[1:], values[0] / 1e9) for labels, values in waited if any(values)),
+    )
+    states = [(labels_of(label.name, label.version), row) for label, row in rows.get(STATE, ())]
+    text = "Age of the request that waits the longest, when last looked at"
+    oldest = ((labels, row.oldest_age_ns / 1e9) for labels, row in states)
+    out.family("eagleray_oldest_request_age_seconds", "gauge", text, oldest)
+    text = "Number of requests in a model's instances, when last looked at"
+    out.family("eagleray_executing_requests", "gauge", text, ((labels, row.executing_count) for labels, row in states))
+
+
+def _write_batches(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+    sizes: dict[tuple[str, int], tuple[list[int], int]] = {}
+    for label, row in rows.get(BATCH_SIZE, ()):
+        counts, total = sizes.get((label.name, label.version), ([0] * (len(_BATCH_SIZES) + 1), 0))
+        place = min((label.number - 1).bit_length() if label.number > 0 else 0, len(_BATCH_SIZES))
+        counts[place] += row.count
+        sizes[label.name, label.version] = counts, total + row.count * label.number
+    text = "Rows of the batches that have run"
+    shown = ((labels_of(*key), counts, total) for key, (counts, total) in sizes.items())
+    out.histograms("eagleray_batch_size", text, tuple(map(str, _BATCH_SIZES)), shown)
+    reasons = (
+        (f'{labels_of(label.name, label.version)},reason="{reason}"', getattr(row, reason))
+        for label, row in rows.get(BATCH_REASON, ())
+        if any(row.values())
+        for reason in _REASONS
+    )
+    text = "Number of batches of dynamic batchers, by why each left when it did"
+    out.family("eagleray_batches_total", "counter", text, reasons)
+
+
+def _write_replicas(out: Exposition, rows: Rows, labels_of: LabelsOf, models: Mapping[str, ModelEntry]) -> None:
+    replicas = (
+        (f'{labels_of(label.name, label.version)},state="{state}"', getattr(row, f"{state}_count"))
+        for label, row in rows.get(STATE, ())
+        for state in _STATES
+    )
+    text = "Number of the node's processes that hold a version, by their state"
+    out.family("eagleray_replicas", "gauge", text, replicas)
+    failures = ((labels_of(label.name, label.version), row.count) for label, row in rows.get(LOAD_FAILURE, ()))
+    out.family("eagleray_load_failures_total", "counter", "Number of loads that failed", failures)
+    states = (
+        (f'{labels_of(name, version)},state="{state.state}"', 1)
+        for name, entry in sorted(models.items())
+        for version, state in sorted(entry.versions.items())
+    )
+    text = "State of each version in the whole cluster, as in the repository index; every node tells the same"
+    out.family("eagleray_model_state", "gauge", text, states)
+
+
+def _write_cluster(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+    retries = ((labels_of(label.name, label.version), row.count) for label, row in rows.get(RETRY, ()))
+    text = "Number of requests that another replica was asked again for"
+    out.family("eagleray_lane_retries_total", "counter", text, retries)
+    sent: list[Sample] = []
+    for _, row in rows.get(LANES, ()):
+        sent += [('path="socket"', row.socket_bytes), ('path="shared_memory"', row.shared_bytes)]
+    text = "Bytes of requests and responses that processes of the node sent over lanes"
+    out.family("eagleray_lane_bytes_total", "counter", text, sent)
+    lanes = (("", row.open_count) for _, row in rows.get(LANES, ()))
+    out.family("eagleray_lanes", "gauge", "Number of open lanes that lead to replicas", lanes)
+    scaled = [
+        (labels(zip(("application", "deployment"), label.name.split("/", 1), strict=True)), row)
+        for label, row in rows.get(SCALING, ())
+    ]
+    decisions: list[Sample] = []
+    for pairs, row in scaled:
+        decisions += [(f'{pairs},direction="up"', row.up_count), (f'{pairs},direction="down"', row.down_count)]
+    text = "Number of decisions of the autoscaler; on the node that the controller is on"
+    out.family("eagleray_autoscaler_decisions_total", "counter", text, decisions)
+    text = "Number of replicas that the autoscaler wants; on the node that the controller is on"
+    out.family(
+        "eagleray_autoscaler_wanted_replicas", "gauge", text, ((pairs, row.wanted_count) for pairs, row in scaled)
+    )
+    shadows = (
+        (f'{labels_of(label.name, label.version)},outcome="{outcome}"', getattr(row, f"{outcome}_count"))
+        for label, row in rows.get(SHADOW, ())
+        for outcome in ("success", "failure", "dropped")
+    )
+    text = "Number of copies of requests that a version got for comparison, by outcome"
+    out.family("eagleray_shadow_request_count", "counter", text, shadows)
