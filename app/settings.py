@@ -185,6 +185,9 @@ class Settings(BaseModel):
         description="Setting of the metrics, as <key>=<value>: counter_latencies, summary_latencies, "
         "histogram_latencies, summary_quantiles; may be given several times.",
     )
+    metrics_aliases: bool = Field(
+        False, description="Whether some of Triton's metrics are shown as triton_infer_... and triton_gpu_... too."
+    )
     metrics_interval_ms: int = Field(
         2000, description="How often present state is noted for the metrics, in milliseconds.", ge=100, le=3_600_000
     )

@@ -117,7 +117,9 @@ class Listeners:
 
     def _scrape(self) -> Scrape:
         settings = self._settings
-        shown = Shown(settings.metrics_options(), settings.allow_cpu_metrics, settings.allow_gpu_metrics)
+        shown = Shown(
+            settings.metrics_options(), settings.allow_cpu_metrics, settings.allow_gpu_metrics, settings.metrics_aliases
+        )
         return Scrape(self._service.statistics, self._service.models, shown)
 
     def routes_changed(self) -> None:

@@ -38,6 +38,7 @@ def write_own(out: Exposition, totals: Totals, labels_of: LabelsOf, models: Mapp
         rows.setdefault(label.kind, []).append((label, row))
     for each in rows.values():
         each.sort(key=itemgetter(0))
+        out.pause()
     _write_clients(out, rows, labels_of)
     _write_queues(out, rows, labels_of)
     _write_batches(out, rows, labels_of)

@@ -13,6 +13,7 @@ Kind = Literal["counter", "gauge", "histogram", "summary"]
 Sample = tuple[str, float]
 """Labels, as `labels` returns them, and a value."""
 _LABELS: Final = "\0"
+_LINES_AT_ONCE: Final = 1000
 
 
 class Exposition:
@@ -21,7 +22,7 @@ class Exposition:
     def __init__(self, pause: Callable[[], None]) -> None:
         self.names: list[str] = []
         self.lines: list[str] = []
-        self._pause = pause
+        self.pause = pause
 
     def family(self, name: str, kind: Kind, text: str, samples: Iterable[Sample] = ()) -> None:
         """Write a family of counters or gauges; one without samples has its head only, as Triton's."""
@@ -33,7 +34,7 @@ class Exposition:
             else f"{name} {number(value)}"
             for labels, value in samples
         ]
-        self._pause()
+        self.pause()
 
     def histograms(
         self, name: str, text: str, bounds: Sequence[str], rows: Iterable[tuple[str, list[int], float]]
@@ -48,7 +49,7 @@ class Exposition:
         template = _histogram(name, tuple(bounds), bool(labels))
         sums = tuple(accumulate(counts))
         self.lines.append(template.replace(_LABELS, labels.replace("%", "%%")) % (*sums, number(total), sums[-1]))
-        self._pause()
+        self.pause()
 
     def summaries(
         self, name: str, text: str, rows: Iterable[tuple[str, list[tuple[float, float]], int, float]]
@@ -60,7 +61,7 @@ class Exposition:
                 f'{name}{{{labels},quantile="{number(quantile)}"}} {number(value)}' for quantile, value in quantiles
             ]
             self.lines += (f"{name}_sum{{{labels}}} {number(total)}", f"{name}_count{{{labels}}} {count}")
-            self._pause()
+            self.pause()
 
     def _head(self, name: str, kind: Kind, text: str) -> None:
         self.names.append(name)
@@ -68,7 +69,11 @@ class Exposition:
 
     def text(self) -> bytes:
         """Return all of it."""
-        return "\n".join(self.lines).encode() + b"\n"
+        parts = []
+        for start in range(0, len(self.lines), _LINES_AT_ONCE):
+            parts.append("\n".join(self.lines[start : start + _LINES_AT_ONCE]).encode() + b"\n")
+            self.pause()
+        return b"".join(parts)
 
 
 @lru_cache(maxsize=1024)

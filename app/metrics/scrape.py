@@ -8,7 +8,7 @@ from app.metrics.custom_metrics import render_custom
 from app.metrics.eagleray_metrics import write_own
 from app.metrics.exposition import Exposition
 from app.metrics.model_labels import ModelLabels
-from app.metrics.triton_metrics import write_models, write_node
+from app.metrics.triton_metrics import write_aliases, write_models, write_node
 from app.service.models import Models
 from app.service.statistics import Statistics
 from deployments.control.directory import ModelEntry
@@ -24,6 +24,7 @@ class Shown:
     latencies: MetricsOptions = DEFAULT_OPTIONS
     cpu: bool = True
     gpu: bool = True
+    aliases: bool = False
 
 
 class Scrape:
@@ -45,10 +46,23 @@ class Scrape:
 def render(
     totals: Totals, labels_of: Callable[[str, int], str], shown: Shown, models: Mapping[str, ModelEntry]
 ) -> bytes:
-    """Return the text of counted rows; blocks."""
+    """Return the text of counted rows; blocks, and pauses so that a loop in another thread goes on."""
     out = Exposition(Pauses())
+    write(out, totals, labels_of, shown, models)
+    return out.text()
+
+
+def write(
+    out: Exposition,
+    totals: Totals,
+    labels_of: Callable[[str, int], str],
+    shown: Shown,
+    models: Mapping[str, ModelEntry],
+) -> None:
+    """Write every family."""
     write_models(out, totals, labels_of, shown.latencies)
+    if shown.aliases:
+        write_aliases(out, totals, labels_of)
     write_node(out, totals, cpu=shown.cpu, gpu=shown.gpu)
     write_own(out, totals, labels_of, models)
     out.lines += render_custom(totals, out.names)
-    return out.text()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final, cast
 
 from app.metrics.exposition import Exposition, Sample, number
@@ -71,6 +72,40 @@ _REASONS: Final[tuple[tuple[str, Callable[[ModelCounts], int]], ...]] = (
     ("CANCELED", lambda counts: counts.canceled_count),
     ("BACKEND", lambda counts: counts.backend_count),
     ("OTHER", lambda counts: counts.other_count),
+)
+
+
+def _failed_count(counts: ModelCounts) -> int:
+    return sum(count(counts) for _, count in _REASONS)
+
+
+_ALIASES: Final[tuple[tuple[str, str, Callable[[ModelCounts], int]], ...]] = (
+    (
+        "triton_infer_request_duration_us",
+        "nv_inference_request_duration_us by another name",
+        lambda counts: (counts.success_ns + counts.failures_ns) // 1000,
+    ),
+    (
+        "triton_infer_queue_duration_us",
+        "nv_inference_queue_duration_us by another name",
+        lambda counts: counts.queue_ns // 1000,
+    ),
+    (
+        "triton_infer_compute_duration_us",
+        "The sum of nv_inference_compute_input, infer and output_duration_us",
+        lambda counts: (counts.compute_input_ns + counts.compute_infer_ns + counts.compute_output_ns) // 1000,
+    ),
+    (
+        "triton_infer_total_request_count",
+        "nv_inference_request_success and nv_inference_request_failure together",
+        lambda counts: counts.success_count + _failed_count(counts),
+    ),
+    (
+        "triton_infer_success_count",
+        "nv_inference_request_success by another name",
+        lambda counts: counts.success_count,
+    ),
+    ("triton_infer_failure_count", "The sum of nv_inference_request_failure over its reasons", _failed_count),
 )
 _SUMMARIES: Final = dict(
     zip(
@@ -200,6 +235,20 @@ def _write_first_responses(out: Exposition, totals: Totals, labels_of: Callable[
         bounds = [number(bound / 1000) for bound, _ in counted[:-1]]
         counts = [count for _, count in counted]
         out.histogram(FIRST_RESPONSE_FAMILY, labels_of(name, version), bounds, counts, sum_ns / 1e6)
+
+
+def write_aliases(out: Exposition, totals: Totals, labels_of: Callable[[str, int], str]) -> None:
+    """Write the names `triton_infer_*` that some dashboards use, which no Triton has."""
+    versions = [
+        (labels_of(label.name, label.version), cast(ModelCounts, row))
+        for label, row in sorted(totals.rows.items(), key=itemgetter(0))
+        if label.kind == MODEL
+    ]
+    for name, text, value in _ALIASES:
+        out.family(name, "counter", text, ((labels, value(counts)) for labels, counts in versions))
+    gpus = sorted((label.name, cast(GpuState, row)) for label, row in totals.rows.items() if label.kind == GPU)
+    used = ((f'gpu_uuid="{uuid}"', state.utilization_ppm / 1e6) for uuid, state in gpus if state.known & 1)
+    out.family("triton_gpu_utilization", "gauge", "nv_gpu_utilization by another name", used)
 
 
 def write_node(out: Exposition, totals: Totals, *, cpu: bool, gpu: bool) -> None:

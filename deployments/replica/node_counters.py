@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -71,13 +72,15 @@ class NodeCounters:
                 logger.warning("statistics of further models are not counted on this node: %s", error)
         return kind()
 
-    def totals(self) -> Totals:
+    def totals(self, pause: Callable[[], None] | None = None) -> Totals:
         """Return what was ever counted on this node, with times of last inferences since the epoch; blocks.
+
+        `pause` is called now and then, to let a loop in another thread go on; by default `Pauses`.
 
         Raises:
             OSError: the files cannot be read.
         """
-        totals, pause = Totals(), Pauses()
+        totals, pause = Totals(), pause or Pauses()
         with self._folder.locked():
             folded = self._add_past(totals)
             for path in self._folder.members():
@@ -136,7 +139,7 @@ class NodeCounters:
             self._folder.remove_if_abandoned()
 
 
-def _add_file(totals: Totals, path: Path, pause: Pauses, *, present: bool) -> None:
+def _add_file(totals: Totals, path: Path, pause: Callable[[], None], *, present: bool) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         for label, memory in read_rows(descriptor):

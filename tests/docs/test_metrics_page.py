@@ -27,7 +27,7 @@ def metrics_of_the_page() -> dict[str, tuple[str, set[str]]]:
 def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
     totals = everything()
     totals.add_list(own().to_list())
-    text = render(totals, ModelLabels().of({}), Shown(ALL), MODELS).decode()
+    text = render(totals, ModelLabels().of({}), Shown(ALL, aliases=True), MODELS).decode()
     exported = {
         name.removesuffix("_total"): (family.type, {key for each in family.samples for key in each.labels})
         for name, family in families(text).items()

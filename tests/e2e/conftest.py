@@ -41,7 +41,7 @@ def server(
     """A server on everything; it must stop without leaving a process behind."""
     log = tmp_path_factory.mktemp(request.param) / "log"
     flags = ("--num-cpus", "4", "--no-dashboard", "--max-batch-duration-s", "12")
-    flags += ("--cache-config", "local,size=1048576", "--metrics-interval-ms", "500")
+    flags += ("--cache-config", "local,size=1048576", "--metrics-interval-ms", "500", "--metrics-aliases")
     for setting in ("summary_latencies=true", "histogram_latencies=true"):
         flags += ("--metrics-config", setting)
     started = Server(repository, log, "--placement", request.param, *flags)

@@ -189,7 +189,7 @@ def test_the_page_of_metrics_lists_what_a_server_exports(server: Server) -> None
     exported = {
         family.name.removesuffix("_total"): family.type
         for family in text_string_to_metric_families(server.metrics_text())
-        if family.name.startswith(("nv_", "eagleray_"))
+        if family.name.startswith(("nv_", "eagleray_", "triton_"))
     }
     assert exported == {name: kind for name, (kind, _) in documented.items()}
 

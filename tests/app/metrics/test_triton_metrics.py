@@ -231,3 +231,21 @@ def test_settings_are_read_as_triton_reads_them() -> None:
         ["counter_latencies=false", "summary_latencies=TRUE", "summary_quantiles=0.5:0.05,0.75:0.01"], 500
     )
     assert options == MetricsOptions(False, True, False, (0.5, 0.75), 0.5)
+
+
+def test_aliases_say_the_same_as_what_they_stand_for() -> None:
+    totals = everything()
+    text = render(totals, ModelLabels().of({}), Shown(ALL, aliases=True), {}).decode()
+    own, found = samples(text, model="m", version="1"), samples(text, model="m", version="1")
+    compute_us = sum(own[f"nv_inference_compute_{part}_duration_us", ()] for part in ("input", "infer", "output"))
+    failures = sum(value for (name, _), value in own.items() if name == "nv_inference_request_failure")
+    assert {name: value for (name, _), value in found.items() if name.startswith("triton_")} == {
+        "triton_infer_request_duration_us": own["nv_inference_request_duration_us", ()],
+        "triton_infer_queue_duration_us": own["nv_inference_queue_duration_us", ()],
+        "triton_infer_compute_duration_us": compute_us,
+        "triton_infer_total_request_count": own["nv_inference_request_success", ()] + failures,
+        "triton_infer_success_count": own["nv_inference_request_success", ()],
+        "triton_infer_failure_count": failures,
+    }
+    assert samples(text, gpu_uuid="GPU-1")["triton_gpu_utilization", ()] == 0.5
+    assert not [name for name in families(text_of(totals)) if name.startswith("triton_")]
