@@ -14,9 +14,12 @@ HEAVY_BYTES = 64 << 20
 
 
 def place_automatically(
-    config: ModelConfig, overrides: Overrides, parts: Iterable[DevicePart], file_bytes: int
+    config: ModelConfig, overrides: Overrides, parts: Iterable[DevicePart], file_bytes: int, ensemble: str
 ) -> tuple[Placement, str]:
-    """Return `isolated` for what has a reason to be alone and `packed` for the rest, each with the reason."""
+    """Return `isolated` for what has a reason to be alone and `packed` for the rest, each with the reason.
+
+    `ensemble` is one that is packed and has the model as a step, "" if there is none.
+    """
     if any(part.gpu is not None for part in parts):
         return "isolated", "runs on a GPU"
     if overrides.replicas is not None:
@@ -29,9 +32,10 @@ def place_automatically(
         return "isolated", f"asks for nodes with {overrides.needs}"
     if is_ensemble(config):
         return "packed", "an ensemble has no weights and no code"
-    if not traits_of(config).bounded:
-        return "isolated", "its code is Python"
     heavy = file_bytes if overrides.memory_bytes is None else overrides.memory_bytes
     if heavy >= HEAVY_BYTES:
         return "isolated", f"takes {heavy / 2**20:.0f} MiB"
+    if not traits_of(config).bounded:
+        # Its processes are its own there too.
+        return ("packed", f"a step of ensemble '{ensemble}'") if ensemble else ("isolated", "its code is Python")
     return "packed", "small and on the CPU"

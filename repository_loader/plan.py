@@ -1,5 +1,6 @@
 """Turns a snapshot into a plan: a pure function of repository, settings and cluster."""
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -87,6 +88,7 @@ class _Planner:
         self._taken = [0.0] * facts.num_gpus
         self._taken_cpus = 0.0
         self._kinds: dict[int, NodeNeeds] = {}
+        self._ensembles: dict[str, str] = {}
         self._kept = {model.name for model in kept.embedded}
         for deployment in kept.deployments:
             self._kept.update(model.name for model in deployment.models)
@@ -98,6 +100,7 @@ class _Planner:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         unplaced: dict[str, str] = {}
+        self._ensembles = self._packed_ensembles(snapshot)
         for model in _dependencies_first(snapshot.models):
             if not model.packages or model.name in self._kept:
                 continue
@@ -118,6 +121,20 @@ class _Planner:
             tuple(sorted(self._embedded, key=lambda model: (model.name, model.version))),
             dict(sorted(unplaced.items())),
         )
+
+    def _packed_ensembles(self, snapshot: Snapshot) -> dict[str, str]:
+        """Return an ensemble that `auto` packs for each model that is a step of one."""
+        found: dict[str, str] = {}
+        for model in snapshot.models.values():
+            config = model.packages[-1].config if model.packages else None
+            if config is None or not is_ensemble(config):
+                continue
+            with contextlib.suppress(OverrideError):
+                overrides = read_overrides(config)
+                placement = overrides.placement or self._settings.placement
+                if placement == "auto" and place_automatically(config, overrides, (), 0, "")[0] == "packed":
+                    found |= dict.fromkeys(step_models(config), model.name)
+        return found
 
     def _check_steps(self, model: RepositoryModel, unplaced: dict[str, str]) -> None:
         for step in step_models(model.packages[-1].config):
@@ -157,7 +174,8 @@ class _Planner:
                 return "embedded", f"only the ingress reaches its step '{model.name}'"
         wanted = overrides.placement or self._settings.placement
         if wanted == "auto":
-            return place_automatically(config, overrides, parts, file_bytes)
+            ensemble = self._ensembles.get(config.name, "")
+            return place_automatically(config, overrides, parts, file_bytes, ensemble)
         on_gpu = any(part.gpu is not None for part in parts)
         if on_gpu and (wanted == "packed" or overrides.placement is None):
             return "isolated", "runs on a GPU"

@@ -22,7 +22,7 @@ from examples.held_out import LABELS, held_out_pngs
 from tests.e2e import ray_head
 from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
 from tests.e2e.test_gpus import MODEL as GPU_MODEL
-from tests.repositories import EXAMPLE_VERSIONS, write_small_models
+from tests.repositories import EXAMPLE_VERSIONS, write_examples, write_small_models
 from tests.serving import (
     EAGLERAY,
     ROOT,
@@ -97,17 +97,26 @@ def statuses(cluster: Cluster) -> dict[str, set[str]]:
     }
 
 
-EVERYTHING = {"digits_postprocess", "digits_preprocess", "eagleray-packed", "eagleray"}
+EVERYTHING = {"digits_preprocess", "eagleray-packed", "eagleray"}
+ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
 
 
 @pytest.fixture(scope="module")
 def deployed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`serve deploy` of the repository's own file but for its ports; returns the address of HTTP."""
+    """`serve deploy` of the repository's own file but for its ports, and for a step that is isolated.
+
+    Returns the address of HTTP.
+    """
+    folder = tmp_path_factory.mktemp("deploy")
     config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     arguments = config["applications"][0]["args"]
     arguments |= {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
-    arguments["model_repository"] = [str(ROOT / path) for path in arguments["model_repository"]]
-    path = tmp_path_factory.mktemp("deploy") / "serve_config.yaml"
+    assert arguments["model_repository"] == ["examples/model_repository"]
+    repository = write_examples(folder / "models")
+    with (repository / "digits_preprocess/config.pbtxt").open("a") as text:
+        text.write(ISOLATED)
+    arguments["model_repository"] = [str(repository)]
+    path = folder / "serve_config.yaml"
     path.write_text(yaml.safe_dump(config))
     done = cluster.serve("deploy", str(path))
     assert done.returncode == 0, done.stderr + done.stdout
@@ -341,7 +350,7 @@ def test_what_eagleray_deployed_it_ends_and_nothing_else(cluster: Cluster, own: 
     wait_until(lambda: own.index().keys() == {"simple", "flags"}, "the new repository", timeout_s=60)
 
     # A controller that is replaced after a crash goes on with what runs.
-    replica = serve_pid(cluster, "ray::ServeReplica:eagleray-packed")
+    replica = wait_until(lambda: serve_pid(cluster, "ray::ServeReplica:eagleray-packed"), "its replica", timeout_s=60)
     controller = serve_pid(cluster, "ray::ServeReplica:eagleray:RepositoryController")
     os.kill(controller, signal.SIGKILL)
     wait_until(
@@ -385,7 +394,7 @@ def test_application_is_healthy_again_after_a_node_has_died(cluster: Cluster, ow
         node.kill()
     wait_until(lambda: ingresses(cluster)[0] == "UNHEALTHY", "Serve's word of the dead node", 30.0)
     # Ray takes some 15 s to call a node dead; Serve waits for the replica that never got a place as for one that drains.
-    wait_until(lambda: ingresses(cluster) == ("RUNNING", {"RUNNING": 1}), "one ingress", 40.0, 0.5)
+    wait_until(lambda: ingresses(cluster) == ("RUNNING", {"RUNNING": 1}), "one ingress", 90.0, 0.5)
 
 
 def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: Cluster, tmp_path: Path) -> None:

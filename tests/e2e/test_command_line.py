@@ -98,14 +98,14 @@ def test_plan_prints_the_deployments_of_the_examples() -> None:
         "digits_postprocess",
         "digits_preprocess",
         "digits_torch",
-        "its code is Python",
+        "a step of ensemble 'digits_pipeline'",
         "small and on the CPU",
     ):
         assert name in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("placement", "deployments", "embedded"), [("isolated", 6, 0), ("packed", 1, 0), ("embedded", 0, 6), ("auto", 3, 0)]
+    ("placement", "deployments", "embedded"), [("isolated", 6, 0), ("packed", 1, 0), ("embedded", 0, 6), ("auto", 1, 0)]
 )
 def test_plan_as_json_tells_deployments_and_resources(placement: str, deployments: int, embedded: int) -> None:
     done = run(EAGLERAY, "plan", "--json", "--num-cpus", "2", "--placement", placement, str(EXAMPLES))

@@ -138,12 +138,14 @@ def test_death_of_a_lone_replica_is_503_until_it_is_back(server: Server) -> None
 
 @pytest.mark.parametrize(
     ("server", "title"),
-    [("auto", "ray::ServeReplica:digits_preprocess"), ("packed", "ray::ServeReplica:eagleray-packed")],
+    [("auto", "ray::ServeReplica:lone"), ("packed", "ray::ServeReplica:eagleray-packed")],
     indirect=["server"],
 )
 def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, title: str) -> None:
     """Long enough for Serve to call the deployment unhealthy, and for the controller to hear of it."""
-    ready = {name for name in ("digits_preprocess", "digits_pipeline", "simple") if state(server, name) == "READY"}
+    ready = {
+        name for name in ("lone", "digits_preprocess", "digits_pipeline", "simple") if state(server, name) == "READY"
+    }
     deadline = time.monotonic() + 8.0
 
     def over() -> bool:

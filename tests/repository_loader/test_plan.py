@@ -567,7 +567,15 @@ def test_auto_isolates_what_has_a_reason_and_packs_the_rest(tmp_path: Path) -> N
         heavy(model("heavy", ONNX + on_cpu), tmp_path),
         model("chosen", ONNX + on_cpu + parameter("placement", "isolated")),
         ensemble("pipeline", "small", "torch"),
-        ensemble("mixed", "code", "small"),
+        ensemble("mixed", "step", "small"),
+        model("step", PYTHON + on_cpu),
+        model("chosen_step", PYTHON + on_cpu + parameter("placement", "isolated")),
+        model("hungry_step", PYTHON + on_cpu + parameter("num_cpus", "2")),
+        model("gpu_step", PYTHON + "instance_group { gpus: 0 }", gpu_count=2),
+        model("heavy_step", PYTHON + on_cpu + parameter("memory_bytes", str(64 << 20))),
+        ensemble("beside", "chosen_step", "hungry_step", "gpu_step", "heavy_step"),
+        model("distant", PYTHON + on_cpu),
+        ensemble("scaled", "distant", more=parameter("num_cpus", "1")),
     )
     plan = make_plan(models, PlanSettings(), GPUS)
     reasons = {planned.name: (planned.placement, planned.why) for d in plan.deployments for planned in d.models}
@@ -582,4 +590,14 @@ def test_auto_isolates_what_has_a_reason_and_packs_the_rest(tmp_path: Path) -> N
         "chosen": ("isolated", "its configuration says so"),
         "pipeline": ("packed", "an ensemble has no weights and no code"),
         "mixed": ("packed", "an ensemble has no weights and no code"),
+        "step": ("packed", "a step of ensemble 'mixed'"),
+        "chosen_step": ("isolated", "its configuration says so"),
+        "hungry_step": ("isolated", "asks for 2 CPUs"),
+        "gpu_step": ("isolated", "runs on a GPU"),
+        "heavy_step": ("isolated", "takes 64 MiB"),
+        "beside": ("packed", "an ensemble has no weights and no code"),
+        "distant": ("isolated", "its code is Python"),
+        "scaled": ("isolated", "asks for 1 CPUs"),
     }
+    (packed,) = (d for d in plan.deployments if d.placement == "packed")
+    assert [spec.own_process for each in packed.models if each.name == "step" for spec in each.specs] == [True]
