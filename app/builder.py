@@ -87,7 +87,7 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         max_batch_duration_s=settings.max_batch_duration_s,
         max_queue_s=settings.max_queue_s,
         gpu_memory_bytes=settings.gpu_memory_bytes,
-        log_verbosity=settings.log_verbose,
+        log=settings.log_options(),
         response_cache_bytes=settings.response_cache_bytes(),
         rate_limit=settings.rate_limits(),
         metrics=settings.metrics_options(),

@@ -23,6 +23,7 @@ from repository_loader.storage.model_cache import DEFAULT_CACHE_DIR
 if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not wait for
     from deployments.core.metrics_options import MetricsOptions
     from deployments.core.rate_limit import Given
+    from deployments.log.log_options import LogOptions
     from repository_loader.plan import PlanSettings
     from repository_loader.repository import LoaderOptions
 
@@ -35,6 +36,7 @@ FILE_SETTINGS = frozenset(
     {
         "api_key_file",
         "backend_directory",
+        "log_file",
         "http_unix_socket",
         "http_server_cert",
         "http_server_key",
@@ -311,7 +313,12 @@ class Settings(BaseModel):
     log_info: bool = Field(True, description="Whether information is logged.")
     log_warning: bool = Field(True, description="Whether warnings are logged.")
     log_error: bool = Field(True, description="Whether errors are logged.")
-    log_format: Literal["default", "ISO8601"] = Field("default", description="Form of the times in the log.")
+    log_format: Literal["default", "ISO8601", "json"] = Field(
+        "default", description="Form of a line: Triton's, Triton's with the time by ISO 8601, or an object of JSON."
+    )
+    log_file: str = Field(
+        "", description="File that gets every line of the log, on each node, besides those in Ray's log folder."
+    )
     log_verbose: int = Field(0, description="Verbosity: 0 says what is loaded, 1 and more what is done.", ge=0)
 
     @field_validator("log_verbose", mode="before")
@@ -319,6 +326,13 @@ class Settings(BaseModel):
     def _verbosity(cls, value: object) -> object:
         """Take what tritonserver takes: a level, or whether to be verbose."""
         return {"true": 1, "false": 0}.get(str(value).lower(), value)
+
+    @field_validator("log_file")
+    @classmethod
+    def _log_file(cls, value: str) -> str:
+        if value and not os.path.isabs(value):
+            raise ValueError("must be an absolute path: the processes that log are in other folders")
+        return value
 
     @field_validator("http_restricted_api", "grpc_restricted_protocol")
     @classmethod
@@ -408,6 +422,14 @@ class Settings(BaseModel):
     def response_cache_bytes(self) -> int:
         """Return the size of the response cache, 0 without one."""
         return cache_bytes(self.cache_config)
+
+    def log_options(self) -> "LogOptions":
+        """Return what is logged, and how."""
+        from deployments.log.log_options import LogOptions
+
+        return LogOptions(
+            self.log_file, self.log_info, self.log_warning, self.log_error, self.log_verbose, self.log_format
+        )
 
     def metrics_options(self) -> "MetricsOptions":
         """Return which latencies are counted and shown."""

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.serve_log import serve_log as serve_log
+
 SHARING = {
     "bad_input",
     "batching",

@@ -159,6 +159,13 @@ def serve(
 ) -> None:
     """Serve model repositories until Ctrl-C."""
     settings = read_settings(flags)
+    if settings.log_file:
+        from deployments.log.log_file import check_log_file
+
+        try:
+            check_log_file(settings.log_file)
+        except OSError as error:
+            raise click.UsageError(f"--log-file: {error}") from None
     # Read by Ray when it is imported, here and in every process that it starts.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")

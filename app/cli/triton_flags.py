@@ -23,7 +23,6 @@ REASONS: dict[str, str] = {
     "grpc-max-response-pool-size": _GRPC_POOLS,
     "host-policy": "Ray places replicas, and does not pin them to NUMA nodes or cores",
     "http-thread-count": _THREADS,
-    "log-file": "the log goes to Ray's session folder, and what models print to the console too",
     "min-supported-compute-capability": "the frameworks refuse a GPU that they do not support",
     "model-load-gpu-limit": "Ray places a replica by the share of a GPU that it asks for",
     "pinned-memory-pool-byte-size": _POOLS,

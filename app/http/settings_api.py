@@ -1,7 +1,7 @@
 """The trace and logging extensions.
 
-Trace settings are validated, kept and returned; writing traces is not part of them yet. Log settings take effect on
-the log of the ingress that answers.
+Trace settings are validated, kept and returned; writing traces is not part of them yet. Log settings hold
+in all processes of the cluster.
 """
 
 from starlette.requests import Request

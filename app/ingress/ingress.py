@@ -34,6 +34,7 @@ from deployments.replica.model_host import ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.node_log import NodeLog
 from deployments.replica.node_rate_limiter import NodeRateLimiter
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
@@ -55,11 +56,13 @@ class Ingress:
     def __init__(self, settings: dict[str, Any], limits: Limits, controller: DeploymentHandle) -> None:
         keep_freed_pages()
         leave_start_folder()
-        show_model_output()
         self._settings = Settings(**settings)
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
         node = NodeFolder(node_id)
+        node_log = NodeLog(node.path, self._settings.log_options())
+        log = LogSettings(self._settings.log_options(), node_log.change)
+        show_model_output(node_log.is_on)
         self._counters = NodeCounters(node)
         regions = Regions(RegionTable(node))
         refusals = Refusals(self._counters)
@@ -86,7 +89,7 @@ class Ingress:
         )
         self._host.meters = meters
         self._cluster = ClusterCounters(node_id, self._counters)
-        self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals)
+        self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals, log)
         self.service.settings.state = ClusterState(controller)
         control = ClusterControl(controller, self.service.models)
         self.service.traffic.control = control
@@ -124,7 +127,6 @@ class Ingress:
         """Open the ports, once; Serve reports the ingress as running when they are open."""
         if self._task is not None:
             return
-        self.service.settings.apply()
         await self._listeners.open()
         spare_long_lived_objects()
         self._reports = [
@@ -213,7 +215,12 @@ class Ingress:
 
 
 def _service(
-    settings: Settings, host: ModelHost, fleet: Fleet, counters: ClusterCounters, refusals: Refusals
+    settings: Settings,
+    host: ModelHost,
+    fleet: Fleet,
+    counters: ClusterCounters,
+    refusals: Refusals,
+    log: LogSettings,
 ) -> Service:
     return Service(
         settings.id,
@@ -225,7 +232,5 @@ def _service(
         refusals,
         allow_client_shm=settings.allow_client_shm,
         trace=TraceSettings(settings.trace_config),
-        log=LogSettings(
-            settings.log_verbose, settings.log_info, settings.log_warning, settings.log_error, settings.log_format
-        ),
+        log=log,
     )

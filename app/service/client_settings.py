@@ -30,10 +30,6 @@ class ClientSettings:
         self._health = health
         self.state: ClientState | None = None
 
-    def apply(self) -> None:
-        """Make the log settings hold in this process."""
-        self._log.apply()
-
     def take(self, state: Mapping[str, Any]) -> None:
         """Make what clients have set be this, and nothing else."""
         self._trace.take(state)

@@ -1,41 +1,31 @@
-"""Triton's log settings, applied to the log of this process."""
+"""Triton's log settings: those of the start, and over them what clients have set."""
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import Any, Final
 
+from deployments.log.log_options import DEFAULT_LOG, FORMATS, LogOptions
 from protocol.errors import Unavailable, Unsupported
 from protocol.json_document import as_boolean, as_unsigned
 
-FORMATS: Final = ("default", "ISO8601")
-LOGGERS: Final = ("app", "deployments", "repository_loader", "protocol", "eagleray")
-_SWITCHES: Final = (("log_info", logging.INFO), ("log_warning", logging.WARNING), ("log_error", logging.ERROR))
-_NOTHING: Final = logging.CRITICAL + 1
+_SWITCHES: Final = ("log_info", "log_warning", "log_error")
 _PREFIX: Final = "log:"
 
 
 class LogSettings:
-    """The settings of this process: those of the start, and over them what clients have set.
-
-    Python's loggers know one threshold: it is the lowest level that is on, DEBUG when `log_verbose_level` is not 0.
-    """
+    """The settings as clients see them; `changed` makes them hold on this node."""
 
     def __init__(
-        self, verbose_level: int = 0, info: bool = True, warning: bool = True, error: bool = True, form: str = "default"
+        self, at_start: LogOptions = DEFAULT_LOG, changed: Callable[[LogOptions], None] = lambda _: None
     ) -> None:
-        self._at_start: dict[str, Any] = {
-            "log_file": "",
-            "log_info": info,
-            "log_warning": warning,
-            "log_error": error,
-            "log_verbose_level": verbose_level,
-            "log_format": form,
-        }
-        self._settings = dict(self._at_start)
+        self._at_start = at_start
+        self._changed = changed
+        self._options = at_start
+        self._taken = False
 
     def get(self) -> dict[str, Any]:
         """Return all settings."""
-        return dict(self._settings)
+        return asdict(self._options)
 
     def read(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return a client's changes as `take` wants them.
@@ -48,7 +38,7 @@ class LogSettings:
         if "log_file" in changes:
             raise Unsupported("log file location can not be updated through network protocol")
         read: dict[str, Any] = {}
-        for name, _ in _SWITCHES:
+        for name in _SWITCHES:
             if name in changes:
                 read[name] = as_boolean(changes[name], name)
         if "log_verbose_level" in changes:
@@ -62,15 +52,9 @@ class LogSettings:
     def take(self, state: Mapping[str, Any]) -> None:
         """Make what clients have set be this, and nothing else."""
         own = {key.removeprefix(_PREFIX): value for key, value in state.items() if key.startswith(_PREFIX)}
-        settings = self._at_start | own
-        if settings != self._settings:
-            self._settings = settings
-            self.apply()
-
-    def apply(self) -> None:
-        """Set the level of our loggers."""
-        level = next((level for name, level in _SWITCHES if self._settings[name]), _NOTHING)
-        if self._settings["log_verbose_level"]:
-            level = logging.DEBUG
-        for name in LOGGERS:
-            logging.getLogger(name).setLevel(level)
+        options = replace(self._at_start, **own)
+        # The first time in any case: what an ingress of before has left on the node may be something else.
+        if options != self._options or not self._taken:
+            self._options = options
+            self._taken = True
+            self._changed(options)

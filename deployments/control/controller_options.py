@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.rate_limit import Given
+from deployments.log.log_options import DEFAULT_LOG, LogOptions
 from protocol.limits import Limits
 from repository_loader.plan import PlanSettings
 from repository_loader.repository import LoaderOptions, choose_models
@@ -42,7 +43,7 @@ class ControllerOptions:
     max_batch_duration_s: float = 600.0
     max_queue_s: float = 2.0
     gpu_memory_bytes: int = 0
-    log_verbosity: int = 0
+    log: LogOptions = DEFAULT_LOG
     response_cache_bytes: int = 0
     rate_limit: Given | None = None
     metrics: MetricsOptions = DEFAULT_OPTIONS

@@ -71,7 +71,7 @@ def group_application(
             options.limits,
             options.drain_timeout_s,
             options.max_batch_duration_s,
-            options.log_verbosity,
+            options.log,
             options.response_cache_bytes,
             options.load_retry_count,
             options.load_thread_count,

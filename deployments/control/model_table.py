@@ -18,6 +18,7 @@ from deployments.control.directory import (
     ModelEntry,
     VersionEntry,
 )
+from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.plan import DeploymentPlan, ModelPlan, Plan
@@ -151,7 +152,7 @@ class ModelTable:
             for number, version in self.models[name].versions.items():
                 if not version.failed and not version.left:
                     if version.state != READY:
-                        logger.info("successfully loaded '%s' version %d", name, number)
+                        logger.info("successfully loaded '%s' version %d", name, number, extra=about(name, number))
                     version.loaded("", version.seconds)
 
     def find(self, name: str, version: int) -> VersionEntry | None:
@@ -164,7 +165,8 @@ class ModelTable:
         entry = self.entry(model)
         if not entry.failed or entry.reason != reason:
             entry.failed_to_load(reason)
-            logger.error("failed to load '%s' version %d: %s", model.name, model.version, reason)
+            whose = about(model.name, model.version)
+            logger.error("failed to load '%s' version %d: %s", model.name, model.version, reason, extra=whose)
 
     def take_embedded(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds, digest]]`."""

@@ -37,8 +37,8 @@ from deployments.control.traffic_commands import TrafficCommands
 from deployments.replica.keeper_client import KeeperClient
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.node_log import NodeLog
 from deployments.replica.override_files import OverrideFiles
-from deployments.replica.replica_logging import set_up_logging
 from deployments.serve_internals import ClusterTable, application_status, handle_of, watch_replicas
 from protocol.errors import Internal, ServingError
 from repository_loader.repository import find_models
@@ -69,14 +69,15 @@ class RepositoryController:
     __module__ = "eagleray"
 
     def __init__(self, options: ControllerOptions) -> None:
-        set_up_logging(options.log_verbosity)
         self._options = options
         self._loop = asyncio.get_running_loop()
+        node = NodeFolder(ray.get_runtime_context().get_node_id())
+        self._log = NodeLog(node.path, options.log)
+        self._log.follow(self._loop)
         self._app = serve.get_replica_context().app_name
         self._cluster = ClusterReader(options.gpu_memory_bytes)
         self._table = ModelTable()
         self._publisher = Publisher()
-        node = NodeFolder(ray.get_runtime_context().get_node_id())
         self._counters = NodeCounters(node)
         self._scaler = Scaler(self._loop, self._counters)
         self._reconciler = Reconciler(options, self._app, self._scaler.count)
@@ -351,6 +352,7 @@ class RepositoryController:
         for task in self._tasks:
             task.cancel()
         self._scaler.close()
+        self._log.close()
         self._counters.close()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
             await asyncio.to_thread(self._store.end)

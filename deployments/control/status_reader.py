@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable
+from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.serve_internals import DeploymentState, application_states, handle_of
 from repository_loader.plan import DeploymentPlan, ModelPlan
@@ -86,7 +87,8 @@ class StatusReader:
         if not _HEALTHY.isdisjoint(states):
             if entry.state != READY:
                 entry.loaded("", time.monotonic() - self._started)
-                logger.info("successfully loaded '%s' version %d", model.name, model.version)
+                whose = about(model.name, model.version)
+                logger.info("successfully loaded '%s' version %d", model.name, model.version, extra=whose)
             if entry.state == READY:
                 self._take_failures(parts, entry)
         elif states.keys() <= {"DEPLOY_FAILED"}:

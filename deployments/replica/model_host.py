@@ -21,6 +21,7 @@ from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
 from deployments.lane.wire import WireCodec
+from deployments.log.line_format import about
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
 from deployments.replica.model_calls import ModelCalls
@@ -151,7 +152,7 @@ class ModelHost:
             reason = await self._try(key, data)
             for _ in range(self._retry_count):
                 if reason:
-                    logger.warning("'%s' version %d is tried again: %s", *key, reason)
+                    logger.warning("'%s' version %d is tried again: %s", *key, reason, extra=about(*key))
                     reason = await self._try(key, data)
         return reason
 
@@ -185,7 +186,7 @@ class ModelHost:
             return error.reason or "it did not load"
         except Exception as error:
             release(held)
-            logger.exception("failed to load '%s' version %d", name, version)
+            logger.exception("failed to load '%s' version %d", name, version, extra=about(name, version))
             return f"{type(error).__name__}: {error}"
         self.failures.pop(key, None)
         self.faults.pop(key, None)
@@ -195,7 +196,7 @@ class ModelHost:
         old = self.served.get(key)
         self.served[key] = served = ServedModel(model, codecs)
         replaced = self.core.add(model)
-        logger.info("successfully loaded '%s' version %d", name, version)
+        logger.info("successfully loaded '%s' version %d", name, version, extra=about(name, version))
         self._readiness.follow(served)
         if old is not None:
             old.ready = False
@@ -255,7 +256,7 @@ class ModelHost:
         self.failures[key] = (reason, digest)
         if key not in self.served:
             self.core.set_failed(name, version, reason)
-        logger.error("failed to load '%s' version %d: %s", name, version, reason)
+        logger.error("failed to load '%s' version %d: %s", name, version, reason, extra=about(name, version))
 
     async def _unload(self, key: Key, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         self.failures.pop(key, None)

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from types import BuiltinFunctionType
 from typing import Any, Final, TextIO
@@ -82,22 +83,27 @@ class ModelStream:
 class ConsoleHandler(logging.Handler):
     """Sends what models log through `pb_utils.Logger` to the console."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, is_on: Callable[[logging.LogRecord], bool]) -> None:
         super().__init__()
         self._console = console
+        self._is_on = is_on
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send the lines of a message, its level in front unless it is information."""
-        model = model_at_work()
-        if model is None:
+        """Send the lines of a message that is logged, its level in front unless it is information."""
+        model = getattr(record, "model", None)
+        if not model or not self._is_on(record):
             return
         level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
         for line in record.getMessage().split("\n"):
             self._console.write(model, level + line)
 
 
-def show_model_output() -> None:
-    """Send what models print and log to the console, if this process has one."""
+def show_model_output(is_on: Callable[[logging.LogRecord], bool] | None = None) -> None:
+    """Send what models print and log to the console, if this process has one.
+
+    `is_on` says which records are logged. The process of a model has none: the replica, which hears of its records,
+    sends them.
+    """
     path = os.environ.get(CONSOLE_VARIABLE)
     if not path or isinstance(sys.stdout, ModelStream):
         return
@@ -108,7 +114,8 @@ def show_model_output() -> None:
         return
     sys.stdout = stdout = ModelStream(sys.stdout, console)
     sys.stderr = ModelStream(sys.stderr, console)
-    logging.getLogger(LOGGER).addHandler(ConsoleHandler(console))
+    if is_on is not None:
+        logging.getLogger(LOGGER).addHandler(ConsoleHandler(console, is_on))
     if not isinstance(builtins.print, BuiltinFunctionType):
         builtins.print = partial(_print_to_serves_log, stdout)
 

@@ -19,6 +19,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
+from deployments.log.log_options import LogOptions
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
@@ -28,11 +29,11 @@ from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.node_log import NodeLog
 from deployments.replica.node_rate_limiter import NodeRateLimiter
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.region_table import RegionTable
-from deployments.replica.replica_logging import set_up_logging
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
@@ -62,7 +63,7 @@ class ModelReplica:
         limits: Limits,
         drain_timeout_s: float,
         max_batch_duration_s: float,
-        log_verbosity: int,
+        log: LogOptions,
         response_cache_bytes: int,
         load_retry_count: int,
         load_thread_count: int,
@@ -71,10 +72,8 @@ class ModelReplica:
         metrics: MetricsOptions,
         *bound: DeploymentHandle,
     ) -> None:
-        set_up_logging(log_verbosity)
         keep_freed_pages()
         leave_start_folder()
-        show_model_output()
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = strict
         self._drain_timeout_s = drain_timeout_s
@@ -82,6 +81,9 @@ class ModelReplica:
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
         self._node = node = NodeFolder(node_id)
+        self._log = NodeLog(node.path, log)
+        self._log.follow(self._loop)
+        show_model_output(self._log.is_on)
         self._counters = NodeCounters(node)
         self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
         regions = Regions(RegionTable(node))
@@ -228,6 +230,7 @@ class ModelReplica:
         self._neighbours.close()
         await self._fleet.close()
         self._address.remove()
+        self._log.close()
         if self._limiter is not None:
             self._limiter.close()
         if self._cache is not None:

@@ -11,6 +11,7 @@ BACK_PRESSURE = "app/http/test_back_pressure.py::"
 ANSWERS = "app/http/test_answers.py::"
 FAULTS = "e2e/test_faults.py::"
 STARTING = "app/service/test_starting.py::"
+LOG = "deployments/log/test_process_log.py::"
 COMMANDS = "e2e/test_command_line.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
@@ -668,6 +669,26 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Two listeners on one port": (COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",),
     "What a Python model prints": (COMMANDS + "test_what_a_model_prints_and_logs_appears_with_its_name",),
+    # Log
+    "Each switch of Triton's log settings": (LOG + "test_each_switch_holds_by_itself",),
+    "Log settings that a client changes hold in all processes": (
+        COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
+        "deployments/replica/test_node_log.py::test_what_an_ingress_sets_holds_in_other_processes_of_the_node",
+        "deployments/replica/test_node_log.py::test_a_process_that_starts_later_has_the_settings_of_the_node",
+        PROCESSES + "test_log_settings_hold_for_a_model_in_a_process_of_its_own",
+    ),
+    "Our lines have Triton's form": (LOG + "test_lines_are_tritons",),
+    "With `--log-format json`": (LOG + "test_json_is_an_object_per_line_of_serve_too",),
+    "`--log-file` is one file on each node": (LOG + "test_the_log_file_has_whole_lines_of_all_processes",),
+    "It grows until somebody": (
+        LOG + "test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody",
+    ),
+    "A client cannot change it": (COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",),
+    "What cannot be written to it": (
+        LOG + "test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody",
+    ),
+    "Nothing in a message can end a line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
+    "A traceback follows its line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "A model never waits for that": (
         "app/cli/test_console_pipe.py::"
         "test_a_console_that_does_not_read_keeps_nobody_waiting_and_what_was_dropped_is_counted",

@@ -346,6 +346,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         pb_utils.Logger.log_warn("executed")
+        pb_utils.Logger.log_verbose("verbosely")
         said = np.array([f"{app.WHOSE} {protocol.WHOSE}".encode()], dtype=object)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("WHOSE", said)]) for _ in requests]
 """
@@ -379,7 +380,7 @@ def namesakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         write_namesakes(repository / placement / "1", 'WHOSE = "the model\'s"')
         (repository / placement / "1" / "model.py").write_text(_NAMESAKE)
         (repository / placement / "config.pbtxt").write_text(_NAMESAKE_CONFIG.replace("PLACEMENT", placement))
-    server = Server(repository, root / "log", "--num-cpus", "2", "--no-dashboard", cwd=folder)
+    server = Server(repository, root / "log", "--num-cpus", "2", "--no-dashboard", "--log-file", "../lines", cwd=folder)
     try:
         yield server.wait_ready()
         server.stop()
@@ -398,6 +399,33 @@ def test_what_a_model_prints_and_logs_appears_with_its_name(namesakes: Server, p
     namesakes.infer(placement, tensor("X", "FP32", [1], [0]))
     namesakes.wait_for(rf"(?m)^\[{placement}\] initialized by the model's folder$", timeout_s=10)
     namesakes.wait_for(rf"(?m)^\[{placement}\] WARNING: executed$", timeout_s=10)
+
+
+def test_log_settings_hold_for_all_processes_and_the_log_file(namesakes: Server) -> None:
+    path = namesakes.log_path.with_name("lines")
+
+    def logged(text: str) -> set[str]:
+        """Infer at all models; return those of which the log file has a new line of JSON with the text."""
+        before = path.stat().st_size
+        for placement in PLACEMENTS:
+            namesakes.infer(placement, tensor("X", "FP32", [1], [0]))
+        rows = [json.loads(line) for line in path.read_bytes()[before:].splitlines() if line.startswith(b"{")]
+        return {row["model"] for row in rows if row["message"] == text}
+
+    loaded = path.read_text()
+    for placement in PLACEMENTS:
+        assert re.search(rf"(?m)^I\d{{4}} .*\] \"successfully loaded '{placement}' version 1\"$", loaded)
+    with namesakes.client() as client:
+        refused = client.request("POST", "/v2/logging", {"log_file": "/tmp/elsewhere"})
+        assert (refused.status, refused.error) == (501, "log file location can not be updated through network protocol")
+        assert client.get("/v2/logging").json["log_file"] == str(path)
+        client.request("POST", "/v2/logging", {"log_format": "json"})
+        wait_until(lambda: logged("executed") == set(PLACEMENTS), "JSON of all")
+        assert not logged("verbosely")
+        client.request("POST", "/v2/logging", {"log_verbose_level": 1, "log_warning": False})
+        wait_until(lambda: logged("verbosely") == set(PLACEMENTS), "verbose lines of all")
+        wait_until(lambda: not logged("executed"), "no warnings")
+        client.request("POST", "/v2/logging", {"log_verbose_level": 0, "log_warning": True, "log_format": "default"})
 
 
 def test_installed_packages_named_as_ours_hide_nothing(tmp_path: Path) -> None:

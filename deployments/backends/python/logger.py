@@ -1,6 +1,9 @@
 """`pb_utils.Logger`: a model's log lines, in Python's logging."""
 
 import logging
+from pathlib import Path
+
+from deployments.backends.python.model_module import module_at_work
 
 LOGGER = "eagleray.python_model"
 _LOG = logging.getLogger(LOGGER)
@@ -40,3 +43,17 @@ class Logger:
     def log_verbose(message: str) -> None:
         """Log at level DEBUG, Python's name for Triton's verbose."""
         _LOG.debug("%s", message, stacklevel=_CALLER)
+
+
+def _say_whose(record: logging.LogRecord) -> bool:
+    """Add to a record of which model and version it is, and of which request, if one runs alone."""
+    module = None if hasattr(record, "model") else module_at_work()
+    if module is not None:
+        version = Path(module.version_path).name
+        record.model = module.model_name
+        record.version = int(version) if version.isdecimal() else None
+        record.request_id = module.requests[0].id if len(module.requests) == 1 else ""
+    return True
+
+
+_LOG.addFilter(_say_whose)

@@ -258,11 +258,19 @@ def only_model() -> ModelModule | None:
     return owners[0] if len(owners) == 1 else None
 
 
-def model_at_work() -> str | None:
-    """Return the name of the model whose code is on this thread's stack, or of the only one in this process."""
+def module_at_work() -> ModelModule | None:
+    """Return the model whose code is on this thread's stack, or an instance of the only one in this process."""
     caller = calling_model()
-    names = {owner.model_name for owner in (list(_owners.values()) if caller is None else [caller])}
-    return names.pop() if len(names) == 1 else None
+    if caller is not None:
+        return caller
+    by_name = {owner.model_name: owner for owner in list(_owners.values())}
+    return next(iter(by_name.values())) if len(by_name) == 1 else None
+
+
+def model_at_work() -> str | None:
+    """Return the name of `module_at_work`."""
+    module = module_at_work()
+    return None if module is None else module.model_name
 
 
 def _nothing() -> None:

@@ -1,11 +1,10 @@
-import logging
-from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 
-from app.service.log_settings import LOGGERS, LogSettings
+from app.service.log_settings import LogSettings
+from deployments.log.log_options import LogOptions
 from protocol.errors import InvalidArgument, ServingError, Unavailable, Unsupported
 
 DEFAULTS = {
@@ -16,42 +15,47 @@ DEFAULTS = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
-STATES: WeakKeyDictionary[LogSettings, dict[str, Any]] = WeakKeyDictionary()
 
 
-def update(settings: LogSettings, changes: dict[str, Any], *model: str) -> None:
-    """Change settings as an ingress does."""
-    state = STATES.setdefault(settings, {})
-    state |= settings.read(changes, *model)
-    settings.take({key: value for key, value in state.items() if value is not None})
-    settings.apply()
+class Ingress:
+    """What clients have set, as the controller keeps it, and what the ingress made of it."""
 
+    def __init__(self, at_start: LogOptions | None = None) -> None:
+        self.rows: dict[str, Any] = {}
+        self.held: list[LogOptions] = []
+        self.settings = LogSettings(at_start or LogOptions(), self.held.append)
 
-@pytest.fixture(autouse=True)
-def _levels() -> Iterator[None]:
-    before = {name: logging.getLogger(name).level for name in LOGGERS}
-    yield
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
+    def update(self, changes: dict[str, Any]) -> None:
+        self.rows |= self.settings.read(changes)
+        self.settings.take(self.rows)
 
 
 @pytest.mark.parametrize(
-    ("changes", "level"),
+    "changes",
     [
-        ({}, logging.INFO),
-        ({"log_info": False}, logging.WARNING),
-        ({"log_info": False, "log_warning": False}, logging.ERROR),
-        ({"log_info": False, "log_warning": False, "log_error": False}, logging.CRITICAL + 1),
-        ({"log_verbose_level": 1, "log_info": False}, logging.DEBUG),
-        ({"log_format": "ISO8601"}, logging.INFO),
+        {},
+        {"log_info": False, "log_warning": False, "log_error": False},
+        {"log_verbose_level": 1},
+        {"log_format": "ISO8601"},
+        {"log_format": "json"},
     ],
+    ids=str,
 )
-def test_changes_take_effect_on_the_log(changes: dict[str, Any], level: int) -> None:
-    settings = LogSettings()
-    update(settings, changes)
-    assert settings.get() == DEFAULTS | changes
-    assert logging.getLogger("app.http").getEffectiveLevel() == level
-    assert logging.getLogger("deployments.lane").getEffectiveLevel() == level
+def test_changes_hold_and_are_told(changes: dict[str, Any]) -> None:
+    ingress = Ingress()
+    ingress.update(changes)
+    assert ingress.settings.get() == DEFAULTS | changes
+    assert asdict(ingress.held[-1]) == DEFAULTS | changes
+
+
+def test_only_changes_are_applied_but_for_the_first_time() -> None:
+    ingress = Ingress(LogOptions(log_file="/log", log_info=False))
+    for _ in range(2):
+        ingress.update({})
+    ingress.update({"log_info": True})
+    ingress.settings.take({})
+    assert [each.log_info for each in ingress.held] == [False, True, False]
+    assert {each.log_file for each in ingress.held} == {"/log"}
 
 
 @pytest.mark.parametrize(
@@ -69,8 +73,8 @@ def test_changes_take_effect_on_the_log(changes: dict[str, Any], level: int) -> 
     ],
 )
 def test_a_bad_value_changes_nothing(changes: dict[str, Any], kind: type[ServingError], text: str) -> None:
-    settings = LogSettings()
+    ingress = Ingress()
     with pytest.raises(kind) as error:
-        update(settings, {"log_error": False, **changes})
+        ingress.update({"log_error": False, **changes})
     assert error.value.message == text
-    assert settings.get() == DEFAULTS
+    assert ingress.settings.get() == DEFAULTS

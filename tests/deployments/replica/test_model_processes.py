@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 
 from deployments.backends.python.process.restart import Restart
 from deployments.core.counts import Totals
+from deployments.log.log_options import LogOptions
+from deployments.log.process_log import ProcessLog
 from deployments.replica.handle_calls import HandleCall, HandleCalls
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
@@ -167,6 +170,48 @@ def test_a_death_costs_its_own_batch_and_the_instance_comes_back(models: Models,
             assert await call("dies", 0) != [before]
 
     asyncio.run(run())
+
+
+LOGS = """
+def answer(self, x):
+    pb_utils.Logger.log_verbose(f"verbose {x}")
+    pb_utils.Logger.log_warn(f"warning {x}")
+    if x == 2:
+        import logging
+        logging.getLogger("deployments.example").error("ours", exc_info=ValueError("theirs"))
+    return [os.getpid()]
+"""
+
+
+def test_log_settings_hold_for_a_model_in_a_process_of_its_own(models: Models, serve_log: Path) -> None:
+    log = ProcessLog(LogOptions(log_format="json"))
+
+    async def logged(text: str) -> None:
+        async with asyncio.timeout(60):
+            while f'"{text}"' not in serve_log.read_text():
+                await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        models.add("one", LOGS).add("other", LOGS)
+        async with models.hosted() as call:
+            assert await call("one", 1) != [os.getpid()]
+            await logged("warning 1")
+            log.apply(LogOptions(log_format="json", log_verbose_level=1, log_warning=False))
+            await call("other", 2)
+            await logged("ours")
+
+    asyncio.run(run())
+    keys = ("level", "message", "model", "version", "source")
+    rows = [json.loads(line) for line in serve_log.read_text().splitlines()]
+    found = [tuple(row.get(key) for key in keys) for row in rows if row["message"] != "ours"]
+    assert [(*row[:4], row[4].partition(":")[0]) for row in sorted(found[:2]) + found[2:]] == [
+        ("INFO", "successfully loaded 'one' version 1", "one", 1, "model_host.py"),
+        ("INFO", "successfully loaded 'other' version 1", "other", 1, "model_host.py"),
+        ("WARNING", "warning 1", "one", 1, "model.py"),
+        ("VERBOSE", "verbose 2", "other", 1, "model.py"),
+    ]
+    [ours] = [row for row in rows if row["message"] == "ours"]
+    assert ours["traceback"].endswith("ValueError: theirs")
 
 
 def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again(models: Models) -> None:

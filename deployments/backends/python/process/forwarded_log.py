@@ -4,11 +4,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deployments.backends.python.logger import LOGGER
+from deployments.log.line_format import about, traceback_of
 
 _MAX_CHARACTERS: Final = 12_000
-"""Of a message with its traceback; the beginning and the end of a longer one are kept."""
-_FORMATTER = logging.Formatter()
+"""Of a message, and of its traceback; the beginning and the end of a longer one are kept."""
 
 Tell = Callable[..., None]
 
@@ -20,13 +19,11 @@ class _Forwarder(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell the replica, the traceback as text."""
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + _FORMATTER.formatException(record.exc_info)
-        if len(text) > _MAX_CHARACTERS:
-            text = f"{text[: _MAX_CHARACTERS // 2]}\n…\n{text[-_MAX_CHARACTERS // 2 :]}"
+        place = record.pathname, record.lineno, record.funcName
+        whose = [getattr(record, name, None) for name in about("")]
+        texts = _bounded(record.getMessage()), _bounded(traceback_of(record))
         try:
-            self._tell("log", record.name, record.levelno, record.pathname, record.lineno, record.funcName, text)
+            self._tell("log", record.name, record.levelno, *place, *texts, *whose)
         except OSError:
             pass  # the replica is gone, and so is this process
 
@@ -41,13 +38,29 @@ def forward_log(tell: Tell) -> None:
         logger.propagate = False
 
 
-def log_here(name: str, level: int, path: str, line: int, function: str, text: str) -> None:
-    """Log in the replica what a model's process told.
-
-    The console has heard it from that process; so the handlers of `LOGGER`, which write there, are passed over.
-    """
+def log_here(
+    name: str,
+    level: int,
+    path: str,
+    line: int,
+    function: str,
+    text: str,
+    traceback: str,
+    model: str | None,
+    version: int | None,
+    request_id: str | None,
+) -> None:
+    """Log in the replica what a model's process told, where the settings hold."""
     logger = logging.getLogger(name)
     if not logger.isEnabledFor(level):
         return
-    record = logger.makeRecord(name, level, path, line, "%s", (text,), None, function)
-    (logger.parent if name == LOGGER and logger.parent else logger).handle(record)
+    extra = about(model or "", version, request_id or "")
+    record = logger.makeRecord(name, level, path, line, "%s", (text,), None, function, extra)
+    record.exc_text = traceback or None
+    logger.handle(record)
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    return f"{text[: _MAX_CHARACTERS // 2]}\n…\n{text[-_MAX_CHARACTERS // 2 :]}"

@@ -1,0 +1,1 @@
+"""What this process logs, where to, and in which form; no Ray."""

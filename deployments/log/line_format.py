@@ -1,0 +1,88 @@
+"""Records as lines: Triton's two forms, and JSON. No text that a record holds can end a line or steer a terminal."""
+
+import json
+import logging
+import re
+import time
+from typing import Any, Final
+
+_LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
+_LEVELS: Final = {"DEBUG": "VERBOSE", "CRITICAL": "ERROR"}
+# What JSON leaves as it is: DEL and the control codes after it, line separators, turns of the writing direction, and
+# halves of characters, which have no bytes.
+_UNSAFE: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def quoted(value: object) -> str:
+    """Return JSON without anything that a terminal or a reader of lines acts on; letters of all languages stay."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands in its quotes."""
+    return quoted(text)[1:-1]
+
+
+class TritonLine(logging.Formatter):
+    r"""Triton's lines: `I0819 17:23:47.123456 1 server.cc:676] "message"`, or with `iso8601` the time in that form.
+
+    A traceback follows in lines of its own, indented, so that none of them can pass for a record.
+    """
+
+    def __init__(self, *, iso8601: bool = False) -> None:
+        super().__init__()
+        self._iso8601 = iso8601
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, without its end; times are UTC."""
+        letter = _LETTERS.get(record.levelname, "I")
+        at = time.gmtime(record.created)
+        if self._iso8601:
+            begin = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', at)} {letter}"
+        else:
+            begin = f"{letter}{time.strftime('%m%d %H:%M:%S', at)}.{int(record.created % 1 * 1e6):06d}"
+        line = f"{begin} {record.process} {record.filename}:{record.lineno}] {quoted(record.getMessage())}"
+        traceback = traceback_of(record)
+        return "\n    ".join([line, *map(escaped, traceback.split("\n"))]) if traceback else line
+
+
+class JsonLine(logging.Formatter):
+    """One object per line: time, level, message and source, and model, version and request id where they are known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, without its end."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{at}.{int(record.created % 1 * 1e6):06d}Z",
+            "level": _LEVELS.get(record.levelname, record.levelname),
+            "message": record.getMessage(),
+        }
+        for name in ("model", "version", "request_id"):
+            value = getattr(record, name, None)
+            if value not in (None, ""):
+                line[name] = value
+        line["process"] = record.process
+        line["source"] = f"{record.filename}:{record.lineno}"
+        traceback = traceback_of(record)
+        if traceback:
+            line["traceback"] = traceback
+        return quoted(line)
+
+
+FORMATTERS: Final[dict[str, logging.Formatter]] = {
+    "default": TritonLine(),
+    "ISO8601": TritonLine(iso8601=True),
+    "json": JsonLine(),
+}
+
+
+def about(model: str, version: int | None = None, request_id: str = "") -> dict[str, Any]:
+    """Return the `extra` of a record that is about a model."""
+    return {"model": model, "version": version, "request_id": request_id}
+
+
+def traceback_of(record: logging.LogRecord) -> str:
+    """Return the traceback of a record, "" without one."""
+    if record.exc_info and not record.exc_text:
+        record.exc_text = logging.Formatter().formatException(record.exc_info)
+    return record.exc_text or ""

@@ -1,0 +1,39 @@
+"""What is logged, and in which form: Triton's log settings, under its names."""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+FORMATS: Final = ("default", "ISO8601", "json")
+_NOTHING: Final = logging.CRITICAL + 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The settings of a log; `log_file` is an absolute path, "" for none."""
+
+    log_file: str = ""
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_verbose_level: int = 0
+    log_format: str = "default"
+
+    def is_on(self, level: int) -> bool:
+        """Whether a record of a level of Python's is logged; the switches do not depend on each other."""
+        if level >= logging.ERROR:
+            return self.log_error
+        if level >= logging.WARNING:
+            return self.log_warning
+        if level >= logging.INFO:
+            return self.log_info
+        return self.log_verbose_level > 0
+
+    @property
+    def threshold(self) -> int:
+        """The lowest of Python's levels that is on."""
+        levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+        return next(filter(self.is_on, levels), _NOTHING)
+
+
+DEFAULT_LOG: Final = LogOptions()

@@ -1,0 +1,135 @@
+"""Which records a process writes, where to, and as what lines."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deployments.log.line_format import about
+from deployments.log.log_options import LogOptions
+from deployments.log.process_log import ProcessLog
+
+OURS = logging.getLogger("deployments.core.example")
+LEVELS = {"V": logging.DEBUG, "I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR}
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def log_all() -> None:
+    for letter, level in LEVELS.items():
+        OURS.log(level, "at %s", letter)
+
+
+@pytest.mark.parametrize(
+    ("options", "logged"),
+    [
+        (LogOptions(), "IWE"),
+        (LogOptions(log_verbose_level=1), "VIWE"),
+        (LogOptions(log_info=False), "WE"),
+        (LogOptions(log_error=False), "IW"),
+        (LogOptions(log_warning=False, log_verbose_level=2), "VIE"),
+        (LogOptions(log_info=False, log_warning=False, log_error=False), ""),
+    ],
+    ids=str,
+)
+def test_each_switch_holds_by_itself(serve_log: Path, options: LogOptions, logged: str) -> None:
+    log = ProcessLog(LogOptions(log_info=False))
+    log.apply(options)
+    log_all()
+    assert "".join(line[0] for line in lines(serve_log)) == logged
+
+
+def test_lines_are_tritons(serve_log: Path) -> None:
+    log = ProcessLog(LogOptions())
+    OURS.warning('model "%s" ü', "simple")
+    log.apply(LogOptions(log_format="ISO8601"))
+    OURS.error("second")
+    logging.getLogger("ray.serve").info("from Serve")
+    first, second, third = lines(serve_log)
+    place = rf"{os.getpid()} test_process_log\.py:\d+\]"
+    assert re.fullmatch(rf'W\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {place} "model \\"simple\\" ü"', first)
+    assert re.fullmatch(rf'\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ E {place} "second"', second)
+    assert third == "INFO replica_of_serve -- from Serve"
+
+
+def test_json_is_an_object_per_line_of_serve_too(serve_log: Path) -> None:
+    ProcessLog(LogOptions(log_format="json"))
+    OURS.info("loaded", extra=about("simple", 3, "request-7"))
+    try:
+        raise ValueError("of the model")
+    except ValueError:
+        OURS.exception("failed")
+    logging.getLogger("ray.serve").info("from Serve")
+    loaded, failed, serve = map(json.loads, lines(serve_log))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", loaded.pop("time"))
+    assert re.fullmatch(r"test_process_log\.py:\d+", loaded.pop("source"))
+    assert loaded == {
+        "level": "INFO",
+        "message": "loaded",
+        "model": "simple",
+        "version": 3,
+        "request_id": "request-7",
+        "process": os.getpid(),
+    }
+    assert "model" not in failed
+    assert failed["traceback"].endswith("\nValueError: of the model")
+    assert (serve["level"], serve["message"]) == ("INFO", "from Serve")
+
+
+HOSTILE = "a\nE1122 00:00:00.000000 1 server.cc:1] forged\r\x1b[2J\x9b2J\x00\x7f\u2028\u202e\ud800"
+
+
+@pytest.mark.parametrize("form", ["default", "ISO8601", "json"])
+def test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal(serve_log: Path, form: str) -> None:
+    ProcessLog(LogOptions(log_format=form))
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        OURS.exception("%s", HOSTILE, extra=about(HOSTILE, 1, HOSTILE))
+    text = serve_log.read_bytes().decode()
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", text)
+    first, *rest = text.splitlines()
+    assert "a\\nE1122" in first
+    assert all(line.startswith("    ") for line in rest)  # the traceback
+
+
+def test_the_log_file_has_whole_lines_of_all_processes(serve_log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log-file"
+    code = (
+        "import logging\n"
+        "from deployments.log.log_options import LogOptions\n"
+        "from deployments.log.process_log import ProcessLog\n"
+        f"ProcessLog(LogOptions(log_file={str(path)!r}))\n"
+        "for _ in range(200): logging.getLogger('app').info('x' * 20_000)\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    written = lines(path)
+    assert len(written) == 600
+    assert all(re.fullmatch(rf'I\S+ \S+ \d+ \S+ "{"x" * 20_000}"', line) for line in written)
+    assert path.stat().st_mode & 0o007 == 0
+
+
+def test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody(
+    serve_log: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "folder" / "log-file"
+    log = ProcessLog(LogOptions(log_file=str(path)))
+    OURS.info("there is no such folder")
+    path.parent.mkdir()
+    OURS.info("first")
+    path.rename(path.with_name("log-file.1"))
+    OURS.info("second")
+    log.apply(replace(LogOptions(), log_file=""))
+    OURS.info("third")
+    assert [line.split('"')[1] for line in lines(path.with_name("log-file.1"))] == ["first"]
+    assert [line.split('"')[1] for line in lines(path)] == ["second"]
+    assert len(lines(serve_log)) == 4
