@@ -14,8 +14,10 @@ from app.grpc.response_compressor import ResponseCompressor
 from app.grpc.status import (
     DEADLINE_EXCEEDED,
     INTERNAL,
+    NAMES,
     RESOURCE_EXHAUSTED,
     RESPONSE,
+    SERVERS_FAULT,
     CallError,
     literal,
     trailers,
@@ -25,6 +27,7 @@ from app.http2.open_connection import OpenConnection
 from app.http2.sender import headers_frame
 from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
+from deployments.lane.sink import Target
 from protocol.errors import ServingError
 
 logger = logging.getLogger(__name__)
@@ -293,8 +296,8 @@ class Call(Stream):
         self.send_headers()
         self.send_data((PREFIX.pack(compressed, size), *parts))
 
-    def finish(self, code: int, message: str) -> None:
-        """End the call with a status: an error at once, OK after everything that was sent."""
+    def finish(self, code: int, message: str, target: Target | None = None) -> None:
+        """End the call with a status: an error, of the target if it has one, at once; OK after all that was sent."""
         if self.done:
             return
         if self.compressor is not None and self.compressor.busy and not code:
@@ -302,6 +305,7 @@ class Call(Stream):
             return
         self._end()
         if code:
+            self.note(code, message, target)
             self.cancelled()
         block = trailers(code, message, self.context.options.max_status_message_bytes)
         if not self.headers_sent:
@@ -320,6 +324,11 @@ class Call(Stream):
     def fail(self, error: ServingError) -> None:
         """End the call with an error."""
         self.finish(error.grpc_code, error.message)
+
+    def note(self, code: int, message: str, target: Target | None = None) -> None:
+        """Have the log tell of an error that the client is told."""
+        transport = self.connection.transport
+        self.context.refusals.note(f"gRPC {NAMES[code]}", message, transport, target, fault=code in SERVERS_FAULT)
 
     def _send_end(self, block: bytes) -> None:
         self.connection.sender.end(self, headers_frame(self.stream_id, self._table_update() + block, END_STREAM))
@@ -375,4 +384,5 @@ class RefusedCall(Call):
     def _refuse(self) -> None:
         if self.connection.streams.get(self.stream_id) is self:
             assert self.head.refusal is not None
+            self.note(*self.head.refused)
             self._send_end(self.head.refusal)

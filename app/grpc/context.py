@@ -6,18 +6,26 @@ from typing import Any
 
 from app.grpc.options import GrpcOptions
 from app.grpc.routes import Routes
+from app.service.refusal_log import RefusalLog
 from app.service.service import Service
 
 
 class CallContext:
     """One per port; heads and calls hold it."""
 
-    __slots__ = ("_tasks", "loop", "options", "routes", "service")
+    __slots__ = ("_tasks", "loop", "options", "refusals", "routes", "service")
 
-    def __init__(self, service: Service, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        service: Service,
+        options: GrpcOptions,
+        loop: asyncio.AbstractEventLoop,
+        refusals: RefusalLog | None = None,
+    ) -> None:
         self.service = service
         self.options = options
         self.loop = loop
+        self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
         self.routes = Routes(service.routing.infer_target)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -14,8 +14,10 @@ from app.grpc.method import Handler
 from app.grpc.methods import Methods
 from app.grpc.options import GrpcOptions
 from app.http2.connection import Http2Connection
+from app.http2.frames import Http2Error
 from app.http2.hpack_decoder import HeaderList
 from app.http2.open_connection import OpenConnection
+from app.service.refusal_log import RefusalLog
 from app.service.service import Service
 
 _SWEEP_S: Final = 1.0
@@ -37,13 +39,14 @@ class GrpcFront:
         loop: asyncio.AbstractEventLoop,
         handlers: Mapping[str, Handler] | None = None,
         tls: ServerTls | None = None,
+        refusals: RefusalLog | None = None,
     ) -> None:
         self.http2 = options.http2
         self.loop = loop
         self.methods = Methods(handlers or {}, options.reflection)
         self.connections: set[OpenConnection] = set()
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
-        self._context = CallContext(service, options, loop)
+        self._context = CallContext(service, options, loop, refusals)
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -76,6 +79,10 @@ class GrpcFront:
     def ignores(self, name: bytes) -> bool:
         """Whether metadata of this name are of no consequence to any method."""
         return ignored(name, self._context.options)
+
+    def refused(self, error: Http2Error, transport: asyncio.BaseTransport) -> None:
+        """Have the log tell of it."""
+        self._context.refusals.note(f"HTTP/2 error {error.code}", error.message, transport)
 
     def routes_changed(self) -> None:
         """Ask the service anew where requests go."""

@@ -15,6 +15,7 @@ from app.grpc.status import (
     RESOURCE_EXHAUSTED,
     RESPONSE,
     UNIMPLEMENTED,
+    UNKNOWN,
     http_refusal,
     trailers,
 )
@@ -66,6 +67,7 @@ class GrpcHead:
         "metadata",
         "method",
         "refusal",
+        "refused",
         "response_encoding",
         "timeout_s",
     )
@@ -86,6 +88,8 @@ class GrpcHead:
         self.timeout_s: float | None = None
         self.refusal: bytes | None = None
         """The header block that answers the request at once."""
+        self.refused = (INTERNAL, "")
+        """The status and message in it."""
         pseudo = self._split(headers)
         self.malformed = pseudo is None
         if pseudo is not None:
@@ -129,6 +133,7 @@ class GrpcHead:
     def _read(self, pseudo: dict[bytes, bytes], methods: Mapping[bytes, Method], headers: HeaderList) -> bytes | None:
         """Fill in what calls need; returns the refusal of what cannot be called."""
         metadata, options = self.metadata, self.context.options
+        self.refused = (UNKNOWN, "this is no gRPC call")
         if pseudo[b":method"] != b"POST":
             return http_refusal(405)
         if not _CONTENT_TYPE.fullmatch(metadata.get(b"content-type", b"")):
@@ -170,4 +175,5 @@ class GrpcHead:
         return None
 
     def _refuse(self, code: int, message: str) -> bytes:
+        self.refused = (code, message)
         return RESPONSE + trailers(code, message, self.context.options.max_status_message_bytes)

@@ -77,8 +77,8 @@ class InferCall(UnaryCall):
 
     def on_error(self, error: ServingError) -> None:
         """Write the status of a request that failed."""
-        self._target = None
-        self.fail(error)
+        target, self._target = self._target, None
+        self.finish(error.grpc_code, error.message, target)
 
 
 def send_response(call: Call, parts: Sequence[Buffer], size: int) -> None:

@@ -5,12 +5,33 @@ from urllib.parse import quote, unquote_to_bytes
 
 OK: Final = 0
 CANCELLED: Final = 1
+UNKNOWN: Final = 2
 INVALID_ARGUMENT: Final = 3
 DEADLINE_EXCEEDED: Final = 4
 RESOURCE_EXHAUSTED: Final = 8
 UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
+NAMES: Final = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+SERVERS_FAULT: Final = frozenset((INTERNAL, UNAVAILABLE))
 
 # All printable ASCII but the percent sign.
 _SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")

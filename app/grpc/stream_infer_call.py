@@ -80,10 +80,11 @@ class StreamInferCall(Call):
         """Tell of a failed request, by a response or, if the client wants that, by the status of the call."""
         if self.done:
             return
-        request.target = None
+        target, request.target = request.target, None
         if self._real_errors:
-            self.fail(error)
+            self.finish(error.grpc_code, error.message, target)
         else:
+            self.note(error.grpc_code, error.message, target)
             self.answer(request, (stream_error(error.message, request.id),), True)
 
     def _advance(self) -> None:

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 from app.http.exchange import ExchangeConnection
 from app.http.head import Head
-from app.http.responses import response_head
+from app.http.responses import message_of, response_head
 from protocol.errors import Internal
 
 logger = logging.getLogger(__name__)
+
+_ERROR: Final = 400
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
@@ -108,6 +110,8 @@ class AsgiExchange:
         out = b""
         if not self._started:
             self._started = True
+            if self._status >= _ERROR and body:  # a server that is not ready says so without a word
+                self._connection.note(self._status, message_of(body))
             sized = any(name.lower() == b"content-length" for name, _ in self._headers)
             bodiless = self._status in (204, 304)
             if not sized and not bodiless:

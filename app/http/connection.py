@@ -34,6 +34,7 @@ _JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConte
 _JOIN_BYTES: Final = 1 << 17
 # A refused body of up to this size is read all the same, so that the connection can go on.
 _SMALL_BODY_BYTES: Final = 1 << 16
+_SERVERS_FAULT: Final = 500
 
 
 class HttpConnection(TimedConnection):
@@ -79,6 +80,7 @@ class HttpConnection(TimedConnection):
         context = self._context
         if not context.connections.add(self):
             self._closing = True
+            self.note(503, "too many connections")
             self.write(error_response(503, "too many connections", context.head_ends.close))
             self._transport.close()
             return
@@ -316,8 +318,14 @@ class HttpConnection(TimedConnection):
         """Write the error that ended an inference request."""
         if self._transport is None:
             return
+        self.note(error.http_status, error.message, self._target)
         self.write(error_response(error.http_status, error.message, self.head_end, headers_of(error)))
         self.finish()
+
+    def note(self, status: int, message: str, target: Target | None = None) -> None:
+        """Have the log tell of an error that the client is told."""
+        refusals = self._context.refusals
+        refusals.note(f"HTTP {status}", message, self._transport, target, fault=status >= _SERVERS_FAULT)
 
     @property
     def head_end(self) -> bytes:
@@ -368,5 +376,6 @@ class HttpConnection(TimedConnection):
     def _refuse(self, status: int, message: str, headers: Headers = ()) -> None:
         self._head = self._body = self._chunked = None
         self._release()
+        self.note(status, message)
         self.write(error_response(status, message, self._context.head_ends.close, headers))
         self._linger()

@@ -13,6 +13,7 @@ from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.open_connections import OpenConnections
 from app.json_helper.json_helper import JsonHelper
+from app.service.refusal_log import RefusalLog
 from deployments.lane.sink import Target
 from protocol.limits import Limits
 
@@ -45,6 +46,7 @@ class HttpContext:
         limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
         policy: HeadPolicy | None = None,
+        refusals: RefusalLog | None = None,
     ) -> None:
         self.app = app
         self.limits = limits
@@ -55,6 +57,7 @@ class HttpContext:
         self.heads = HeadCache(limits.max_header_count, self.policy.is_read if self.policy else None)
         self.head_ends = HeadEnds()
         self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
+        self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
         self.generation = 0
         self.json_helper = JsonHelper(loop)
         self._routes = routes

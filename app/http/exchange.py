@@ -59,3 +59,7 @@ class ExchangeConnection(Protocol):
     def on_error(self, error: ServingError) -> None:
         """Send an error, and finish."""
         ...
+
+    def note(self, status: int, message: str) -> None:
+        """Have the log tell of an error that is sent otherwise."""
+        ...

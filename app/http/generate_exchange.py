@@ -139,6 +139,7 @@ class GenerateExchange:
             return
         if not self._started:
             self._start_stream(error.http_status)
+        self._connection.note(error.http_status, error.message)
         self._event(error_body(error.message))
         self._end_stream()
 

@@ -34,6 +34,14 @@ def error_body(message: str) -> bytes:
     return body
 
 
+def message_of(body: bytes) -> str:
+    """Return the message of an error body."""
+    try:
+        return str(orjson.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode("utf-8", "replace")
+
+
 def _error_json(message: str) -> bytes:
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 

@@ -47,6 +47,10 @@ class Application(Protocol):
         """Whether a field of this name is well-formed, and changes nothing about a head."""
         ...
 
+    def refused(self, error: Http2Error, transport: asyncio.BaseTransport) -> None:
+        """Hear that a connection ends for what its peer did."""
+        ...
+
 
 class OpenConnection(asyncio.BufferedProtocol):
     """What a connection is, apart from the frames that arrive on it."""
@@ -126,6 +130,11 @@ class OpenConnection(asyncio.BufferedProtocol):
         if self._going and not self.streams:
             self._close()
 
+    @property
+    def transport(self) -> asyncio.BaseTransport | None:
+        """What leads to the peer, None when that has gone."""
+        return self._transport
+
     # -- time and the end ------------------------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
@@ -180,6 +189,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         """End the connection: say why, give up what is under way."""
         if self.closing or self._transport is None:
             return
+        self.application.refused(error, self._transport)
         self.sender.write(frames.goaway(self._accepted_id, error.code, error.message))
         self._close()
         self._abort_streams()

@@ -20,6 +20,7 @@ from app.http.limits import HttpLimits
 from app.http.metrics_app import MetricsApp, NoModels
 from app.ingress.node_ports import NodePorts
 from app.metrics.scrape import Scrape, Shown
+from app.service.refusal_log import RefusalLog
 from app.service.service import Service
 from app.settings import Settings
 
@@ -39,6 +40,7 @@ class Listeners:
         self._fronts: list[HttpFront | GrpcFront] = []
         self._keys = ApiKeys(settings.api_key, settings.api_key_file)
         self._key_watch: asyncio.Task[None] | None = None
+        self._refusals = RefusalLog(loop.call_later)
         self.ports: dict[str, int] = {}
 
     async def open(self) -> None:
@@ -79,7 +81,8 @@ class Listeners:
             self.ports["admin"] = await self._listen("admin", settings.admin_port, admin, settings.admin_address)
         if settings.allow_metrics:
             policy = HeadPolicy(access=access, category=STATISTICS)
-            metrics = HttpFront(HttpContext(MetricsApp(self._scrape().text), NoModels(), limits, self._loop, policy))
+            app = MetricsApp(self._scrape().text)
+            metrics = HttpFront(HttpContext(app, NoModels(), limits, self._loop, policy, self._refusals))
             self._fronts.append(metrics)
             address = settings.metrics_address or settings.http_address
             self.ports["metrics"] = await self._listen("metrics", settings.metrics_port, metrics, address)
@@ -104,7 +107,7 @@ class Listeners:
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
             tls = ServerTls(settings.http_server_cert, settings.http_server_key, HTTP_1, client_root)
-        context = HttpContext(Api(self._service), self._service.routing, limits, self._loop, policy)
+        context = HttpContext(Api(self._service), self._service.routing, limits, self._loop, policy, self._refusals)
         return HttpFront(context, tls)
 
     def _grpc(self, access: Access) -> GrpcFront:
@@ -113,7 +116,8 @@ class Listeners:
         if settings.grpc_use_ssl:
             client_root = settings.grpc_root_cert if settings.grpc_use_ssl_mutual else ""
             tls = ServerTls(settings.grpc_server_cert, settings.grpc_server_key, HTTP_2, client_root)
-        return GrpcFront(self._service, port_options(settings, access), self._loop, HANDLERS, tls)
+        options = port_options(settings, access)
+        return GrpcFront(self._service, options, self._loop, HANDLERS, tls, self._refusals)
 
     def _scrape(self) -> Scrape:
         settings = self._settings

@@ -12,6 +12,7 @@ ANSWERS = "app/http/test_answers.py::"
 FAULTS = "e2e/test_faults.py::"
 STARTING = "app/service/test_starting.py::"
 LOG = "deployments/log/test_process_log.py::"
+REFUSALS = "app/service/test_refusal_log.py::"
 COMMANDS = "e2e/test_command_line.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
@@ -686,6 +687,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A client cannot change it": (COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",),
     "What cannot be written to it": (
         LOG + "test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody",
+    ),
+    "What clients are refused, over HTTP or gRPC": (
+        REFUSALS + "test_a_kind_has_one_line_a_second_and_what_is_left_out_is_counted",
+        REFUSALS + "test_what_is_refused_by_http_is_one_escaped_line_of_each_kind",
+        REFUSALS + "test_what_is_refused_by_grpc_is_in_the_log",
+    ),
+    "A message has 512 characters": (REFUSALS + "test_a_line_is_short_and_names_model_and_request",),
+    "Faults of the server are warnings": (
+        REFUSALS + "test_a_kind_has_one_line_a_second_and_what_is_left_out_is_counted",
     ),
     "Nothing in a message can end a line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "A traceback follows its line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),

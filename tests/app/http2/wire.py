@@ -8,6 +8,7 @@ from hpack import Decoder, Encoder
 
 from app.http2 import frames
 from app.http2.connection import Http2Connection
+from app.http2.frames import Http2Error
 from app.http2.hpack_decoder import HeaderList
 from app.http2.limits import Http2Limits
 from app.http2.open_connection import OpenConnection
@@ -103,6 +104,10 @@ class EchoApplication:
         self.opened: list[EchoHead] = []
         self.reads = 0
         self.hold = False
+        self.refusals: list[str] = []
+
+    def refused(self, error: Http2Error, transport: asyncio.BaseTransport) -> None:
+        self.refusals.append(error.message)
 
     def ignores(self, name: bytes) -> bool:
         return name.startswith(b"trace")
