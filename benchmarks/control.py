@@ -1,4 +1,7 @@
-"""`python -m benchmarks.control`: what changes take: loads by API, reloads under load, another replica, API keys."""
+"""`python -m benchmarks.control`: what changes take, and being ready for them.
+
+Loads by API, reloads under load, another replica, API keys, and a repository that is watched.
+"""
 
 import asyncio
 import hashlib
@@ -20,7 +23,9 @@ import onnx
 
 from benchmarks.body import grpc_body, http_body
 from benchmarks.home import Home
+from benchmarks.idle import idle_cores
 from benchmarks.load import measure
+from benchmarks.many_models import write_small_models
 from benchmarks.models import mlp
 from benchmarks.peers import Peer, PeerError, eagleray
 from benchmarks.rows import Work
@@ -48,6 +53,10 @@ parameters { key: "eagleray.autoscaling.downscale_delay_s" value { string_value:
 PLACED = ("packed", "isolated")
 RATE = 200
 CONNECTIONS = 16
+CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
+WATCHED_S = 30.0
+"""Twice the time between two looks."""
+SETTLED_S = 15.0
 SETTLE_S = 1.0
 """For so long after a reload was answered, requests still count as sent during it."""
 
@@ -185,6 +194,20 @@ def api_keys(home: Home, port: int, rounds: int, duration_s: float) -> list[floa
     return differences
 
 
+def watched(home: Home, port: int, count: int, rounds: int, duration_s: float) -> list[float]:
+    """Return what a watched repository costs between changes, in percent of a core, beside one that is not."""
+    with tempfile.TemporaryDirectory(prefix="eagleray-watched-") as folder, ExitStack() as stack:
+        write_small_models(Path(folder), count)
+        peers = [eagleray(home, Path(folder), "packed", [], each, None) for each in (port, port + 10)]
+        peers[0].command += ["--model-control-mode", "poll"]
+        peers[0].log = peers[0].log.with_name("eagleray-watched.log")
+        for peer in peers:
+            stack.enter_context(peer)
+        time.sleep(SETTLED_S)
+        measured = [idle_cores(peers, duration_s) for _ in range(rounds)]
+    return [polls.get(CONTROLLER, 0.0) - rests.get(CONTROLLER, 0.0) for polls, rests in measured]
+
+
 def changes(home: Home, port: int, rounds: int) -> None:
     """Measure and print what loads, reloads and another replica take."""
     with tempfile.TemporaryDirectory(prefix="eagleray-control-") as folder:
@@ -215,19 +238,26 @@ def changes(home: Home, port: int, rounds: int) -> None:
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--duration", "duration_s", default=4.0, show_default=True, help="Seconds of each run with API keys.")
 @click.option("--port", default=18300, show_default=True, help="HTTP; the next ones are taken too.")
-@click.option("--keys-only", is_flag=True, help="Measure the cost of API keys and nothing else.")
-def main(rounds: int, duration_s: float, port: int, keys_only: bool) -> None:
+@click.option("--models", "count", default=300, show_default=True, help="Models of the repository that is watched.")
+@click.option("--only", type=click.Choice(["changes", "keys", "watch"]), help="Measure one of them.")
+def main(rounds: int, duration_s: float, port: int, count: int, only: str | None) -> None:
     home = Home.from_environment()
     try:
-        if not keys_only:
+        if only in (None, "changes"):
             changes(home, port, rounds)
-        differences = api_keys(home, port, 2 * rounds, duration_s)
+        if only in (None, "keys"):
+            echo("API keys", api_keys(home, port, 2 * rounds, duration_s), "us a request")
+        if only in (None, "watch"):
+            costs = watched(home, port, count, rounds, WATCHED_S)
+            echo(f"a watched repository of {count} models", costs, "% of a core", digits=2)
     except (PeerError, urllib.error.URLError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(
-        f"API keys: {statistics.median(differences):+.1f} us a request "
-        f"({', '.join(f'{each:+.1f}' for each in differences)}), load {os.getloadavg()[0]:.1f}"
-    )
+
+
+def echo(what: str, differences: list[float], unit: str, digits: int = 1) -> None:
+    each = ", ".join(f"{difference:+.{digits}f}" for difference in differences)
+    median = statistics.median(differences)
+    click.echo(f"{what}: {median:+.{digits}f} {unit} ({each}), load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from deployments.control.gpu_cards import card_resources
 from deployments.replica.hosted_model import HostedModel
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
+from repository_loader.overrides import read_overrides
 from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan
 from repository_loader.traffic import Traffic
@@ -122,11 +123,13 @@ def user_config(
     here = {model.name for model in plan.models}
     for name in steps - here:
         watch.update(places.get(name, ()))
+    scaled = {name for name in steps - here if name in packages and read_overrides(packages[name].config).autoscaling}
     sizes = [max(1, model.package.config.max_batch_size) for model in plan.models] or [1]
     delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models] or [0]
     load = {
         "models": [HostedModel.of(model, packages).to_dict() for model in plan.models],
         "watch": sorted(watch),
+        "scaled": sorted(scaled),
         "traffic": {name: traffic[name].to_dict() for name in steps & traffic.keys()},
         "spill": plan.spill,
         "batching": {"max_batch_size": min(MAX_BATCH_SIZE, max(sizes)), "wait_s": min(delays_us) / 1e6},

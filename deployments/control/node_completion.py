@@ -79,9 +79,10 @@ def complete_there(
 def possible_nodes(config: ModelConfig, facts: ClusterFacts) -> Sequence[NodeFacts]:
     """Return the nodes that a model may run on, as its configuration says before it is complete."""
     try:
-        nodes = read_overrides(config).needs.met_by(facts.nodes)
+        asked = read_overrides(config)
     except OverrideError:
         return facts.nodes  # which the model's validation says
+    nodes = [node for node in asked.needs.met_by(facts.nodes) if node.num_cpus >= (asked.num_cpus or 0.0)]
     kinds = {group.kind for group in config.instance_group if not group.passive} or {ModelInstanceGroup.KIND_AUTO}
     if kinds == {ModelInstanceGroup.KIND_CPU} or not facts.num_gpus:
         return nodes

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from deployments.control.directory import Directory, ModelEntry
@@ -70,6 +70,13 @@ class DirectoryNeighbours:
                 found(self._signature(name, entry))
                 return
         self._start(self._reach(name, version, found))
+
+    def have_scaled(self, names: Collection[str]) -> None:
+        """Have models scale with what goes to them from here, as steps of ensembles, as if models called them."""
+        if not self._called.issuperset(names):
+            self._called.update(names)
+            self._follow()
+            self._watch_called()
 
     async def _reach(self, name: str, version: int, found: Found) -> None:
         self._follow()

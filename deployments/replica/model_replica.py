@@ -50,7 +50,8 @@ class ModelReplica:
     """One replica of a deployment group: one model version (isolated) or many (packed).
 
     `user_config["load"]` is JSON with `models` (as `HostedModel.to_dict` writes them), `watch` (the deployments that
-    ensembles in here send steps to), `traffic` (of the models of steps), `spill` (see `LaneServer`) and
+    ensembles in here send steps to), `scaled` (the models of steps there that scale with their load), `traffic` (of the
+    models of steps), `spill` (see `LaneServer`) and
     `batching` (see `infer`); a change of it is applied in place.
     """
 
@@ -138,6 +139,7 @@ class ModelReplica:
         self.infer_batch.set_batch_wait_timeout_s(load["batching"]["wait_s"])
         self._owner = user_config[OWNER_KEY]
         self._watch.want("steps", {(app, deployment) for app, deployment in load["watch"]})
+        self._neighbours.have_scaled(load["scaled"])
         self._lane.spill = load["spill"]
         self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         apply = self._apply(load["models"], user_config[OWNER_KEY])

@@ -233,6 +233,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_autoscaler.py::test_more_replicas_at_once_and_fewer_after_the_delay",
     ),
     "With `min_replicas` 0": (f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",),
+    "So does the step of an": (f"{SCALING}test_so_does_the_first_request_to_an_ensemble_of_it",),
     "It is ready all the same": (
         f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",
         "deployments/lane/test_waiting_calls.py::test_waiting_is_bounded_in_number_bytes_and_time",
@@ -712,6 +713,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A start that fails ends with exit code 1": (COMMANDS + "test_ray_that_does_not_start_is_one_sentence",),
     "Ctrl-C while models load": (COMMANDS + "test_sigint_during_the_start_stops_cleanly",),
     "`eagleray serve` starts in any folder": (COMMANDS + "test_files_named_as_our_packages_hide_nothing",),
+    "In a folder that holds another Eagleray": (
+        COMMANDS + "test_a_folder_with_another_eagleray_is_refused_before_ray_starts",
+    ),
     "A model finds its own modules": (
         "deployments/backends/test_python_model_module.py::test_classes_pickled_by_their_plain_module_name_load_in_initialize",
     ),

@@ -25,6 +25,11 @@ backend: "python"
 input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "PID" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
+PIPE = """
+platform: "ensemble"
+ensemble_scheduling { step { model_name: "sleeps" model_version: -1
+  input_map { key: "X" value: "X" } output_map { key: "PID" value: "PID" } } }
+"""
 RULES = {
     "busy": {"max_replicas": 2, "target_ongoing_requests": 4, "downscale_delay_s": 4},
     "sleeps": {"min_replicas": 0, "max_replicas": 1, "downscale_delay_s": 2},
@@ -45,6 +50,8 @@ def scaling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             for key, value in rules.items()
         )
         (root / name / "config.pbtxt").write_text(CONFIG + parameters)
+    (root / "pipe/1").mkdir(parents=True)
+    (root / "pipe/config.pbtxt").write_text(CONFIG.replace('backend: "python"', PIPE))
     log = tmp_path_factory.mktemp("scaling-log") / "log"
     server = Server(root, log, "--num-cpus", "4", "--no-dashboard")
     try:
@@ -100,3 +107,9 @@ def test_first_request_waits_for_a_replica_where_there_is_none(scaling: Server) 
     print(f"from no replica to the first answer: {time.monotonic() - started:.1f} s")
     assert answer.status == 200, answer.body
     wait_until(lambda: replicas(scaling, "sleeps") == 0, "no replica again", timeout_s=60)
+
+
+def test_so_does_the_first_request_to_an_ensemble_of_it(scaling: Server) -> None:
+    wait_until(lambda: replicas(scaling, "sleeps") == 0, "no replica", timeout_s=60)
+    answer = scaling.infer("pipe", X)
+    assert answer.status == 200, answer.body

@@ -15,6 +15,7 @@ from tests.serving import environment, run
 HEAD = NodeFacts(4, node_id="head")
 CARD = NodeFacts(4, 1, accelerator_type="A100", node_id="card")
 EAST = NodeFacts(4, labels=(("zone", "east"),), node_id="east")
+LARGE = NodeFacts(8, node_id="large")
 LABEL = 'parameters { key: "eagleray.node_labels" value { string_value: "zone=east" } }'
 
 
@@ -29,6 +30,7 @@ LABEL = 'parameters { key: "eagleray.node_labels" value { string_value: "zone=ea
         ((HEAD, CARD), "instance_group { kind: KIND_CPU } instance_group { kind: KIND_GPU }", ["card"]),
         ((HEAD, CARD), "instance_group { kind: KIND_MODEL }", ["card"]),
         ((HEAD, CARD), LABEL, []),
+        ((HEAD, LARGE), 'parameters { key: "eagleray.num_cpus" value { string_value: "6" } }', ["large"]),
         ((HEAD, CARD), 'parameters { key: "eagleray.num_cpus" value { string_value: "many" } }', 2),
     ],
 )

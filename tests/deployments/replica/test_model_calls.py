@@ -96,6 +96,12 @@ class TritonPythonModel:
 """
 
 
+SLEEPS = "".join(
+    f'parameters {{ key: "eagleray.autoscaling.{key}" value {{ string_value: "{value}" }} }}'
+    for key, value in {"min_replicas": 0, "max_replicas": 1}.items()
+)
+
+
 @pytest.fixture(autouse=True)
 def unfrozen() -> Iterator[None]:
     yield
@@ -629,15 +635,25 @@ async def test_a_model_calls_models_of_other_processes(models: Models) -> None:
 
 @on_a_loop
 async def test_a_call_wakes_a_model_without_a_replica_and_waits_for_it(models_here: Models) -> None:
-    scales = "".join(
-        f'parameters {{ key: "eagleray.autoscaling.{key}" value {{ string_value: "{value}" }} }}'
-        for key, value in {"min_replicas": 0, "max_replicas": 1}.items()
-    )
-    models_here.add("add_one", ADD_ONE, more=scales).add("caller", CALLER % "add_one")
+    models_here.add("add_one", ADD_ONE, more=SLEEPS).add("caller", CALLER % "add_one")
     async with two_processes(models_here, "add_one", asleep=True) as call:
         assert call.controller is not None and not call.controller.report_load.loads
         assert await call("caller", 1, 2) == [2, 3]
         assert call.controller.report_load.loads.keys() == {"add_one/1"}
+
+
+@on_a_loop
+async def test_so_does_a_step_of_an_ensemble(models_here: Models) -> None:
+    config = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    step = """ensemble_scheduling { step { model_name: "add_one" model_version: -1
+        input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }"""
+    models_here.add("add_one", ADD_ONE, more=SLEEPS).add("pipe", "", config, step)
+    async with two_processes(models_here, "add_one", asleep=True) as call:
+        neighbours = call.host.calls.neighbours
+        neighbours.have_scaled(["add_one"])
+        await Lanes.until(lambda: neighbours._fleet.target("add_one") is not None)
+        assert await call("pipe", 1, 2) == [2, 3]
+        assert call.controller is not None and call.controller.report_load.loads.keys() == {"add_one/1"}
 
 
 @on_a_loop
