@@ -1,7 +1,8 @@
 """What a replica leaves behind when it brings its death on itself, for the ingresses of its node.
 
-The mark is what stands in the file that the replica owns beside its socket (`OwnedFile`): nothing, as long as it
-lives or when somebody else kills it (SIGKILL, the kernel's out-of-memory killer).
+It is in the file that the replica owns beside its socket (`OwnedFile`). The first line says how many lanes are open,
+and what follows is the mark: nothing, as long as the replica lives or when somebody else kills it (SIGKILL, the
+kernel's out-of-memory killer).
 """
 
 import faulthandler
@@ -22,6 +23,8 @@ class DeathMark:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._removed = False
+        os.write(descriptor, b"0\n")
         self._pid = os.getpid()
         self._exit: Callable[[int], Any] = os._exit
         faulthandler.enable(descriptor, all_threads=False)
@@ -33,16 +36,26 @@ class DeathMark:
             os.write(self._descriptor, f"os._exit({status}) was called".encode())
         self._exit(status)
 
+    def set_lane_count(self, count: int) -> None:
+        """Note how many lanes are open; nine stand for more."""
+        if not self._removed:
+            os.pwrite(self._descriptor, b"%d" % min(count, 9), 0)
+
     def remove(self) -> None:
         """Write nothing from now on."""
+        self._removed = True
         faulthandler.disable()
         os._exit = self._exit  # type: ignore[assignment]
 
 
-def read_death_mark(unix_path: str) -> str:
-    """Return why the replica that listened at a socket ended itself, "" when it did not, or on another machine."""
+def read_death_mark(unix_path: str) -> tuple[str, bool]:
+    """Return why the replica that listened at a socket ended itself, and whether only one lane led to it then.
+
+    The reason is "" when it did not end itself, or lived on another machine.
+    """
     try:
         with open(file_beside(unix_path), "rb") as file:
-            return file.read(_MAX_MARK_BYTES).decode("utf-8", "replace").strip()
+            lanes, _, mark = file.read(_MAX_MARK_BYTES).decode("utf-8", "replace").partition("\n")
+            return mark.strip(), lanes == "1"
     except OSError:
-        return ""
+        return "", False

@@ -103,11 +103,11 @@ class Fleet:
         """Send what the replica did not answer to another one."""
         self._routes.withdraw(lane)
         link = self._open.pop(lane, None)
-        died, mark = not lane.leaving, ""
+        died, alone = not lane.leaving, False
         if link is not None:
-            mark = link.death_mark() if died else ""
+            alone = died and link.died_alone()
             link.lose()
-        self._retry.take(calls, died=died, by_itself=bool(mark))
+        self._retry.take(calls, died=died, alone=alone)
 
     def target(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""

@@ -46,14 +46,17 @@ class Link:
         self._warned: set[str] = set()
         self._task = loop.create_task(self._keep_open(), name=f"lane to {address.replica_id}")
 
-    def death_mark(self) -> str:
-        """Return why the replica has ended itself, which is logged, "" when it has not or runs on another node."""
+    def died_alone(self) -> bool:
+        """Whether the replica has ended itself, which is logged, while only this process had a lane to it.
+
+        Of one on another node that is not known.
+        """
         if self._address.node_id != self._node_id:
-            return ""
-        mark = read_death_mark(self._address.unix_path)
+            return False
+        mark, only_lane = read_death_mark(self._address.unix_path)
         if mark:
             logger.error("replica %s has ended itself: %s", self._address.replica_id, mark)
-        return mark
+        return bool(mark) and only_lane
 
     def lose(self) -> None:
         """Note that the lane is gone."""

@@ -17,8 +17,9 @@ class Retry:
 
     When a replica dies, one of its requests may be the cause, and would kill the next replica too. A request that was
     the only one in a replica that ended itself (`DeathMark`: a segmentation fault, `os._exit`), or that was in two
-    that died of whatever, fails. Others go again a few at a time (`Suspects`), so that no innocent request is in two
-    deaths. One that was alone when somebody else killed the replica goes again once: it is hardly the cause.
+    that died of whatever, fails. What other processes had in a replica is not known: where these have lanes to it too,
+    none was the only one. Others go again a few at a time (`Suspects`), so that no innocent request is in two deaths.
+    One that was alone when somebody else killed the replica goes again once: it is hardly the cause.
     A request within a sequence fails: what the replica knew of the sequence is gone.
     """
 
@@ -27,12 +28,13 @@ class Retry:
         self._refusals = refusals
         self._suspects: dict[tuple[str, int], Suspects] = {}
 
-    def take(self, calls: list[LaneCall], *, died: bool, by_itself: bool) -> None:
+    def take(self, calls: list[LaneCall], *, died: bool, alone: bool) -> None:
         """Take the calls that a lost lane leaves unanswered.
 
-        Not `died` says that the replica was meant to go; `by_itself` that it is known to have ended itself.
+        Not `died` says that the replica was meant to go; `alone` that it ended itself, and that nobody else had a lane
+        to it.
         """
-        guilty = by_itself and len(calls) == 1
+        guilty = alone and len(calls) == 1
         again: dict[tuple[str, int], list[LaneCall]] = {}
         for call in calls:
             call.deaths += died

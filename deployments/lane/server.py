@@ -68,10 +68,12 @@ class LaneServer:
         secret: str,
         loop: asyncio.AbstractEventLoop,
         hello_timeout_s: float = HELLO_TIMEOUT_S,
+        lane_count_changed: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.hello_timeout_s = hello_timeout_s
         self.secret = secret.encode()
         self.loop = loop
+        self._lane_count_changed = lane_count_changed
         self.spill = False
         self.models: list[LaneModel | None] = []
         self.connections: set[LaneServerConnection] = set()
@@ -84,6 +86,16 @@ class LaneServer:
         """Start accepting on listening sockets."""
         for sock in sockets:
             self._listeners.append(await self.loop.create_server(lambda: LaneServerConnection(self), sock=sock))
+
+    def add_lane(self, connection: "LaneServerConnection") -> None:
+        """Count a connection that has said the secret."""
+        self.connections.add(connection)
+        self._lane_count_changed(len(self.connections))
+
+    def forget_lane(self, connection: "LaneServerConnection") -> None:
+        """Count it no longer."""
+        self.connections.discard(connection)
+        self._lane_count_changed(len(self.connections))
 
     def add_stranger(self, connection: "LaneServerConnection") -> None:
         """Count a connection that has yet to say the secret."""
@@ -159,7 +171,7 @@ class LaneServerConnection(FrameProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the client will not hear of."""
         super().connection_lost(exc)
-        self._server.connections.discard(self)
+        self._server.forget_lane(self)
         self._server.forget_stranger(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -210,7 +222,7 @@ class LaneServerConnection(FrameProtocol):
         assert self._transport is not None
         if self._transport.get_extra_info("socket").family == socket.AF_UNIX:
             self.share()
-        self._server.connections.add(self)
+        self._server.add_lane(self)
         self.send_table()
 
     def _take_request(self, number: int, call: int, wire: int, json_length: int, body: Buffer) -> None:

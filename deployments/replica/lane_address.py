@@ -35,6 +35,10 @@ class LaneAddress:
         """Return what Serve publishes to the routers."""
         return {"unix": self.unix_path, "tcp": [self.tcp_host, self.tcp_port], "secret": self.secret}
 
+    def set_lane_count(self, count: int) -> None:
+        """Note how many lanes are open; see `DeathMark`."""
+        self._death_mark.set_lane_count(count)
+
     def remove(self) -> None:
         """Remove the files."""
         self._death_mark.remove()

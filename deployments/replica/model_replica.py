@@ -117,7 +117,7 @@ class ModelReplica:
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
-        self._lane = LaneServer(self._address.secret, self._loop)
+        self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
         self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
         self._sampling = self._loop.create_task(self._sampler.run(), name="state of the models")
         self._listening = False

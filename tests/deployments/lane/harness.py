@@ -110,7 +110,7 @@ class Replica:
 
     def die(self, mark: str = "") -> None:
         """Go away as a killed process does: every connection breaks. One that ends itself leaves a mark."""
-        self.mark.write_text(mark)
+        self.mark.write_text(f"{len(self.server.connections)}\n{mark}")
         for listener in self.server._listeners:
             listener.close()
         for connection in tuple(self.server.connections):

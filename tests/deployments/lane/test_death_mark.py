@@ -29,7 +29,9 @@ def mark_of(way: str, folder: Path) -> str:
     command = [sys.executable, "-c", PROCESS, str(folder), way]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode != 0
-    return read_death_mark(ended.stdout.strip())
+    mark, only_lane = read_death_mark(ended.stdout.strip())
+    assert not only_lane
+    return mark
 
 
 @pytest.mark.parametrize(
@@ -60,4 +62,12 @@ def test_process_that_is_killed_and_what_its_children_end_with_leave_no_mark(way
 
 
 def test_no_file_is_no_mark(tmp_path: Path) -> None:
-    assert read_death_mark(os.fspath(tmp_path / "gone.at")) == ""
+    assert read_death_mark(os.fspath(tmp_path / "gone.at")) == ("", False)
+
+
+@pytest.mark.parametrize(("count", "only_lane"), [(0, False), (1, True), (2, False), (12, False)])
+def test_a_mark_says_whether_there_was_one_lane(count: int, only_lane: bool, tmp_path: Path) -> None:
+    way = f"mark.set_lane_count(2); mark.set_lane_count({count}); os._exit(1)"
+    command = [sys.executable, "-c", PROCESS, str(tmp_path), way]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert read_death_mark(ended.stdout.strip()) == ("os._exit(1) was called", only_lane)

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
+from deployments.lane.fleet import Fleet
 from protocol.errors import Internal, Unavailable
 from protocol.infer import InferRequest, InferResponse
-from tests.deployments.lane.harness import Lanes, Replica, Sink
+from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 
 POISON = b"poison"
 
@@ -97,6 +100,29 @@ def test_what_a_lone_poison_request_costs(mark: str, death_count: int, said: str
         assert (await lanes.ask()).error is None
 
     run(test, replicas=3)
+
+
+def test_a_request_that_was_the_only_one_of_its_ingress_is_not_blamed_for_what_another_sent() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for replica in lanes.replicas:
+            replica.model.submit_request = replica.model._submit  # type: ignore[method-assign]
+            replica.model.hold = True
+        other = Fleet(NODE, asyncio.get_running_loop(), lambda: None, Refusals(Totals()))
+        addresses = {replica.address.replica_id: replica.address for replica in lanes.replicas}
+        other.set_replicas("echo#v1", addresses)
+        await lanes.until(lambda: all(len(replica.server.connections) == 2 for replica in lanes.replicas))
+        sink, _ = lanes.send(b"innocent")
+        await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
+        (holder,) = [replica for replica in lanes.replicas if replica.model.held]
+        (next_one,) = [replica for replica in lanes.replicas if replica is not holder]
+        holder.die("Segmentation fault")
+        await lanes.until(lambda: bool(next_one.model.held))
+        next_one.model.release()
+        await answered([sink])
+        assert (sink.error, sink.responses) == (None, [b"innocent"])
+        await other.close()
+
+    run(test, replicas=2)
 
 
 def test_a_request_that_was_alone_in_a_killed_replica_is_answered_by_another() -> None:
