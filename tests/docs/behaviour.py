@@ -807,6 +807,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Scrape every node once": (
         "deployments/replica/test_node_counters.py::test_one_process_speaks_for_the_node_until_it_ends",
     ),
+    "A Prometheus job on Ray's service-discovery file": (
+        "docs/test_metrics_page.py::test_the_documented_job_scrapes_each_node_of_rays_file_once",
+    ),
     "lists every metric, with its labels and meaning": (
         STATISTICS + "test_the_page_of_metrics_lists_what_a_server_exports",
         "docs/test_metrics_page.py::test_the_page_lists_every_metric_with_its_type_and_labels",

@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import yaml
+from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
+
 from app.metrics.model_labels import ModelLabels
 from app.metrics.scrape import Shown, render
 from tests.app.metrics.scraped import families
@@ -33,3 +36,17 @@ def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
         for name, family in families(text).items()
     }
     assert metrics_of_the_page() == exported
+
+
+def test_the_documented_job_scrapes_each_node_of_rays_file_once() -> None:
+    """With the file as Ray writes it: agents of the nodes, and the head's autoscaler and dashboard."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (job,) = yaml.safe_load(text)["scrape_configs"]
+    assert job["file_sd_configs"] == [{"files": [f"/tmp/ray/{PROMETHEUS_SERVICE_DISCOVERY_FILE}"]}]
+    drop, port, name = job["relabel_configs"]
+    found = ["10.0.0.1:51000", "10.0.0.2:51000", "[fd00::3]:51000", "10.0.0.1:44217", "127.0.0.1:44227"]
+    kept = [each for each in found if not re.fullmatch(drop["regex"], each)]
+    replacement = port["replacement"].replace("$1", r"\1")
+    targets = {re.fullmatch(port["regex"], each).expand(replacement) for each in kept}  # type: ignore[union-attr]
+    assert targets == {"10.0.0.1:8002", "10.0.0.2:8002", "[fd00::3]:8002"}
+    assert (drop["action"], name["target_label"], name["replacement"]) == ("drop", "job", "eagleray")
