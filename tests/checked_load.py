@@ -3,29 +3,66 @@
 import asyncio
 import itertools
 import json
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 PATIENCE_S = 30.0
+QUICK_S = 0.5
+"""An answer within it is as quick as if nothing had happened."""
 REQUESTS_PER_CONNECTION = 50
 """After so many a client connects anew, so that an ingress that was started meanwhile is asked too."""
+MODEL = """
+import os
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        pid = np.array([os.getpid()], np.int64)
+        answers = []
+        for request in requests:
+            time.sleep(PAUSE_S)
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            told(int(x[0]))
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", 2 * x), pb_utils.Tensor("PID", pid)]))
+        return answers
+"""
+CONFIG = """
+backend: "python"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "Y" data_type: TYPE_INT32 dims: 1 }
+output { name: "PID" data_type: TYPE_INT64 dims: 1 }
+"""
+
+
+def write_doubles(root: Path, name: str, config: str = "", pause_s: float = 0.0, told: str = "pass") -> None:
+    """Write a model for such clients, which takes its time; `told` is what it does about each number `x`."""
+    folder = root / name / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    code = f"PAUSE_S = {pause_s}\n{MODEL}\n\ndef told(x):\n{textwrap.indent(textwrap.dedent(told), ' ' * 4)}\n"
+    (folder / "model.py").write_text(code)
+    (root / name / "config.pbtxt").write_text(CONFIG + config)
 
 
 @dataclass
 class Outcome:
     """What became of the requests; `pids` are those of the processes that answered, in order.
 
-    `answered` holds when each request with an answer was due, and how long that took, in seconds; `refused` counts 503
-    with `Retry-After`, and `wrong` names everything else.
+    `answered` holds when each request with an answer was due, and how long that took, in seconds; `refusals` when those
+    were due that got 503 with `Retry-After`, and `wrong` names everything else.
     """
 
     sent: int = 0
     answered: list[tuple[float, float]] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)
-    refused: int = 0
+    refusals: list[float] = field(default_factory=list)
     reconnects: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -33,6 +70,15 @@ class Outcome:
         """Return the time that this share of the answers took at most."""
         taken = sorted(took_s for _, took_s in self.answered)
         return taken[int(share * (len(taken) - 1))] if taken else 0.0
+
+    @property
+    def refused(self) -> int:
+        return len(self.refusals)
+
+    def recovered_s(self, since_s: float) -> float:
+        """Return how long after this time the last request was due that was refused, or waited for long."""
+        late = [at_s for at_s, took_s in self.answered if took_s > QUICK_S]
+        return max((at_s - since_s for at_s in (*late, *self.refusals) if at_s > since_s), default=0.0)
 
     def __str__(self) -> str:
         quantiles = ", ".join(
@@ -48,11 +94,14 @@ class Outcome:
 class CheckedLoad:
     """Asks a model for twice a number (its output Y), `rate` times a second, which may change, over some connections.
 
-    A request whose connection breaks before its answer is sent again on a new connection, for up to 30 s.
+    A request whose connection breaks before its answer is sent again on a new connection, for up to `patience_s`.
     """
 
-    def __init__(self, port: int, model: str, rate: float, connections: int = 16) -> None:
+    def __init__(
+        self, port: int, model: str, rate: float, connections: int = 16, patience_s: float = PATIENCE_S
+    ) -> None:
         self.rate = rate
+        self._patience_s = patience_s
         self.outcome = Outcome()
         self._port = port
         self._model = model
@@ -93,7 +142,7 @@ class CheckedLoad:
             number, at_s = next_one
             self.outcome.sent += 1
             self._under_way[number] = "not sent"
-            ends_s = time.monotonic() + PATIENCE_S
+            ends_s = time.monotonic() + self._patience_s
             while True:
                 try:
                     stream = stream or await asyncio.open_connection("127.0.0.1", self._port)
@@ -126,7 +175,7 @@ class CheckedLoad:
         status = int(head.split()[1])
         outputs = {each["name"]: each["data"][0] for each in json.loads(body)["outputs"]} if status == 200 else {}
         if status == 503 and b"\r\nretry-after:" in head.lower():
-            self.outcome.refused += 1
+            self.outcome.refusals.append(at_s)
         elif outputs.get("Y") == 2 * number:
             self.outcome.answered.append((at_s, time.monotonic() - at_s))
             self.outcome.pids.append(outputs["PID"])

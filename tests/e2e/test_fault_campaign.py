@@ -20,33 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.checked_load import CheckedLoad, Outcome
+from tests.checked_load import QUICK_S, CheckedLoad, Outcome, write_doubles
 from tests.e2e import ray_head
 from tests.serving import Client, Process, environment, free_port, run, slower, title_of, wait_until
 
-MODEL = """
-import os
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        pid = np.array([os.getpid()], np.int64)
-        answers = []
-        for request in requests:
-            time.sleep(PAUSE_S)
-            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", 2 * x), pb_utils.Tensor("PID", pid)]))
-        return answers
-"""
-CONFIG = """
-backend: "python"
-input { name: "X" data_type: TYPE_INT32 dims: 1 }
-output { name: "Y" data_type: TYPE_INT32 dims: 1 }
-output { name: "PID" data_type: TYPE_INT64 dims: 1 }
-"""
 ONE_PER_NODE = """
 parameters { key: "eagleray.replicas" value { string_value: "2" } }
 parameters { key: "eagleray.num_cpus" value { string_value: "0.6" } }
@@ -54,7 +31,6 @@ parameters { key: "eagleray.num_cpus" value { string_value: "0.6" } }
 PAUSE_S = 0.005
 FITS = 1 / PAUSE_S
 """Requests a second that the slow model can answer, at most."""
-QUICK_S = 0.5
 DEPLOY = """
 import json
 import sys
@@ -150,11 +126,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def port(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> int:
     """Deploy the models; returns the port of HTTP."""
     repository = tmp_path_factory.mktemp("repository")
-    models = (("doubles", 0.0, CONFIG + ONE_PER_NODE), ("limited", PAUSE_S, CONFIG), ("later", 0.0, CONFIG))
-    for name, pause_s, config in models:
-        (repository / name / "1").mkdir(parents=True)
-        (repository / name / "1/model.py").write_text(f"PAUSE_S = {pause_s}\n{MODEL}")
-        (repository / name / "config.pbtxt").write_text(config)
+    write_doubles(repository, "doubles", ONE_PER_NODE)
+    write_doubles(repository, "limited", pause_s=PAUSE_S)
+    write_doubles(repository, "later")
     ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
     settings = ports | {"model_repository": [str(repository)], "exit_timeout_secs": 1, "ingresses_per_node": 1}
     settings |= {"model_control_mode": "explicit", "load_model": ["doubles", "limited"]}

@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.checked_load import CheckedLoad
 from tests.e2e import ray_head
 from tests.object_stores import Bucket, s3_bucket
-from tests.serving import Process, Server, environment, free_port, tensor, wait_until
+from tests.serving import Answer, Process, Server, environment, free_port, tensor, wait_until
 
 MODEL = """
 import os
@@ -26,13 +28,17 @@ class TritonPythonModel:
         self.told = [args["model_repository"], str(os.getpid())]
 
     def execute(self, requests):
-        told = np.array([each.encode() for each in self.told], np.object_)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", told)]) for _ in requests]
+        told = pb_utils.Tensor("TOLD", np.array([each.encode() for each in self.told], np.object_))
+        pid = pb_utils.Tensor("PID", np.array([os.getpid()], np.int64))
+        numbers = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([told, pid, pb_utils.Tensor("Y", 2 * x)]) for x in numbers]
 """
 CONFIG = """
 backend: "python"
 input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 2 ] } ]
+output { name: "TOLD" data_type: TYPE_STRING dims: 2 }
+output { name: "PID" data_type: TYPE_INT64 dims: 1 }
+output { name: "Y" data_type: TYPE_INT32 dims: 1 }
 """
 # Only the head has so many CPUs, and only the worker a GPU.
 PARAMETERS = {
@@ -40,6 +46,10 @@ PARAMETERS = {
     "on_worker": "",
 }
 KINDS = {"on_head": "KIND_CPU", "on_worker": "KIND_GPU"}
+
+
+def outputs(answer: Answer) -> dict[str, Any]:
+    return {each["name"]: each["data"] for each in answer.json["outputs"]}
 
 
 @dataclass
@@ -55,7 +65,7 @@ class Stored:
         """Return the folder and the process that a model has."""
         answer = self.server.infer(model, tensor("X", "INT32", [1], [0]))
         assert answer.status == 200, answer.body
-        folder, pid = answer.json["outputs"][0]["data"]
+        folder, pid = outputs(answer)["TOLD"]
         return folder, int(pid)
 
 
@@ -119,13 +129,16 @@ def test_changes_of_a_polled_bucket_are_served(stored: Stored) -> None:
 
 def test_replica_is_replaced_while_the_store_is_down(stored: Stored) -> None:
     """Runs last: it stops the store."""
-    stored.bucket.stop()
     folder, pid = stored.told("on_worker")
-    os.kill(pid, signal.SIGKILL)
 
     def replaced() -> bool:
         answer = stored.server.infer("on_worker", tensor("X", "INT32", [1], [0]))
-        return answer.status == 200 and int(answer.json["outputs"][0]["data"][1]) != pid
+        return answer.status == 200 and int(outputs(answer)["TOLD"][1]) != pid
 
-    wait_until(replaced, "another replica", timeout_s=60)
+    with CheckedLoad(int(stored.server.address.rpartition(":")[2]), "on_head", 200).running() as outcome:
+        stored.bucket.stop()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(replaced, "another replica", timeout_s=60)
+    print(f"a store that is down: {outcome}")
+    assert outcome.sent == len(outcome.answered), outcome
     assert stored.told("on_worker")[0] == folder
