@@ -321,6 +321,10 @@ class Settings(BaseModel):
     )
     log_verbose: int = Field(0, description="Verbosity: 0 says what is loaded, 1 and more what is done.", ge=0)
 
+    log_slow_requests_ms: int = Field(
+        0, description="Time above which a request is logged with its stages; 0: none is.", ge=0, lt=1 << 32
+    )
+
     @field_validator("log_verbose", mode="before")
     @classmethod
     def _verbosity(cls, value: object) -> object:
@@ -428,7 +432,13 @@ class Settings(BaseModel):
         from deployments.log.log_options import LogOptions
 
         return LogOptions(
-            self.log_file, self.log_info, self.log_warning, self.log_error, self.log_verbose, self.log_format
+            self.log_file,
+            self.log_info,
+            self.log_warning,
+            self.log_error,
+            self.log_verbose,
+            self.log_format,
+            self.log_slow_requests_ms,
         )
 
     def metrics_options(self) -> "MetricsOptions":

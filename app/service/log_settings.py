@@ -9,6 +9,8 @@ from protocol.errors import Unavailable, Unsupported
 from protocol.json_document import as_boolean, as_unsigned
 
 _SWITCHES: Final = ("log_info", "log_warning", "log_error")
+_SLOW: Final = "log_slow_requests_ms"
+_NUMBERS: Final = ("log_verbose_level", _SLOW)
 _PREFIX: Final = "log:"
 
 
@@ -24,8 +26,11 @@ class LogSettings:
         self._taken = False
 
     def get(self) -> dict[str, Any]:
-        """Return all settings."""
-        return asdict(self._options)
+        """Return all settings; one that Triton does not know only while it says something."""
+        settings = asdict(self._options)
+        if not settings[_SLOW]:
+            del settings[_SLOW]
+        return settings
 
     def read(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return a client's changes as `take` wants them.
@@ -41,8 +46,9 @@ class LogSettings:
         for name in _SWITCHES:
             if name in changes:
                 read[name] = as_boolean(changes[name], name)
-        if "log_verbose_level" in changes:
-            read["log_verbose_level"] = as_unsigned(changes["log_verbose_level"], "log_verbose_level")
+        for name in _NUMBERS:
+            if name in changes:
+                read[name] = as_unsigned(changes[name], name)
         if "log_format" in changes:
             if changes["log_format"] not in FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {changes['log_format']}")

@@ -52,7 +52,7 @@ class ResponseStreams:
             if request.started_ns:
                 statistics.record_failure(failure_reason(request, result), now_ns - request.received_ns)
         elif result.final:
-            statistics.record_stream(now_ns, now_ns - request.received_ns)
+            statistics.record_stream(now_ns, request)
         else:
             return
         self.open_count -= 1

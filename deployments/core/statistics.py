@@ -22,6 +22,7 @@ from deployments.core.counts import (
 from deployments.core.duration_buckets import BOUNDS_NS
 from deployments.core.latency_recorder import LatencyRecorder
 from deployments.core.metrics_options import MetricsOptions
+from deployments.log.slow_requests import SLOW
 from protocol.errors import Cancelled, ServingError
 from protocol.infer import InferRequest, InferResponse, StreamedResponse
 
@@ -131,6 +132,8 @@ class ModelStatistics:
         if not batch.answered:
             counts.success_count += count
             counts.success_ns += request_ns
+            if request_ns > SLOW.threshold_ns:
+                self._tell_slow(batch, (input_ns, infer_ns, output_ns))
         counts.queue_ns += queue_ns
         waited[0] += queue_ns
         if batch.reason:
@@ -150,6 +153,14 @@ class ModelStatistics:
         if self.latencies is not None:
             self._record_each(self.latencies, batch, (input_ns, infer_ns, output_ns))
 
+    def _tell_slow(self, batch: Batch, phases_ns: tuple[int, int, int]) -> None:
+        """Log those requests of a batch that took long; together they took as long as one that does."""
+        for request, result in zip(batch.requests, batch.results, strict=True):
+            total_ns = batch.end_ns - request.received_ns
+            if total_ns > SLOW.threshold_ns and not isinstance(result, ServingError):
+                stages_ns = (batch.start_ns - request.queued_ns, *phases_ns, total_ns)
+                SLOW.tell(self._name, self._version, request.id, batch.rows, batch.end_ns, stages_ns)
+
     @staticmethod
     def _record_each(latencies: LatencyRecorder, batch: Batch, phases_ns: tuple[int, int, int]) -> None:
         results = [None] * len(batch.requests) if batch.answered else batch.results
@@ -161,8 +172,12 @@ class ModelStatistics:
                 latencies.record_request(batch.end_ns, batch.end_ns - request.received_ns)
                 latencies.record_first_response(batch.end_ns - request.received_ns)
 
-    def record_stream(self, now_ns: int, duration_ns: int) -> None:
+    def record_stream(self, now_ns: int, request: InferRequest) -> None:
         """Count a decoupled model's request whose last response has come."""
+        duration_ns = now_ns - request.received_ns
+        if duration_ns > SLOW.threshold_ns:
+            stages_ns = (request.started_ns - request.queued_ns, 0, now_ns - request.started_ns, 0, duration_ns)
+            SLOW.tell(self._name, self._version, request.id, request.rows, now_ns, stages_ns)
         self.counts.success_count += 1
         self.counts.success_ns += duration_ns
         if self.latencies is not None:

@@ -47,7 +47,10 @@ class TritonLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """One object per line: time, level, message and source, and model, version and request id where they are known."""
+    """One object per line: time, level, message and source, and model, version and request id where they are known.
+
+    A slow request has its stages, and the rows of its batch.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record, without its end."""
@@ -61,6 +64,9 @@ class JsonLine(logging.Formatter):
             value = getattr(record, name, None)
             if value not in (None, ""):
                 line[name] = value
+        for name in ("stages_ms", "batch_rows"):
+            if hasattr(record, name):
+                line[name] = getattr(record, name)
         line["process"] = record.process
         line["source"] = f"{record.filename}:{record.lineno}"
         traceback = traceback_of(record)

@@ -10,7 +10,10 @@ _NOTHING: Final = logging.CRITICAL + 1
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """The settings of a log; `log_file` is an absolute path, "" for none."""
+    """The settings of a log; `log_file` is an absolute path, "" for none.
+
+    Requests that take longer than `log_slow_requests_ms` are logged; 0: none.
+    """
 
     log_file: str = ""
     log_info: bool = True
@@ -18,6 +21,7 @@ class LogOptions:
     log_error: bool = True
     log_verbose_level: int = 0
     log_format: str = "default"
+    log_slow_requests_ms: int = 0
 
     def is_on(self, level: int) -> bool:
         """Whether a record of a level of Python's is logged; the switches do not depend on each other."""

@@ -6,6 +6,7 @@ from typing import Final
 from deployments.log.line_format import FORMATTERS
 from deployments.log.log_file import LogFile
 from deployments.log.log_options import LogOptions
+from deployments.log.slow_requests import SLOW
 
 LOGGERS: Final = ("app", "deployments", "repository_loader", "protocol", "eagleray")
 _SERVE: Final = "ray.serve"
@@ -38,6 +39,7 @@ class ProcessLog(logging.Handler):
         if options.log_file and self._file is None:
             self._file = LogFile(options.log_file)
         self._options = options
+        SLOW.set_threshold(options.log_slow_requests_ms)
         for form in self._forms:
             form.ours = FORMATTERS[options.log_format]
         if self._file is not None:

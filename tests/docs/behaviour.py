@@ -12,6 +12,7 @@ ANSWERS = "app/http/test_answers.py::"
 FAULTS = "e2e/test_faults.py::"
 STARTING = "app/service/test_starting.py::"
 LOG = "deployments/log/test_process_log.py::"
+SLOW = "deployments/log/test_slow_requests.py::"
 REFUSALS = "app/service/test_refusal_log.py::"
 COMMANDS = "e2e/test_command_line.py::"
 LANE = "deployments/lane/test_lane.py::"
@@ -698,6 +699,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Faults of the server are warnings": (
         REFUSALS + "test_a_kind_has_one_line_a_second_and_what_is_left_out_is_counted",
     ),
+    "With `--log-slow-requests-ms`": (
+        SLOW + "test_a_request_over_the_threshold_is_told_with_its_stages",
+        SLOW + "test_a_slow_request_of_a_decoupled_model_is_told",
+        COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
+    ),
+    "A second has ten of these lines": (SLOW + "test_a_second_has_ten_lines_and_the_next_counts_the_others",),
     "Nothing in a message can end a line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "A traceback follows its line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "A model never waits for that": (

@@ -330,6 +330,7 @@ def test_a_third_signal_kills_everything_at_once(digits: Path, tmp_path: Path) -
 _NAMESAKE = """
 import importlib
 import pickle
+import time
 
 import app
 import numpy as np
@@ -347,6 +348,7 @@ class TritonPythonModel:
     def execute(self, requests):
         pb_utils.Logger.log_warn("executed")
         pb_utils.Logger.log_verbose("verbosely")
+        time.sleep(float(pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()[0]))
         said = np.array([f"{app.WHOSE} {protocol.WHOSE}".encode()], dtype=object)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("WHOSE", said)]) for _ in requests]
 """
@@ -425,7 +427,18 @@ def test_log_settings_hold_for_all_processes_and_the_log_file(namesakes: Server)
         client.request("POST", "/v2/logging", {"log_verbose_level": 1, "log_warning": False})
         wait_until(lambda: logged("verbosely") == set(PLACEMENTS), "verbose lines of all")
         wait_until(lambda: not logged("executed"), "no warnings")
-        client.request("POST", "/v2/logging", {"log_verbose_level": 0, "log_warning": True, "log_format": "default"})
+        client.request("POST", "/v2/logging", {"log_verbose_level": 0, "log_warning": True, "log_slow_requests_ms": 50})
+
+        def slow() -> set[str]:
+            before = path.stat().st_size
+            for placement in PLACEMENTS:
+                namesakes.infer(placement, tensor("X", "FP32", [1], [0.1]))
+            rows = [json.loads(line) for line in path.read_bytes()[before:].splitlines() if line.startswith(b"{")]
+            return {row["model"] for row in rows if row.get("stages_ms", {}).get("compute_infer", 0) >= 100}
+
+        wait_until(lambda: slow() == set(PLACEMENTS), "slow requests of all")
+        client.request("POST", "/v2/logging", {"log_slow_requests_ms": 0, "log_format": "default"})
+        assert "log_slow_requests_ms" not in client.get("/v2/logging").json
 
 
 def test_installed_packages_named_as_ours_hide_nothing(tmp_path: Path) -> None:

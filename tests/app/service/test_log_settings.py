@@ -1,4 +1,3 @@
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -38,6 +37,7 @@ class Ingress:
         {"log_verbose_level": 1},
         {"log_format": "ISO8601"},
         {"log_format": "json"},
+        {"log_slow_requests_ms": 250},
     ],
     ids=str,
 )
@@ -45,7 +45,14 @@ def test_changes_hold_and_are_told(changes: dict[str, Any]) -> None:
     ingress = Ingress()
     ingress.update(changes)
     assert ingress.settings.get() == DEFAULTS | changes
-    assert asdict(ingress.held[-1]) == DEFAULTS | changes
+    assert ingress.held[-1] == LogOptions(**changes)
+
+
+def test_a_setting_of_ours_is_shown_while_it_says_something() -> None:
+    ingress = Ingress()
+    ingress.update({"log_slow_requests_ms": 250})
+    ingress.update({"log_slow_requests_ms": 0})
+    assert ingress.settings.get() == DEFAULTS
 
 
 def test_only_changes_are_applied_but_for_the_first_time() -> None:
