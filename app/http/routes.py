@@ -69,6 +69,8 @@ ROUTES: Final = (
     ApiRoute("POST", "/v2/models/{model}/trace/setting", TRACE, "update_trace_settings"),
     ApiRoute("GET", "/v2/trace/setting", TRACE, "trace_settings"),
     ApiRoute("POST", "/v2/trace/setting", TRACE, "update_trace_settings"),
+    ApiRoute("GET", "/v2/models/{model}/logging", LOGGING, "log_settings"),
+    ApiRoute("POST", "/v2/models/{model}/logging", LOGGING, "update_log_settings"),
     ApiRoute("GET", "/v2/logging", LOGGING, "log_settings"),
     ApiRoute("POST", "/v2/logging", LOGGING, "update_log_settings"),
     ApiRoute("POST", "/v2/repository/index", MODEL_REPOSITORY, "index"),

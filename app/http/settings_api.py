@@ -36,9 +36,10 @@ class SettingsApi:
         return json_response(await self._settings.update_trace(changes, path_name(request, "model")))
 
     async def log_settings(self, request: Request) -> Response:
-        """Return the log settings."""
-        return json_response(self._settings.log())
+        """Return the log settings, or the levels of a model."""
+        return json_response(self._settings.log(path_name(request, "model")))
 
     async def update_log_settings(self, request: Request) -> Response:
-        """Change log settings; return all of them."""
-        return json_response(await self._settings.update_log(await json_object(request)))
+        """Change log settings, or levels of a model; return all of them."""
+        changes = await json_object(request)
+        return json_response(await self._settings.update_log(changes, path_name(request, "model")))

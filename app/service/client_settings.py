@@ -55,14 +55,21 @@ class ClientSettings:
         if model and not self._health.model_ready(model):
             raise InvalidArgument(f"Request for unknown model : {model}")
 
-    def log(self) -> dict[str, Any]:
-        """Return the log settings."""
-        return self._log.get()
+    def log(self, model: str = "") -> dict[str, Any]:
+        """Return the log settings, or the levels of a model.
 
-    async def update_log(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change log settings and return all."""
-        await self._change(self._log.read(changes))
-        return self._log.get()
+        Raises:
+            NotFound: there is no such model.
+        """
+        if model:
+            self._health.model_ready(model)
+        return self._log.get(model)
+
+    async def update_log(self, changes: dict[str, Any], model: str = "") -> dict[str, Any]:
+        """Change log settings, or levels of a model (None: back to the server's), and return all; raises as `log`."""
+        self.log(model)
+        await self._change(self._log.read(changes, model))
+        return self._log.get(model)
 
     async def _change(self, rows: Mapping[str, Any]) -> None:
         if rows:

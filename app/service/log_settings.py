@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from deployments.log.log_options import DEFAULT_LOG, FORMATS, LogOptions
+from deployments.log.log_options import DEFAULT_LOG, FORMATS, LEVELS, LogOptions
 from protocol.errors import Unavailable, Unsupported
 from protocol.json_document import as_boolean, as_unsigned
 
@@ -25,21 +25,26 @@ class LogSettings:
         self._options = at_start
         self._taken = False
 
-    def get(self) -> dict[str, Any]:
-        """Return all settings; one that Triton does not know only while it says something."""
-        settings = asdict(self._options)
+    def get(self, model: str = "") -> dict[str, Any]:
+        """Return all settings, or the levels of a model; one that Triton does not know only while it says something."""
+        settings = asdict(self._options.of(model))
+        if model:
+            return {name: settings[name] for name in LEVELS}
+        del settings["models"]
         if not settings[_SLOW]:
             del settings[_SLOW]
         return settings
 
-    def read(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a client's changes as `take` wants them.
+    def read(self, changes: Mapping[str, Any], model: str = "") -> dict[str, Any]:
+        """Return a client's changes as `take` wants them; None puts a level of a model back to the server's.
 
         Raises:
             InvalidArgument: a value is not what it should be.
             Unavailable: there is no such format (Triton's code for it).
-            Unsupported: the file cannot be changed.
+            Unsupported: the file cannot be changed, or a setting that is no level for a model.
         """
+        if model:
+            return self._read_of_model(changes, model)
         if "log_file" in changes:
             raise Unsupported("log file location can not be updated through network protocol")
         read: dict[str, Any] = {}
@@ -53,12 +58,24 @@ class LogSettings:
             if changes["log_format"] not in FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {changes['log_format']}")
             read["log_format"] = changes["log_format"]
-        return {_PREFIX + name: value for name, value in read.items()}
+        return {f"{_PREFIX}{name}:": value for name, value in read.items()}
+
+    def _read_of_model(self, changes: Mapping[str, Any], model: str) -> dict[str, Any]:
+        others = changes.keys() - set(LEVELS)
+        if others:
+            raise Unsupported(f"'{min(others)}' can not be set for a single model")
+        given = {name: value for name, value in changes.items() if value is not None}
+        cleared = {f"{_PREFIX}{name}:": None for name in changes.keys() - given.keys()}
+        return {row + model: value for row, value in (self.read(given) | cleared).items()}
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Make what clients have set be this, and nothing else."""
-        own = {key.removeprefix(_PREFIX): value for key, value in state.items() if key.startswith(_PREFIX)}
-        options = replace(self._at_start, **own)
+        of: dict[str, dict[str, Any]] = {}
+        for row, value in state.items():
+            if row.startswith(_PREFIX):
+                name, _, model = row.removeprefix(_PREFIX).partition(":")
+                of.setdefault(model, {})[name] = value
+        options = replace(self._at_start, **of.pop("", {}), models=of)
         # The first time in any case: what an ingress of before has left on the node may be something else.
         if options != self._options or not self._taken:
             self._options = options

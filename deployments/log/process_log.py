@@ -48,8 +48,11 @@ class ProcessLog(logging.Handler):
             logging.getLogger(name).setLevel(options.threshold)
 
     def is_on(self, record: logging.LogRecord) -> bool:
-        """Whether a record is of a level that is logged."""
-        return self._options.is_on(record.levelno)
+        """Whether a record is of a level that is logged, for its model if it has one."""
+        options = self._options
+        if options.models:
+            options = options.of(getattr(record, "model", None))
+        return options.is_on(record.levelno)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, if it is of a level that is on."""

@@ -705,6 +705,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
     ),
     "A second has ten of these lines": (SLOW + "test_a_second_has_ten_lines_and_the_next_counts_the_others",),
+    "`POST /v2/models/{model}/logging` with": (
+        LOG + "test_a_model_may_have_levels_of_its_own",
+        "app/service/test_log_settings.py::test_levels_of_a_model_lie_over_the_servers",
+        COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
+    ),
     "Nothing in a message can end a line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "A traceback follows its line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "A model never waits for that": (

@@ -426,6 +426,9 @@ def test_log_settings_hold_for_all_processes_and_the_log_file(namesakes: Server)
         assert not logged("verbosely")
         client.request("POST", "/v2/logging", {"log_verbose_level": 1, "log_warning": False})
         wait_until(lambda: logged("verbosely") == set(PLACEMENTS), "verbose lines of all")
+        client.request("POST", "/v2/models/packed/logging", {"log_verbose_level": 0})
+        wait_until(lambda: logged("verbosely") == {"isolated", "embedded"}, "levels of one model")
+        assert client.request("POST", "/v2/models/none/logging", {"log_verbose_level": 0}).status == 404
         wait_until(lambda: not logged("executed"), "no warnings")
         client.request("POST", "/v2/logging", {"log_verbose_level": 0, "log_warning": True, "log_slow_requests_ms": 50})
 

@@ -24,8 +24,9 @@ class Ingress:
         self.held: list[LogOptions] = []
         self.settings = LogSettings(at_start or LogOptions(), self.held.append)
 
-    def update(self, changes: dict[str, Any]) -> None:
-        self.rows |= self.settings.read(changes)
+    def update(self, changes: dict[str, Any], model: str = "") -> None:
+        rows = self.rows | self.settings.read(changes, model)
+        self.rows = {row: value for row, value in rows.items() if value is not None}
         self.settings.take(self.rows)
 
 
@@ -53,6 +54,23 @@ def test_a_setting_of_ours_is_shown_while_it_says_something() -> None:
     ingress.update({"log_slow_requests_ms": 250})
     ingress.update({"log_slow_requests_ms": 0})
     assert ingress.settings.get() == DEFAULTS
+
+
+def test_levels_of_a_model_lie_over_the_servers() -> None:
+    ingress = Ingress()
+    ingress.update({"log_verbose_level": 1, "log_warning": False}, "a:b")
+    ingress.update({"log_info": False})
+    levels = {"log_info": False, "log_warning": False, "log_error": True, "log_verbose_level": 1}
+    assert ingress.settings.get("a:b") == levels
+    assert ingress.settings.get("other") == levels | {"log_warning": True, "log_verbose_level": 0}
+    assert ingress.settings.get() == DEFAULTS | {"log_info": False}
+    ingress.update({"log_verbose_level": None}, "a:b")
+    assert ingress.settings.get("a:b") == levels | {"log_verbose_level": 0}
+    for wrong in ({"log_format": "json"}, {"log_file": "x"}, {"log_slow_requests_ms": 5}):
+        with pytest.raises(Unsupported, match="can not be set for a single model"):
+            ingress.update(wrong, "a:b")
+    with pytest.raises(InvalidArgument, match="Unable to parse 'log_info'"):
+        ingress.update({"log_info": 1}, "a:b")
 
 
 def test_only_changes_are_applied_but_for_the_first_time() -> None:

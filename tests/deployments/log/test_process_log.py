@@ -47,6 +47,16 @@ def test_each_switch_holds_by_itself(serve_log: Path, options: LogOptions, logge
     assert "".join(line[0] for line in lines(serve_log)) == logged
 
 
+def test_a_model_may_have_levels_of_its_own(serve_log: Path) -> None:
+    ProcessLog(LogOptions(log_info=False, models={"loud": {"log_verbose_level": 1}, "mute": {"log_warning": False}}))
+    for model in ("loud", "mute", "other"):
+        for letter, level in LEVELS.items():
+            OURS.log(level, "%s %s", model, letter, extra=about(model))
+    log_all()
+    said = [line.split('"')[1] for line in lines(serve_log)]
+    assert said == ["loud V", "loud W", "loud E", "mute E", "other W", "other E", "at W", "at E"]
+
+
 def test_lines_are_tritons(serve_log: Path) -> None:
     log = ProcessLog(LogOptions())
     OURS.warning('model "%s" ü', "simple")
