@@ -7,6 +7,7 @@ from deployments.log.line_format import FORMATTERS
 from deployments.log.log_file import LogFile
 from deployments.log.log_options import LogOptions
 from deployments.log.slow_requests import SLOW
+from deployments.log.traceback_limit import TracebackLimit
 
 LOGGERS: Final = ("app", "deployments", "repository_loader", "protocol", "eagleray")
 _SERVE: Final = "ray.serve"
@@ -22,6 +23,7 @@ class ProcessLog(logging.Handler):
     def __init__(self, options: LogOptions) -> None:
         super().__init__()
         self._options = options
+        self._limit = TracebackLimit()
         self._file: LogFile | None = None
         self._targets = list(logging.getLogger(_SERVE).handlers)
         self._forms = [_Form(target) for target in self._targets]
@@ -56,7 +58,7 @@ class ProcessLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, if it is of a level that is on."""
-        if not self.is_on(record):
+        if not self.is_on(record) or not self._limit.passes(record):
             return
         for target in self._targets:
             target.handle(record)

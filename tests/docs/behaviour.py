@@ -711,6 +711,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
     ),
     "Nothing in a message can end a line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
+    "Of the tracebacks that one place": (LOG + "test_tracebacks_of_one_place_cannot_fill_the_log",),
     "A traceback follows its line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "A model never waits for that": (
         "app/cli/test_console_pipe.py::"

@@ -111,6 +111,26 @@ def test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal(serve_log:
     assert all(line.startswith("    ") for line in rest)  # the traceback
 
 
+def test_tracebacks_of_one_place_cannot_fill_the_log(serve_log: Path) -> None:
+    ProcessLog(LogOptions(log_format="json"))
+
+    def fail(count: int, at_s: float) -> list[str]:
+        before = len(lines(serve_log))
+        for _ in range(count):
+            record = OURS.makeRecord(
+                OURS.name, logging.ERROR, "m.py", 5, "it failed %d", (1,), (KeyError, KeyError(), None)
+            )
+            record.created = at_s
+            OURS.handle(record)
+        return [json.loads(line)["message"] for line in lines(serve_log)[before:]]
+
+    assert fail(1000, 100.0) == ["it failed 1"] * 500
+    assert fail(1000, 110.0) == ["it failed 1 (500 times before, without a line)"] + ["it failed 1"] * 19
+    assert fail(1, 2000.0) == ["it failed 1 (980 times before, without a line)"]
+    OURS.error("other lines are not bounded")
+    assert lines(serve_log)[-1].count("not bounded") == 1
+
+
 def test_the_log_file_has_whole_lines_of_all_processes(serve_log: Path, tmp_path: Path) -> None:
     path = tmp_path / "log-file"
     code = (
