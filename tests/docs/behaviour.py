@@ -900,6 +900,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
     # Python models
     "A configuration is completed (`auto_complete_config`)": (
+        "e2e/test_storage.py::test_a_configuration_is_completed_on_a_node_that_the_model_may_run_on",
         "deployments/control/test_node_completion.py::test_a_node_completes_with_its_own_files_and_variables",
         "deployments/control/test_node_completion.py::test_it_may_run_where_its_configuration_lets_it",
         "deployments/control/test_node_completion.py::test_without_a_node_that_it_may_run_on_it_is_asked_here",

@@ -18,20 +18,29 @@ from tests.object_stores import Bucket, s3_bucket
 from tests.serving import Answer, Process, Server, environment, free_port, tensor, wait_until
 
 MODEL = """
+import json
 import os
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        node = os.path.basename(os.environ["EAGLERAY_MODEL_CACHE_DIR"])
+        config.add_output({"name": f"COMPLETED_ON_{node}", "data_type": "TYPE_INT32", "dims": [1]})
+        return config
+
     def initialize(self, args):
         self.told = [args["model_repository"], str(os.getpid())]
+        self.completed = json.loads(args["model_config"])["output"][-1]["name"]
 
     def execute(self, requests):
         told = pb_utils.Tensor("TOLD", np.array([each.encode() for each in self.told], np.object_))
         pid = pb_utils.Tensor("PID", np.array([os.getpid()], np.int64))
         numbers = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([told, pid, pb_utils.Tensor("Y", 2 * x)]) for x in numbers]
+        completed = pb_utils.Tensor(self.completed, np.array([1], np.int32))
+        return [pb_utils.InferenceResponse([told, pid, completed, pb_utils.Tensor("Y", 2 * x)]) for x in numbers]
 """
 CONFIG = """
 backend: "python"
@@ -114,6 +123,13 @@ def test_each_node_fetches_its_models_itself(stored: Stored) -> None:
         assert folder.startswith(f"{cache}/models/") and folder.endswith(f"/{name}")
     models = {path.name for path in stored.worker_cache.glob("models/*/*") if path.is_dir()}
     assert models == {"on_worker"}
+
+
+def test_a_configuration_is_completed_on_a_node_that_the_model_may_run_on(stored: Stored) -> None:
+    for model, node in (("on_head", "head"), ("on_worker", "worker")):
+        names = [output["name"] for output in stored.server.get(f"/v2/models/{model}").json["outputs"]]
+        assert names[-1] == f"COMPLETED_ON_{node}"
+        assert names[-1] in outputs(stored.server.infer(model, tensor("X", "INT32", [1], [0])))
 
 
 def test_changes_of_a_polled_bucket_are_served(stored: Stored) -> None:
