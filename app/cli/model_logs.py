@@ -67,7 +67,8 @@ class ModelLogs:
                     yield line.rstrip("\n")
 
     def _is_of_model(self, line: str) -> bool:
-        return not self.packed or f"'{self._model}'" in line or f"[{self._model}]" in line
+        names = (f"'{self._model}'", f"[{self._model}]", f'"model": {json.dumps(self._model)}')
+        return not self.packed or any(name in line for name in names)
 
 
 def lines_of_node(model: str, count: int) -> list[tuple[str, str]]:

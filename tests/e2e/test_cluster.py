@@ -158,7 +158,7 @@ def test_doctor_compares_the_nodes(cluster: Cluster, deployed: str) -> None:
 
 def test_logs_are_found_where_serve_writes_them(cluster: Cluster, deployed: str) -> None:
     done = run(EAGLERAY, "logs", "digits_preprocess", "--ray-address", cluster.address, env=cluster.env, timeout_s=120)
-    line = r"(?m)^\[\S+\] .*successfully loaded 'digits_preprocess' version 1$"
+    line = r"(?m)^\[\S+\] I.*successfully loaded 'digits_preprocess' version 1\"$"
     assert re.search(line, done.stdout), done.stdout + done.stderr
 
 

@@ -12,7 +12,10 @@ from tests.serving import EAGLERAY, run
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "replica_digits_v1_abc.log").write_text("one\ntwo\n")
     (tmp_path / "replica_digits_v2_def.log").write_text("three\n")
-    (tmp_path / "replica_eagleray-packed_models_xyz.log").write_text("loaded 'small' version 1\nloaded 'other'\n")
+    (tmp_path / "replica_eagleray-packed_models_xyz.log").write_text(
+        "loaded 'small' version 1\nloaded 'other'\n"
+        '{"message": "hello", "model": "small"}\n{"message": "hello", "model": "other"}\n'
+    )
     return tmp_path
 
 
@@ -26,7 +29,7 @@ def test_the_lines_of_a_models_replicas(folder: Path) -> None:
 
 def test_of_a_packed_model_the_lines_that_name_it(folder: Path) -> None:
     done = run(EAGLERAY, "logs", "small", "--folder", str(folder))
-    assert done.stdout == "loaded 'small' version 1\n"
+    assert done.stdout.splitlines() == ["loaded 'small' version 1", '{"message": "hello", "model": "small"}']
     assert "has no process of its own" in done.stderr
 
 
