@@ -38,6 +38,7 @@ from deployments.replica.node_log import NodeLog
 from deployments.replica.node_rate_limiter import NodeRateLimiter
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages, spare_long_lived_objects
+from deployments.replica.ray_metrics import RayMetrics
 from deployments.replica.region_table import RegionTable
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
@@ -102,6 +103,8 @@ class Ingress:
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000
         self._state_sampler = StateSampler(self._host, self._fleet, self._counters, interval_s, meters)
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._ray_metrics = RayMetrics(self._counters, replica_id, interval_s)
         self._node_sampler = NodeSampler(
             self._counters,
             interval_s,
@@ -134,6 +137,7 @@ class Ingress:
             self._loop.create_task(self._traffic.run(), name="traffic report"),
             self._loop.create_task(self._node_sampler.run(), name="state of the node"),
             self._loop.create_task(self._state_sampler.run(), name="state of the models"),
+            self._loop.create_task(self._ray_metrics.run(), name="metrics of Ray"),
         ]
         self._task = self._loop.create_task(self._follower.run(), name="directory watch")
 

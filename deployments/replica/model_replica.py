@@ -33,6 +33,7 @@ from deployments.replica.node_log import NodeLog
 from deployments.replica.node_rate_limiter import NodeRateLimiter
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages
+from deployments.replica.ray_metrics import RayMetrics
 from deployments.replica.region_table import RegionTable
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
@@ -119,7 +120,11 @@ class ModelReplica:
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
         self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
-        self._sampling = self._loop.create_task(self._sampler.run(), name="state of the models")
+        ray_metrics = RayMetrics(self._counters, serve.get_replica_context().replica_id.unique_id, metrics.interval_s)
+        self._sampling = [
+            self._loop.create_task(self._sampler.run(), name="state of the models"),
+            self._loop.create_task(ray_metrics.run(), name="metrics of Ray"),
+        ]
         self._listening = False
         self._applying: set[asyncio.Task[None]] = set()
         self._in_order = asyncio.Lock()
@@ -225,7 +230,8 @@ class ModelReplica:
 
     async def __del__(self) -> None:
         """Drain: Serve calls this once it sends nothing more."""
-        self._sampling.cancel()
+        for task in self._sampling:
+            task.cancel()
         deadline_s = self._loop.time() + self._drain_timeout_s
         await self._lane.drain(self._drain_timeout_s)
         await self._host.close(deadline_s - self._loop.time())

@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -62,6 +62,12 @@ class NodeCounters:
                 if row is None:
                     row = self._rows[label] = self._append(label, KINDS[label.kind])
         return row
+
+    def own(self, kinds: Collection[str]) -> list[tuple[Label, list[int]]]:
+        """Return this process's rows of some kinds; any thread may ask."""
+        with self._lock:
+            rows = list(self._rows.items())
+        return [(label, row.values()) for label, row in rows if label.kind in kinds]
 
     def _append(self, label: Label, kind: type[Counts]) -> Counts:
         if not self._full:

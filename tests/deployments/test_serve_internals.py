@@ -3,12 +3,14 @@
 import inspect
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 from ray import serve
+from ray._private.thirdparty import pynvml
 from ray.serve._private import replica
 from ray.serve._private.application_state import StatusOverview
 from ray.serve._private.client import ServeControllerClient
@@ -22,7 +24,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
-from deployments.serve_internals import LANE_ROUTER, pin_version, serve_logs_folder
+from deployments.serve_internals import LANE_ROUTER, GpuReader, pin_version, serve_logs_folder
 from eagleray.lane_router import LaneRouter
 from tests.serving import environment, run
 
@@ -74,6 +76,19 @@ def test_client_tells_statuses_and_details_and_ends_applications() -> None:
     assert parameters(ServeControllerClient.get_serve_details) == ["self"]
     assert parameters(ServeControllerClient.delete_apps) == ["self", "names", "blocking"]
     assert "user_config" in DeploymentSchema.model_fields
+
+
+def test_gpus_tell_their_state_where_there_are_some_and_nothing_where_there_are_none() -> None:
+    states = GpuReader().read()
+    assert len(states) == gpu_count()
+    for state in states.values():
+        assert state["total_bytes"] >= state["used_bytes"] > 0 and 0 <= state["utilization_ppm"] <= 1_000_000
+    for name in ("UtilizationRates", "MemoryInfo", "PowerUsage", "PowerManagementLimit", "TotalEnergyConsumption"):
+        assert callable(getattr(pynvml, f"nvmlDeviceGet{name}"))
+
+
+def gpu_count() -> int:
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
 def test_folder_of_the_logs_can_be_had_without_ray() -> None:

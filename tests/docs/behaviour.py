@@ -820,6 +820,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Scrape every node once": (
         "deployments/replica/test_node_counters.py::test_one_process_speaks_for_the_node_until_it_ends",
     ),
+    "The Serve pages of Ray's dashboard": (
+        STATISTICS + "test_rays_metrics_show_the_models",
+        "deployments/replica/test_ray_metrics.py::test_a_sample_of_latencies_keeps_their_proportions",
+    ),
     "A Prometheus job on Ray's service-discovery file": (
         "docs/test_metrics_page.py::test_the_documented_job_scrapes_each_node_of_rays_file_once",
     ),

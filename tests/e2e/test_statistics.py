@@ -3,6 +3,7 @@
 import os
 import signal
 from collections import Counter
+from http.client import HTTPException
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.app.metrics.scraped import families
 from tests.docs.test_metrics_page import metrics_of_the_page
 from tests.e2e.conftest import isolated
 from tests.e2e.test_faults import Load
-from tests.serving import Server, tensor, wait_until
+from tests.serving import Client, Server, tensor, title_of, wait_until
 
 PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 COUNTERS = {
@@ -244,6 +245,37 @@ def test_metrics_tell_the_state_of_each_version(server: Server) -> None:
     assert all(cluster[name] == {"READY"} for name in ("simple", "failing", "digits"))
     assert all(index[name] in cluster[name] for name in cluster)
     assert wait_until(lambda: "ready" in states("eagleray_replicas").get("simple", ()), "the state of a model")
+
+
+def test_rays_metrics_show_the_models(server: Server) -> None:
+    """As Prometheus finds them: at the agent of the node."""
+    assert server.infer("simple", *row(1)).status == 200
+    agents = [each for each in server.descendants() if title_of(each).startswith("ray::DashboardAgent")]
+    ports = {each.laddr.port for agent in agents for each in agent.net_connections() if each.status == "LISTEN"}
+
+    def page(port: int) -> str:
+        try:
+            with Client(f"127.0.0.1:{port}", timeout_s=10) as client:
+                text = client.get("/metrics").body.decode()
+        except (OSError, HTTPException, UnicodeDecodeError):
+            return ""
+        return text if "# TYPE ray_" in text else ""
+
+    def shown() -> set[str]:
+        return {
+            each.name
+            for port in ports
+            for family in text_string_to_metric_families(page(port))
+            for each in family.samples
+            if each.labels.get("application") == "simple" and each.labels.get("deployment") == "v1"
+        }
+
+    wanted = {
+        "ray_serve_deployment_request_counter_total",
+        "ray_serve_deployment_processing_latency_ms_bucket",
+        "ray_serve_deployment_queued_queries",
+    }
+    assert wait_until(lambda: wanted <= shown(), "Ray's metrics of a model", timeout_s=90)
 
 
 @isolated

@@ -1,0 +1,27 @@
+"""What Ray is told of latencies."""
+
+import pytest
+
+from deployments.core.duration_buckets import BOUNDS_NS
+from deployments.replica.ray_metrics import sampled
+
+
+def buckets(**counts: int) -> list[int]:
+    found = [0] * (len(BOUNDS_NS) + 1)
+    for place, count in counts.items():
+        found[int(place[1:])] = count
+    return found
+
+
+def test_a_few_latencies_are_all_told() -> None:
+    assert list(sampled(buckets(_4=2, _7=1))) == [0.75, 0.75, 4.0]
+
+
+@pytest.mark.parametrize("total", [100, 12_345, 10**7])
+def test_a_sample_of_latencies_keeps_their_proportions(total: int) -> None:
+    told = list(sampled(buckets(_4=total * 9 // 10, _12=total - total * 9 // 10)))
+    assert len(told) == 20 and told.count(0.75) == 18 and max(told) > 50
+
+
+def test_a_latency_beyond_the_last_bound_is_told_as_twice_that() -> None:
+    assert list(sampled(buckets(_24=1))) == [75_000.0]
