@@ -35,11 +35,13 @@ from deployments.lane.target import LaneTarget, Limits
 from deployments.lane.wire import GRPC, HTTP
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.process_memory import spare_long_lived_objects
 from protocol.infer import InferRequest, InferResponse
 
 REQUESTS: Final = 1_000
 ROUNDS: Final = 400
 TURN_S: Final = 0.0005
+QUIET_S: Final = 2.0
 MOST_PER_REQUEST_NS: Final = 1_000
 MOST_SCRAPE_MS: Final = 50.0
 MOST_HELD_MS: Final = 5.0
@@ -144,7 +146,7 @@ class _Counters:
 
 
 async def scrape(rows: NodeCounters, models: dict[str, ModelEntry], count: int) -> tuple[list[float], list[float], int]:
-    """Scrape so often, beside a loop that turns; returns milliseconds of scrapes and of turns, and the bytes of one."""
+    """Scrape so often, or wait, beside a loop; returns milliseconds of scrapes and of turns, and the bytes of one."""
     known: Any = SimpleNamespace(directory=SimpleNamespace(models=models))
     page = Scrape(Statistics(known, _Counters(rows)), known, Shown(MetricsOptions(histograms=True)))
     turns_ms: list[float] = []
@@ -159,6 +161,8 @@ async def scrape(rows: NodeCounters, models: dict[str, ModelEntry], count: int) 
 
     turning = asyncio.create_task(turn())
     size_bytes = 0
+    if not count:
+        await asyncio.sleep(QUIET_S)
     for _ in range(count):
         began = time.perf_counter()
         size_bytes = len(await page.text())
@@ -182,12 +186,18 @@ def main(models: int) -> None:
             click.echo(f"{what}: {median_ns:.0f} ns (90th percentile of {ROUNDS} pairs: {high_ns:.0f} ns)")
         click.echo(f"together: {total_ns:.0f} ns a request; at most {MOST_PER_REQUEST_NS}")
         gc.enable()
-        took_ms, turns_ms, size_bytes = asyncio.run(scrape(rows, write_models(rows, models), 20))
+        known = write_models(rows, models)
+        spare_long_lived_objects()  # as every ingress does
+        quiet_ms = statistics.quantiles(asyncio.run(scrape(rows, known, 0))[1], n=1000)[-1]
+        took_ms, turns_ms, size_bytes = asyncio.run(scrape(rows, known, 20))
         scrape_ms, held_ms = statistics.median(took_ms), statistics.quantiles(turns_ms, n=1000)[-1]
         click.echo(f"a scrape of {models} models, {size_bytes:,} bytes: {scrape_ms:.1f} ms; at most {MOST_SCRAPE_MS:g}")
-        click.echo(f"a turn of the loop meanwhile, 99.9th percentile: {held_ms:.2f} ms; at most {MOST_HELD_MS:g}")
+        click.echo(
+            f"a turn of the loop is late meanwhile by {held_ms:.2f} ms at the 99.9th percentile, without a scrape by "
+            f"{quiet_ms:.2f} ms; at most {MOST_HELD_MS:g} more"
+        )
         rows.close()
-    if total_ns > MOST_PER_REQUEST_NS or scrape_ms > MOST_SCRAPE_MS or held_ms > MOST_HELD_MS:
+    if total_ns > MOST_PER_REQUEST_NS or scrape_ms > MOST_SCRAPE_MS or held_ms > quiet_ms + MOST_HELD_MS:
         sys.exit(1)
 
 
