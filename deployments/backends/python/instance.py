@@ -209,7 +209,9 @@ class PythonInstance:
     def _failure(self, error: BaseException, batch: Batch) -> Internal:
         """Log the traceback for the operator, and return what the client is told: no path, no line."""
         ids = [request.id for request in batch.requests[:_LOGGED_IDS]]
-        _LOG.error("execute() of model instance '%s' failed, request ids %s", self.name, ids, exc_info=error)
+        whose = self._module.whose()
+        text = "execute() of model instance '%s' failed, request ids %s"
+        _LOG.error(text, self.name, ids, exc_info=error, extra=whose)
         message = f"Failed to process the request(s) for model '{self.name}', message: {type(error).__name__}: {error}"
         return internal_error(message, str(error), own_words=True)
 

@@ -1,7 +1,6 @@
 """`pb_utils.Logger`: a model's log lines, in Python's logging."""
 
 import logging
-from pathlib import Path
 
 from deployments.backends.python.model_module import module_at_work
 
@@ -46,13 +45,10 @@ class Logger:
 
 
 def _say_whose(record: logging.LogRecord) -> bool:
-    """Add to a record of which model and version it is, and of which request, if one runs alone."""
+    """Add to a record of which model it is, unless a process of the model has said so."""
     module = None if hasattr(record, "model") else module_at_work()
     if module is not None:
-        version = Path(module.version_path).name
-        record.model = module.model_name
-        record.version = int(version) if version.isdecimal() else None
-        record.request_id = module.requests[0].id if len(module.requests) == 1 else ""
+        vars(record).update(module.whose())
     return True
 
 

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from deployments.backends.python.server import ModelServer
+from deployments.log.line_format import about
 from protocol.infer import InferRequest
 
 _PREFIX = "eagleray_model_"
@@ -68,6 +69,12 @@ class ModelModule:
         install()
         sys.modules[self.package] = root
         _owners[self.package] = self
+
+    def whose(self) -> dict[str, Any]:
+        """Return the `extra` of a record that this model makes: the request's id is known where one runs alone."""
+        version = Path(self.version_path).name
+        request_id = self.requests[0].id if len(self.requests) == 1 else ""
+        return about(self.model_name, int(version) if version.isdecimal() else None, request_id)
 
     def load(self, file_path: str) -> ModuleType:
         """Import the model file and return its module; whatever it raises comes through.

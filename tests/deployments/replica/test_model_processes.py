@@ -179,6 +179,8 @@ def answer(self, x):
     if x == 2:
         import logging
         logging.getLogger("deployments.example").error("ours", exc_info=ValueError("theirs"))
+    if x == 3:
+        raise KeyError("its own")
     return [os.getpid()]
 """
 
@@ -199,11 +201,16 @@ def test_log_settings_hold_for_a_model_in_a_process_of_its_own(models: Models, s
             log.apply(LogOptions(log_format="json", log_verbose_level=1, log_warning=False))
             await call("other", 2)
             await logged("ours")
+            await call.error("one", 3)
+            await logged("execute() of model instance 'one_0' failed, request ids ['']")
 
     asyncio.run(run())
     keys = ("level", "message", "model", "version", "source")
     rows = [json.loads(line) for line in serve_log.read_text().splitlines()]
-    found = [tuple(row.get(key) for key in keys) for row in rows if row["message"] != "ours"]
+    failure = rows.pop()
+    assert (failure["model"], failure["version"], failure["level"]) == ("one", 1, "ERROR")
+    assert failure["traceback"].endswith("KeyError: 'its own'")
+    found = [tuple(row.get(key) for key in keys) for row in rows if row["message"] not in ("ours", "verbose 3")]
     assert [(*row[:4], row[4].partition(":")[0]) for row in sorted(found[:2]) + found[2:]] == [
         ("INFO", "successfully loaded 'one' version 1", "one", 1, "model_host.py"),
         ("INFO", "successfully loaded 'other' version 1", "other", 1, "model_host.py"),
