@@ -670,7 +670,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A flag of `tritonserver` that means nothing": (
         "app/cli/test_triton_flags.py::test_every_flag_of_tritonserver_is_taken",
     ),
-    "Two listeners on one port": (COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",),
+    "Two listeners on one port": (
+        COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",
+        "app/cli/test_log_file.py::test_a_log_file_that_cannot_be_opened_is_refused",
+    ),
     "What a Python model prints": (COMMANDS + "test_what_a_model_prints_and_logs_appears_with_its_name",),
     # Log
     "Each switch of Triton's log settings": (LOG + "test_each_switch_holds_by_itself",),
