@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.app.metrics.scraped import samples
 from tests.serving import Server, slower, tensor, title_of, wait_until
 
 MODEL = """
@@ -95,6 +96,10 @@ def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_f
     assert not failures
     assert took_s <= SCALE_UP_FLOOR_S * slower()
     wait_until(lambda: replicas(scaling, "busy") == 1, "one replica again", timeout_s=30)
+    told = samples(scaling.metrics_text(), application="busy")
+    decisions = {key[-1][1]: value for (name, key), value in told.items() if "decisions" in name}
+    assert decisions["up"] >= 1 and decisions["down"] >= 1
+    assert [value for (name, _), value in told.items() if "wanted_replicas" in name] == [1]
     assert scaling.infer("busy", X).status == 200
 
 
