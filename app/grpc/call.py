@@ -14,7 +14,6 @@ from app.grpc.response_compressor import ResponseCompressor
 from app.grpc.status import (
     DEADLINE_EXCEEDED,
     INTERNAL,
-    NAMES,
     RESOURCE_EXHAUSTED,
     RESPONSE,
     SERVERS_FAULT,
@@ -29,6 +28,7 @@ from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from protocol.errors import ServingError
+from protocol.grpc_status import GRPC_STATUS_NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -328,7 +328,9 @@ class Call(Stream):
     def note(self, code: int, message: str, target: Target | None = None) -> None:
         """Have the log tell of an error that the client is told."""
         transport = self.connection.transport
-        self.context.refusals.note(f"gRPC {NAMES[code]}", message, transport, target, fault=code in SERVERS_FAULT)
+        self.context.refusals.note(
+            f"gRPC {GRPC_STATUS_NAMES[code]}", message, transport, target, fault=code in SERVERS_FAULT
+        )
 
     def _send_end(self, block: bytes) -> None:
         self.connection.sender.end(self, headers_frame(self.stream_id, self._table_update() + block, END_STREAM))

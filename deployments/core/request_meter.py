@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from deployments.core.counts import CLIENT, CLIENT_ERROR, BucketCount, ClientCounts, Label, Rows
 from deployments.core.duration_buckets import BOUNDS_NS
 from protocol.errors import ServingError
+from protocol.grpc_status import GRPC_STATUS_NAMES
 
 INFLIGHT, CANCELLED, FAILED, SUM_NS, FIRST_BUCKET = range(5)
 WIRES: Final = ("http", "grpc", "grpc_stream")
@@ -97,28 +98,9 @@ def code_name(number: int) -> tuple[str, str]:
     """Return protocol and code of the number of a `CLIENT_ERROR` row."""
     wire, code = divmod(number, _CODES)
     if wire:
-        return WIRES[wire], _GRPC_CODES[code] if code < len(_GRPC_CODES) else str(code)
+        return WIRES[wire], GRPC_STATUS_NAMES[code] if code < len(GRPC_STATUS_NAMES) else str(code)
     return WIRES[wire], str(code)
 
 
 OK: Final = (str(HTTPStatus.OK.value), "OK", "OK")
 """What a request that succeeds is answered with, by wire."""
-_GRPC_CODES: Final = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
