@@ -1,5 +1,6 @@
 """Has a Python model complete its configuration on a node that it may run on: only there may be what it needs."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any, Final
@@ -91,23 +92,22 @@ def possible_nodes(config: ModelConfig, facts: ClusterFacts) -> Sequence[NodeFac
 
 def complete_on_node(task: dict[str, Any]) -> dict[str, Any]:
     """Complete a configuration with the files of this node; a task of Ray's."""
-    package, held = task["package"], []
+    package = task["package"]
     try:
-        if task["source"] is None:
-            folder = NodeFolder(ray.get_runtime_context().get_node_id())
-            OverrideFiles(folder.path, KeeperClient(task["owner"])).bring([task])
-        else:
-            old = package["model_path"]
-            new, descriptor = provide(ModelSource.from_dict(task["source"]), old)
-            held.append(descriptor)
-            package |= {key: moved(package[key], old, new) for key in ("model_path", "version_path", "file_path")}
-        paths = package["model_path"], package["version_path"], package["file_path"]
-        completed = complete(ModelConfig.FromString(task["config"]), *paths)
+        with contextlib.ExitStack() as held:
+            if task["source"] is None:
+                folder = NodeFolder(ray.get_runtime_context().get_node_id())
+                held.enter_context(folder.used())
+                OverrideFiles(folder.path, KeeperClient(task["owner"])).bring([task])
+            else:
+                old = package["model_path"]
+                new, descriptor = provide(ModelSource.from_dict(task["source"]), old)
+                held.callback(os.close, descriptor)
+                package |= {key: moved(package[key], old, new) for key in ("model_path", "version_path", "file_path")}
+            paths = package["model_path"], package["version_path"], package["file_path"]
+            completed = complete(ModelConfig.FromString(task["config"]), *paths)
     except (ModelLoadError, StorageError, ServingError) as error:
         return {"error": str(error), "config": b""}
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
     return {"error": "", "config": completed.SerializeToString()}
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import stat
 import time
@@ -12,6 +13,7 @@ from typing import Final
 
 _ROOT: Final = Path("/dev/shm")
 _LOCK: Final = "lock"
+_USERS: Final = ("member-*", "guest-*")
 _LOCK_TIMEOUT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.002
 
@@ -19,9 +21,10 @@ _LOCK_POLL_S: Final = 0.002
 class NodeFolder:
     """A folder for each node that Ray knows, as several of them can run on one machine.
 
-    Whoever uses the folder holds a lock on a file of its own in there, a member file, for as long as it lives. Such
-    locks end with their processes, whatever ended those and in whichever container they ran. The last one to leave
-    removes the folder; the folders of nodes that left nobody alive are removed when another node starts.
+    Whoever uses the folder holds a lock on a file of its own in there: a member file, for as long as it lives, or a
+    guest file, for a while. Such locks end with their processes, whatever ended those and in whichever container they
+    ran. The last member to leave removes the folder; the folders of nodes that left nobody alive are removed when
+    another node starts.
     """
 
     def __init__(self, node_id: str, root: Path = _ROOT) -> None:
@@ -60,6 +63,24 @@ class NodeFolder:
         finally:
             os.close(descriptor)
 
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Keep the folder, though this process is no member; blocks for moments.
+
+        Raises:
+            TimeoutError: somebody else has had the folder locked all that time.
+            OSError: the folder cannot be made.
+        """
+        with self.locked():
+            path = self.path / f"guest-{os.getpid()}-{secrets.token_hex(4)}"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            hold(descriptor)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
     def members(self) -> list[Path]:
         """Return the member files, also of the dead."""
         return [path for path in self.path.iterdir() if path.name.startswith("member-")]
@@ -72,7 +93,7 @@ class NodeFolder:
         with contextlib.suppress(OSError):
             descriptor = _lock(path, _LOCK, timeout_s=0.0)
             try:
-                if not any(is_held(member) for member in path.glob("member-*")):
+                if not any(is_held(user) for users in _USERS for user in path.glob(users)):
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(descriptor)
@@ -84,7 +105,7 @@ def hold(descriptor: int) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether the process that made a member file is alive; ask only with the folder locked."""
+    """Whether the process that made a member or guest file is alive; ask only with the folder locked."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

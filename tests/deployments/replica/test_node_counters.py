@@ -124,6 +124,16 @@ def test_folders_of_nodes_without_a_living_process_are_removed(tmp_path: Path, o
     assert not folder.exists()
 
 
+def test_a_folder_is_kept_for_a_guest_until_it_goes(tmp_path: Path) -> None:
+    folder = NodeFolder("node", tmp_path)
+    with folder.used():
+        (folder.path / "files").mkdir()
+        NodeFolder("another", tmp_path)
+        assert (folder.path / "files").exists()
+    NodeFolder("another", tmp_path)
+    assert not folder.path.exists()
+
+
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / f"eagleray-nodes-{os.getuid()}"
     folder.mkdir(mode=0o755)
