@@ -44,7 +44,7 @@ def load_instance(
             loop.close()
         if isinstance(error, ModelLoadError):
             raise
-        _LOG.error("model instance '%s' cannot be loaded", name, exc_info=error)
+        _LOG.error("model instance '%s' cannot be loaded", name, exc_info=error, extra=module.whose())
         raise ModelLoadError(f"{type(error).__name__}: {error}") from None
     module.finish_loading()
     module.may_call = True

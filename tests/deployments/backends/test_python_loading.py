@@ -137,3 +137,15 @@ def test_model_logs_through_python_logging(load, caplog):
     assert [(r.levelname, r.getMessage(), r.filename) for r in caplog.records] == [
         ("INFO", "100 % ready", "model.py"), ("WARNING", "warned", "model.py"),
     ]  # fmt: skip
+
+
+def test_the_log_of_a_model_that_cannot_be_loaded_says_which_it_is(load, caplog):
+    with pytest.raises(ModelLoadError, match="ValueError: no weights"):
+        load("""
+            class TritonPythonModel:
+                def initialize(self, args):
+                    raise ValueError("no weights")
+                def execute(self, requests): ...
+        """)
+    [record] = [each for each in caplog.records if each.exc_info or each.exc_text]
+    assert (record.model, record.version) == ("echo", 1)
