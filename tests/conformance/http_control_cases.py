@@ -203,6 +203,40 @@ SETTINGS = (
         body={"log_info": "on"},
         error="Unable to parse 'log_info': attempt to access JSON non-boolean as boolean",
     ),
+    Case(
+        "log level of a model",
+        "4.13",
+        "POST",
+        "/v2/models/floats/logging",
+        body={"log_verbose_level": 1},
+        has={"log_verbose_level": 1, "log_info": True},
+    ),
+    Case("log levels of a model", "4.13", "GET", "/v2/models/floats/logging", has={"log_verbose_level": 1}),
+    Case(
+        "log level of a model cleared",
+        "4.13",
+        "POST",
+        "/v2/models/floats/logging",
+        body={"log_verbose_level": None},
+        has={"log_verbose_level": 0},
+    ),
+    Case(
+        "log format of a model",
+        "4.13",
+        "POST",
+        "/v2/models/floats/logging",
+        501,
+        body={"log_format": "json"},
+        error="'log_format' can not be set for a single model",
+    ),
+    Case(
+        "log levels of an unknown model",
+        "4.13",
+        "GET",
+        "/v2/models/nope/logging",
+        404,
+        error=UNKNOWN,
+    ),
 )
 
 _REGION = {"key": "/x", "byte_size": 16}
