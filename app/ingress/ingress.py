@@ -47,6 +47,7 @@ from deployments.replica.state_sampler import StateSampler
 from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
+_SETTLE_TIMEOUT_S: Final = 10.0
 
 
 class Ingress:
@@ -127,9 +128,17 @@ class Ingress:
         self._draining: asyncio.Task[None] | None = None
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Open the ports, once; Serve reports the ingress as running when they are open."""
+        """Open the ports, once; Serve reports the ingress as running when they are open.
+
+        The kernel shares clients between the ingresses of a machine, so this one listens when it can answer as they do,
+        or after 10 s: what takes longer is a first start.
+        """
         if self._task is not None:
             return
+        self._task = self._loop.create_task(self._follower.run(), name="directory watch")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_TIMEOUT_S):
+                await self.service.models.until_settled()
         await self._listeners.open()
         spare_long_lived_objects()
         self._reports = [
@@ -139,7 +148,6 @@ class Ingress:
             self._loop.create_task(self._state_sampler.run(), name="state of the models"),
             self._loop.create_task(self._ray_metrics.run(), name="metrics of Ray"),
         ]
-        self._task = self._loop.create_task(self._follower.run(), name="directory watch")
 
     def _directory_changed(self) -> None:
         self._load.follow(self.service.models.directory.models)
@@ -159,7 +167,7 @@ class Ingress:
 
     async def settled(self) -> bool:
         """Return whether every model was tried and whatever loaded can be reached from here."""
-        return self.service.health.models_settled()
+        return self.service.models.settled()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report what Serve cannot see: requests under way."""

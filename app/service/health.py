@@ -4,7 +4,7 @@ from typing import Final
 
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import READY, VersionEntry
+from deployments.control.directory import VersionEntry
 from protocol.errors import Unavailable
 
 UNREADY: Final = "is not ready: its own is_ready says so"
@@ -35,15 +35,6 @@ class Health:
         if version.left or version.held:
             return True
         return self._models.version_ready(name, number, version) and self._models.says_ready(name, number)
-
-    def models_settled(self) -> bool:
-        """Whether every model has been tried, and every one that loaded can be reached from here."""
-        directory = self._models.directory
-        return directory.settled and all(
-            state.state != READY or state.held or self._models.version_ready(name, number, state)
-            for name, entry in directory.models.items()
-            for number, state in entry.versions.items()
-        )
 
     def model_ready(self, name: str, version: int = -1) -> bool:
         """Whether a model version is ready; raises NotFound for an unknown model or version."""

@@ -4,7 +4,7 @@ import asyncio
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.control.directory import NO_REPLICA, Directory, VersionEntry
+from deployments.control.directory import NO_REPLICA, READY, Directory, VersionEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target
 from deployments.replica.model_host import ModelHost
@@ -35,6 +35,19 @@ class Models:
         """Wait until every version of a model, or of all that share its name, can be asked that takes requests."""
         while not all(self._all_ready(each) for each in (name, *self.sharing(name))):
             await self._changed.wait()
+
+    async def until_settled(self) -> None:
+        """Wait until every model has been tried and can be reached, for as long as it takes."""
+        while not self.settled():
+            await self._changed.wait()
+
+    def settled(self) -> bool:
+        """Whether every model has been tried, and every one that loaded can be reached from here."""
+        return self.directory.settled and all(
+            state.state != READY or state.held or self.version_ready(name, number, state)
+            for name, entry in self.directory.models.items()
+            for number, state in entry.versions.items()
+        )
 
     def _all_ready(self, name: str) -> bool:
         entry = self.directory.models.get(name)

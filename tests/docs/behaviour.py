@@ -812,6 +812,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "When an ingress dies, its connections break": (
         SEVERAL + "test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins",
     ),
+    "The one that replaces it listens when every model": (
+        SEVERAL + "test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins",
+    ),
     "`--http-unix-socket` is one file": (
         "app/http/test_listening.py::test_takes_a_path_over_and_leaves_it_to_who_has_it",
     ),
