@@ -63,13 +63,11 @@ class RayMetrics:
 
     def _take(self, label: Label, values: list[int]) -> None:
         tags = {"application": label.name, "deployment": f"v{label.version}", "replica": self._replica}
-        before, self._seen[label] = self._seen.get(label), values
         if label.kind in _GAUGES:
             gauge, place = (self._queued, _PENDING) if label.kind == MODEL else (self._running, _EXECUTING)
-            # Ray forgets a gauge that nobody sets; 0 need not be said again.
-            if values[place] or before is None or before[place]:
-                gauge.set(values[place], tags)
+            gauge.set(values[place], tags)  # each time: Ray forgets one that nobody sets
             return
+        before, self._seen[label] = self._seen.get(label), values
         if before == values:
             return
         tags["route"] = f"/v2/models/{label.name}/infer"

@@ -219,16 +219,12 @@ def test_metrics_tell_what_clients_got(server: Server) -> None:
     for _ in range(4):
         assert server.infer("simple", *row(1)).status == 200
     assert server.infer("simple", row(1)[0]).status == 400
-    after = seen()
-    assert {key: value - before.get(key, 0) for key, value in after.items() if "http" in key} | {
-        ("eagleray_request_duration_seconds_sum", "http"): 0
-    } == {
+    added = {key: value - before.get(key, 0) for key, value in seen().items() if "http" in key}
+    assert added.pop(("eagleray_request_duration_seconds_sum", "http")) > 0
+    assert {key: value for key, value in added.items() if value and "inflight" not in key[0]} == {
         ("eagleray_request_duration_seconds_count", "http"): 4,
-        ("eagleray_request_duration_seconds_sum", "http"): 0,
         ("eagleray_responses_total", "http", "200"): 4,
         ("eagleray_responses_total", "http", "400"): 1,
-        ("eagleray_cancelled_requests_total", "http"): 0,
-        ("eagleray_inflight_requests", "http"): 0,
     }
 
 
