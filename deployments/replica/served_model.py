@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import monotonic_ns
 
 from deployments.core.model_version import ModelVersion
-from deployments.core.request_meter import RequestMeter, give_up, succeed
+from deployments.core.request_meter import Cells, RequestMeter, give_up, succeed
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.wire import HTTP, WireCodec
@@ -38,6 +38,10 @@ class ServedModel:
         self.sequence_idle_us = int(config.sequence_batching.max_sequence_idle_microseconds)
 
 
+Context = tuple[Sink, WireCodec, int, Cells | None, int]
+"""What a request carries: who gets the answer, in which wire form; where a client's is counted, and since when."""
+
+
 class LocalTarget:
     """Sends requests that came as bytes to a model of this process."""
 
@@ -60,17 +64,20 @@ class LocalTarget:
     ) -> InferRequest | None:
         """Decode and submit; an error in the request is told to the sink before this returns."""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        codec = self._served.codecs[wire]
-        if self._meter is not None:
-            sink = _CountedSink(sink, wire, self._meter)
+        codec, meter = self._served.codecs[wire], self._meter
+        cells, began_ns = None, 0
+        if meter is not None:
+            meter.begun[wire] += 1
+            cells, began_ns = meter.cells[wire] or meter.open(wire), monotonic_ns()
+        context: Context = (sink, codec, wire, cells, began_ns)
         try:
-            request = codec.decode(body, json_length, self._reply, (sink, codec))
+            request = codec.decode(body, json_length, self._reply, context)
         except ServingError as error:
-            sink.on_error(error)
+            self._fail(context, error)
             return None
         except Exception:
             logger.exception("a request to model '%s' could not be decoded", self.model_name)
-            sink.on_error(Internal("the request could not be decoded"))
+            self._fail(context, Internal("the request could not be decoded"))
             return None
         self._submit(request)
         return request
@@ -78,17 +85,17 @@ class LocalTarget:
     def cancel(self, token: InferRequest | None) -> None:
         """Give a request up."""
         if token is not None:
-            if token.context is not None and isinstance(token.context[0], _CountedSink):
-                give_up(token.context[0].cells)
-            token.context = None
+            context, token.context = token.context, None
+            if context is not None and context[3] is not None:
+                give_up(context[3])
             self._served.cancel_request(token)
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
         if request.context is None:
             return
-        sink, codec = request.context
+        sink, codec, _, cells, began_ns = request.context
         if not isinstance(result, InferResponse):
-            sink.on_error(result)
+            self._fail(request.context, result)
         elif result.final and codec.takes_long(request, result):
             encoded = asyncio.get_running_loop().run_in_executor(None, codec.encode, request, result)
             encoded.add_done_callback(lambda future: self._encoded(request, future))
@@ -96,39 +103,28 @@ class LocalTarget:
             try:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
-                sink.on_error(error)
+                self._fail(request.context, error)
                 return
+            if cells is not None and result.final:
+                succeed(cells, began_ns)
             sink.on_response(json_length, parts, result.final)
 
     def _encoded(self, request: InferRequest, future: "asyncio.Future[tuple[int | None, Sequence[Buffer]]]") -> None:
         if request.context is None or future.cancelled():
             return
-        sink, _ = request.context
+        sink, _, _, cells, began_ns = request.context
         error = future.exception()
         if error is None:
+            if cells is not None:
+                succeed(cells, began_ns)
             json_length, parts = future.result()
             sink.on_response(json_length, parts, True)
         else:
-            sink.on_error(error if isinstance(error, ServingError) else Internal("the response could not be encoded"))
+            lost = Internal("the response could not be encoded")
+            self._fail(request.context, error if isinstance(error, ServingError) else lost)
 
-
-class _CountedSink:
-    """Counts what a client gets, and passes it on."""
-
-    __slots__ = ("_began_ns", "_meter", "_sink", "_wire", "cells")
-
-    def __init__(self, sink: Sink, wire: int, meter: RequestMeter) -> None:
-        self._sink = sink
-        self._wire = wire
-        self._meter = meter
-        self.cells = meter.begin(wire)
-        self._began_ns = monotonic_ns()
-
-    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
-        if final:
-            succeed(self.cells, self._began_ns)
-        self._sink.on_response(json_length, parts, final)
-
-    def on_error(self, error: ServingError) -> None:
-        self._meter.fail(self._wire, self.cells, error)
-        self._sink.on_error(error)
+    def _fail(self, context: Context, error: ServingError) -> None:
+        sink, _, wire, cells, _ = context
+        if self._meter is not None and cells is not None:
+            self._meter.fail(wire, cells, error)
+        sink.on_error(error)
