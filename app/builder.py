@@ -10,9 +10,10 @@ from typing import Any
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from app.environment import environment, unknown_variables
 from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
-from app.settings import Settings, environment, unknown_variables
+from app.settings import Settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
 from protocol.limits import Limits

@@ -4,10 +4,9 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 `EAGLERAY_` and its name in capitals; a flag wins over it.
 """
 
-import difflib
 import itertools
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -26,11 +25,6 @@ if TYPE_CHECKING:  # they bring protobuf and gRPC along, which `--help` need not
     from deployments.log.log_options import LogOptions
     from repository_loader.plan import PlanSettings
     from repository_loader.repository import LoaderOptions
-
-_PREFIX = "EAGLERAY_"
-_NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_CLIENT", "EAGLERAY_TEST")
-"""What the variables of the benchmarks, of the commands that ask a server, and of the tests begin with."""
-_ONE_PER_LINE = frozenset({"api_key", "http_restricted_api", "grpc_restricted_protocol", "metrics_config"})
 
 FILE_SETTINGS = frozenset(
     {
@@ -496,36 +490,3 @@ class Settings(BaseModel):
         if self.model_control_mode != "explicit":
             return None
         return choose_models(self.model_repository, self.loader_options(), self.load_model)
-
-
-def environment() -> dict[str, Any]:
-    """Return the settings that the environment gives.
-
-    Those of several values are separated by the path separator, or by line ends where values hold one; addresses by
-    spaces.
-    """
-    found: dict[str, Any] = {}
-    for name, field in Settings.model_fields.items():
-        value = os.environ.get(f"{_PREFIX}{name.upper()}")
-        if value is None:
-            continue
-        if not str(field.annotation).startswith("tuple"):
-            found[name] = value
-        elif name in _ONE_PER_LINE:
-            found[name] = tuple(value.splitlines())
-        elif "://" in value:
-            found[name] = tuple(value.split())
-        else:
-            found[name] = tuple(value.split(os.pathsep))
-    return found
-
-
-def unknown_variables() -> list[str]:
-    """Return a sentence on every variable of the environment that looks like a setting and is none."""
-    known = [f"{_PREFIX}{name.upper()}" for name in Settings.model_fields]
-    sentences = []
-    for name in sorted(os.environ):
-        if name.startswith(_PREFIX) and name not in known and not name.startswith(_NOT_OURS):
-            closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            sentences.append(f"the environment variable {name} is no setting; did you mean {closest[0]}?")
-    return sentences

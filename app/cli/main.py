@@ -22,7 +22,8 @@ from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
 from app.cli.triton_flags import ALIASES, REASONS
 from app.edge.api_keys import ApiKeys, new_key
-from app.settings import FILE_SETTINGS, Settings, environment, unknown_variables
+from app.environment import environment, unknown_variables
+from app.settings import FILE_SETTINGS, Settings
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
 if TYPE_CHECKING:

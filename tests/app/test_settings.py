@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from app.settings import Settings, environment
+from app.environment import environment
+from app.settings import Settings
 
 
 def settings(**given: object) -> Settings:
