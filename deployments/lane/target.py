@@ -152,8 +152,7 @@ class LaneTarget:
         call.mark = mark
         meter = self._meter
         if meter is not None:
-            meter.begun[wire] += 1
-            call.cells = meter.cells[wire] or meter.open(wire)
+            call.cells = meter.begin(wire)
             call.began_ns = monotonic_ns()
         if lane is None:
             self.refuse(call, self._nowhere())

@@ -67,8 +67,7 @@ class LocalTarget:
         codec, meter = self._served.codecs[wire], self._meter
         cells, began_ns = None, 0
         if meter is not None:
-            meter.begun[wire] += 1
-            cells, began_ns = meter.cells[wire] or meter.open(wire), monotonic_ns()
+            cells, began_ns = meter.begin(wire), monotonic_ns()
         context: Context = (sink, codec, wire, cells, began_ns)
         try:
             request = codec.decode(body, json_length, self._reply, context)
