@@ -1,11 +1,10 @@
 """What operators need beyond Triton's metrics: latencies as clients see them, queues, batches, replicas, lanes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Final
 
 from app.metrics.exposition import Exposition, Sample, labels
-from deployments.control.directory import ModelEntry
 from deployments.core.counts import (
     BATCH_REASON,
     BATCH_SIZE,
@@ -31,8 +30,8 @@ LabelsOf = Callable[[str, int], str]
 Rows = dict[str, list[tuple[Label, Any]]]
 
 
-def write_own(out: Exposition, totals: Totals, labels_of: LabelsOf, models: Mapping[str, ModelEntry]) -> None:
-    """Write every family whose name begins with `eagleray_`."""
+def write_own(out: Exposition, totals: Totals, labels_of: LabelsOf) -> None:
+    """Write the families whose names begin with `eagleray_`, but for those of the directory."""
     rows: Rows = {}
     for label, row in totals.rows.items():
         rows.setdefault(label.kind, []).append((label, row))
@@ -42,7 +41,7 @@ def write_own(out: Exposition, totals: Totals, labels_of: LabelsOf, models: Mapp
     _write_clients(out, rows, labels_of)
     _write_queues(out, rows, labels_of)
     _write_batches(out, rows, labels_of)
-    _write_replicas(out, rows, labels_of, models)
+    _write_replicas(out, rows, labels_of)
     _write_cluster(out, rows, labels_of)
 
 
@@ -109,7 +108,7 @@ def _write_batches(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     out.family("eagleray_batches_total", "counter", text, reasons)
 
 
-def _write_replicas(out: Exposition, rows: Rows, labels_of: LabelsOf, models: Mapping[str, ModelEntry]) -> None:
+def _write_replicas(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     replicas = (
         (f'{labels_of(label.name, label.version)},state="{state}"', getattr(row, f"{state}_count"))
         for label, row in rows.get(STATE, ())
@@ -119,13 +118,6 @@ def _write_replicas(out: Exposition, rows: Rows, labels_of: LabelsOf, models: Ma
     out.family("eagleray_replicas", "gauge", text, replicas)
     failures = ((labels_of(label.name, label.version), row.count) for label, row in rows.get(LOAD_FAILURE, ()))
     out.family("eagleray_load_failures_total", "counter", "Number of loads that failed", failures)
-    states = (
-        (f'{labels_of(name, version)},state="{state.state}"', 1)
-        for name, entry in sorted(models.items())
-        for version, state in sorted(entry.versions.items())
-    )
-    text = "State of each version in the whole cluster, as in the repository index; every node tells the same"
-    out.family("eagleray_model_state", "gauge", text, states)
 
 
 def _write_cluster(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:

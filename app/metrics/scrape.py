@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.metrics.custom_metrics import render_custom
+from app.metrics.directory_metrics import write_directory
 from app.metrics.eagleray_metrics import write_own
 from app.metrics.exposition import Exposition
-from app.metrics.model_labels import ModelLabels
+from app.metrics.model_labels import model_labels
 from app.metrics.triton_metrics import write_aliases, write_models, write_node
 from app.service.models import Models
 from app.service.statistics import Statistics
@@ -34,13 +35,12 @@ class Scrape:
         self._statistics = statistics
         self._models = models
         self._shown = shown
-        self._labels = ModelLabels()
 
     async def text(self) -> bytes:
         """Return the text; the loop goes on meanwhile."""
         totals = await self._statistics.of_node()
         models = dict(self._models.directory.models)
-        return await asyncio.to_thread(render, totals, self._labels.of(models), self._shown, models)
+        return await asyncio.to_thread(render, totals, model_labels(models), self._shown, models)
 
 
 def render(
@@ -64,5 +64,6 @@ def write(
     if shown.aliases:
         write_aliases(out, totals, labels_of)
     write_node(out, totals, cpu=shown.cpu, gpu=shown.gpu)
-    write_own(out, totals, labels_of, models)
+    write_own(out, totals, labels_of)
+    write_directory(out, labels_of, models)
     out.lines += render_custom(totals, out.names)

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
 
-from app.metrics.model_labels import ModelLabels
+from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
 from tests.app.metrics.scraped import families
 from tests.app.metrics.test_eagleray_metrics import MODELS, own
@@ -30,7 +30,7 @@ def metrics_of_the_page() -> dict[str, tuple[str, set[str]]]:
 def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
     totals = everything()
     totals.add_list(own().to_list())
-    text = render(totals, ModelLabels().of({}), Shown(ALL, aliases=True), MODELS).decode()
+    text = render(totals, model_labels({}), Shown(ALL, aliases=True), MODELS).decode()
     exported = {
         name.removesuffix("_total"): (family.type, {key for each in family.samples for key in each.labels})
         for name, family in families(text).items()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.metrics.custom_metrics import render_custom
-from app.metrics.model_labels import ModelLabels
+from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
 from deployments.backends.python import metric, metric_rows
 from deployments.backends.python.errors import TritonModelException
@@ -67,9 +67,9 @@ def test_families_are_written_as_prometheus_reads_them(totals: Totals) -> None:
     sizes = MetricFamily("sizes", "How large", HISTOGRAM).Metric({"m": "x"}, buckets=[1, 2.5])
     for value in (0.5, 1, 2, 9):
         sizes.observe(value)
-    assert render(totals, ModelLabels().of({}), Shown(cpu=False, gpu=False), {}).decode().split(
-        "shadow_request_count counter\n"
-    )[1] == (
+    assert render(totals, model_labels({}), Shown(cpu=False, gpu=False), {}).decode().split("canary_state gauge\n")[
+        1
+    ] == (
         "# HELP heat \n# TYPE heat gauge\nheat 19.6\n"
         "# HELP seen_total What was\\nseen\n# TYPE seen_total counter\n"
         'seen_total{a="back\\\\slash\\n",b="quo\\"te"} 3\n'
@@ -136,7 +136,7 @@ def test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone(tmp_path:
 def test_names_of_the_servers_own_metrics_are_left_to_it(totals: Totals) -> None:
     kept = MetricFamily("nv_inference_count", "", COUNTER).Metric()
     kept.increment(5)
-    assert render(totals, ModelLabels().of({}), Shown(cpu=False), {}).decode().count("nv_inference_count") == 2
+    assert render(totals, model_labels({}), Shown(cpu=False), {}).decode().count("nv_inference_count") == 2
 
 
 def test_the_number_of_metrics_is_bounded(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from app.metrics.model_labels import ModelLabels
+from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
-from deployments.control.directory import ModelEntry, VersionEntry
+from deployments.control.directory import UNLOADED, ModelEntry, VersionEntry
 from deployments.core.counts import CLIENT, LANES, LOAD_FAILURE, RETRY, SCALING, STATE, Label, Totals
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters, give_up, succeed
@@ -20,7 +20,7 @@ from tests.deployments.fakes import MS
 
 
 def found(totals: Totals, models: dict[str, ModelEntry] | None = None, **labels: str) -> dict[Any, float]:
-    text = render(totals, ModelLabels().of({}), Shown(), models or {}).decode()
+    text = render(totals, model_labels(models or {}), Shown(), models or {}).decode()
     return samples(text, **labels)
 
 
@@ -41,7 +41,11 @@ def own() -> Totals:
     return totals
 
 
-MODELS = {"m": ModelEntry(versions={1: VersionEntry("READY")})}
+ENSEMBLE = (
+    '{"max_batch_size":8,"ensemble_scheduling":{"step":[{"model_name":"a"},{"model_name":"b"},{"model_name":"a"}]}}'
+)
+CANARY = {"weights": {"1": 90, "2": 10}, "shadow": {}, "canary": {"state": "rolled back"}, "canary_version": 2}
+MODELS = {"m": ModelEntry(ENSEMBLE, versions={1: VersionEntry("READY"), 2: VersionEntry("READY")}, traffic=CANARY)}
 
 
 def test_clients_latencies_are_counted_by_protocol_from_first_byte_to_last() -> None:
@@ -155,3 +159,35 @@ def test_rows_of_a_dead_process_keep_its_counts_and_not_its_state() -> None:
     assert totals.row(Label(LANES, "", 0)).values() == [10, 20, 0]
     assert totals.row(Label(RETRY, "m", 1)).values() == [1]
     assert sum(totals.row(Label(CLIENT, "m", 1, HTTP)).values()[4:]) == 1
+
+
+def test_a_versions_limits_steps_and_share_of_the_traffic_are_told() -> None:
+    rows = [found(Totals(), MODELS, model="m", version=version) for version in ("1", "2")]
+    assert [row["eagleray_model_max_batch_size", ()] for row in rows] == [8, 8]
+    assert [row["eagleray_model_traffic_ratio", ()] for row in rows] == [0.9, 0.1]
+    steps = {key for name, key in rows[0] if name == "eagleray_ensemble_step"}
+    assert steps == {(("step", "a"),), (("step", "b"),)}
+    canary = {key: value for (name, key), value in rows[1].items() if name == "eagleray_canary_state"}
+    assert {dict(key)["state"] for key, value in canary.items() if value} == {"rolled back"} and len(canary) == 4
+
+
+@pytest.mark.parametrize(
+    ("version", "down"),
+    [
+        (VersionEntry("READY"), 0),
+        (VersionEntry("LOADING"), 0),
+        (VersionEntry("UNAVAILABLE", "no replica", replacing=True), 1),
+        (VersionEntry("UNAVAILABLE", "no such file"), 1),
+        (VersionEntry("UNAVAILABLE", UNLOADED), 0),
+    ],
+)
+def test_a_version_is_down_that_cannot_serve_and_that_nobody_has_unloaded(version: VersionEntry, down: int) -> None:
+    rows = found(Totals(), {"m": ModelEntry("{}", versions={7: version})}, model="m", version="7")
+    assert rows["eagleray_model_down", ()] == down
+
+
+def test_a_model_without_versions_is_down_as_the_index_shows_it() -> None:
+    models = {"broken": ModelEntry(reason="config.pbtxt:3: what is this"), "never_loaded": ModelEntry("{}")}
+    rows = found(Totals(), models, model="broken", version="1")
+    assert rows["eagleray_model_down", ()] == rows["eagleray_model_state", (("state", "UNAVAILABLE"),)] == 1
+    assert not found(Totals(), models, model="never_loaded")

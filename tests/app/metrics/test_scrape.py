@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from app.metrics.exposition import Exposition
-from app.metrics.model_labels import ModelLabels
+from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, write
 from benchmarks.metrics import MOST_HELD_MS, MOST_SCRAPE_MS, write_models
 from deployments.core.metrics_options import MetricsOptions
@@ -25,7 +25,7 @@ def test_a_scrape_of_300_models_is_quick_and_holds_no_loop(tmp_path: Path) -> No
             pauses_ns.append(time.thread_time_ns())
 
         out = Exposition(pause)
-        write(out, rows.totals(pause), ModelLabels().of(models), Shown(MetricsOptions(histograms=True)), models)
+        write(out, rows.totals(pause), model_labels(models), Shown(MetricsOptions(histograms=True)), models)
         text = out.text()
         pause()
         cpu_ms.append((pauses_ns[-1] - pauses_ns[0]) / 1e6)

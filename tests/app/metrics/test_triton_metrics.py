@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.metrics.model_labels import ModelLabels
+from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
 from deployments.control.directory import ModelEntry
 from deployments.core.counts import CPU, GPU, SHADOW, SLOT_NS, Label, Totals
@@ -61,7 +61,7 @@ CATALOG = {
 
 def text_of(totals: Totals, options: MetricsOptions = ALL, **models: dict[str, Any]) -> str:
     entries = {name: ModelEntry(orjson.dumps(config).decode()) for name, config in models.items()}
-    return render(totals, ModelLabels().of(entries), Shown(options), entries).decode()
+    return render(totals, model_labels(entries), Shown(options), entries).decode()
 
 
 def counted(
@@ -235,7 +235,7 @@ def test_settings_are_read_as_triton_reads_them() -> None:
 
 def test_aliases_say_the_same_as_what_they_stand_for() -> None:
     totals = everything()
-    text = render(totals, ModelLabels().of({}), Shown(ALL, aliases=True), {}).decode()
+    text = render(totals, model_labels({}), Shown(ALL, aliases=True), {}).decode()
     own, found = samples(text, model="m", version="1"), samples(text, model="m", version="1")
     compute_us = sum(own[f"nv_inference_compute_{part}_duration_us", ()] for part in ("input", "infer", "output"))
     failures = sum(value for (name, _), value in own.items() if name == "nv_inference_request_failure")
