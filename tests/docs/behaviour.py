@@ -57,6 +57,7 @@ BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
 BLS = "e2e/test_bls.py::"
 BASED = "repository_loader/test_python_based_backend.py::"
+ALERTS = "deploy/test_prometheus.py::"
 OWN_METRICS = "app/metrics/test_eagleray_metrics.py::"
 METRICS = "app/metrics/test_triton_metrics.py::"
 CUSTOM_METRICS = "app/metrics/test_custom_metrics.py::"
@@ -837,6 +838,17 @@ TESTS: dict[str, tuple[str, ...]] = {
         STATISTICS + "test_the_page_of_metrics_lists_what_a_server_exports",
         "docs/test_metrics_page.py::test_the_page_lists_every_metric_with_its_type_and_labels",
     ),
+    "A version that nobody has unloaded and that cannot serve is told": (
+        OWN_METRICS + "test_a_version_is_down_that_cannot_serve_and_that_nobody_has_unloaded",
+        OWN_METRICS + "test_a_model_without_versions_is_down_as_the_index_shows_it",
+        OWN_METRICS + "test_a_versions_limits_steps_and_share_of_the_traffic_are_told",
+    ),
+    "[Alerts](alerts.md) for Prometheus stand": (
+        ALERTS + "test_alerts_fire_when_they_should_and_not_else",
+        ALERTS + "test_every_alert_is_seen_to_fire_by_a_test",
+        ALERTS + "test_the_page_says_what_to_do_about_each_alert",
+    ),
+    "A p99 is compared with its baseline": (ALERTS + "test_alerts_fire_when_they_should_and_not_else",),
     "Summaries (`--metrics-config summary_latencies=true`)": (
         METRICS + "test_summaries_tell_the_quantiles_of_the_last_minute",
         METRICS + "test_summaries_of_processes_add_up",
