@@ -10,6 +10,7 @@ from tests.serve_log import serve_log as serve_log
 SHARING = {
     "bad_input",
     "batching",
+    "dashboards",
     "decoupled",
     "ensembles",
     "faults",

@@ -849,6 +849,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         ALERTS + "test_the_page_says_what_to_do_about_each_alert",
     ),
     "A p99 is compared with its baseline": (ALERTS + "test_alerts_fire_when_they_should_and_not_else",),
+    "Every panel of the [dashboards](dashboards.md)": (
+        "e2e/test_dashboards.py::test_every_panel_shows_data_while_the_examples_serve",
+        "e2e/test_dashboards.py::test_panels_of_what_is_not_here_show_data_of_samples_that_are_made_up",
+        "deploy/test_grafana.py::test_its_file_is_current",
+    ),
     "Summaries (`--metrics-config summary_latencies=true`)": (
         METRICS + "test_summaries_tell_the_quantiles_of_the_last_minute",
         METRICS + "test_summaries_of_processes_add_up",
