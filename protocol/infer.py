@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from protocol.errors import ServingError
+from protocol.trace import Trace
 
 Parameter = bool | int | float | str
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -59,8 +60,8 @@ class InferRequest:
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
     `callers` are the models that wait for the answer, the client's first, where a model has called this one.
     `over_lane` says that it comes from another process, which asks another replica when the queue here is full, and
-    counts what none takes. `started_ns` is when a decoupled model's instance got the request, 0 before. Times are
-    monotonic nanoseconds.
+    counts what none takes. `started_ns` is when a decoupled model's instance got the request, 0 before. `trace` is None
+    for a request that is not traced. Times are monotonic nanoseconds.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class InferRequest:
         "sequence_id",
         "started_ns",
         "timeout_us",
+        "trace",
     )
 
     def __init__(
@@ -116,6 +118,7 @@ class InferRequest:
         self.callers = callers
         self.cancelled = False
         self.over_lane = False
+        self.trace: Trace | None = None
         self.started_ns = 0
         self.received_ns = 0
         self.queued_ns = 0

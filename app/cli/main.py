@@ -23,6 +23,7 @@ from app.cli.ray_token import choose_token
 from app.cli.triton_flags import ALIASES, REASONS
 from app.edge.api_keys import ApiKeys, new_key
 from app.environment import environment, unknown_variables
+from app.service.trace_settings import with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
@@ -118,6 +119,8 @@ def read_settings(flags: dict[str, Any]) -> Settings:
     merged["model_repository"] = tuple(_repository(path) for path in merged["model_repository"])
     for name in FILE_SETTINGS & merged.keys():
         merged[name] = os.path.abspath(merged[name]) if merged[name] else ""
+    if "trace_config" in merged:
+        merged["trace_config"] = tuple(with_absolute_file(flag, os.getcwd()) for flag in merged["trace_config"])
     try:
         settings = Settings(**merged)
     except ValidationError as error:

@@ -6,6 +6,7 @@ order. A head whose exact bytes were parsed before costs one dictionary look-up.
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import Any, Final, cast
 
 import numpy as np
@@ -56,6 +57,7 @@ class HttpConnection(TimedConnection):
         "_read_buffer",
         "_target",
         "_token",
+        "receive_began_ns",
     )
 
     def __init__(self, context: HttpContext) -> None:
@@ -68,6 +70,8 @@ class HttpConnection(TimedConnection):
         self._held_bytes = 0
         self._old = False
         self._paused = False
+        self.receive_began_ns = 0
+        """When the request came that is under way, 0 if all of it came at once."""
         self._target: Target | None = None
         self._token: Any = None
         self._exchange: Exchange | None = None
@@ -203,6 +207,7 @@ class HttpConnection(TimedConnection):
             raise BadRequest(400, body_too_large(length, context.limits.max_body_bytes, raw=head.json_length == 0))
         elif len(data) - end >= length:
             stop = end + length
+            self.receive_began_ns = 0
             self._dispatch(head, data[end:stop], head.direct)
             return data[stop:] if stop < len(data) else b""
         else:
@@ -215,6 +220,7 @@ class HttpConnection(TimedConnection):
             self._body_filled = 0
         if head.expect_continue and len(data) == end:
             self.write(_CONTINUE)
+        self.receive_began_ns = monotonic_ns()
         self._deadline_s = context.loop.time() + context.limits.body_timeout_s
         return self._fill(data[end:])
 

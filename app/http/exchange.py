@@ -32,6 +32,11 @@ class ExchangeConnection(Protocol):
         ...
 
     @property
+    def receive_began_ns(self) -> int:
+        """When the request came, 0 if all of it came at once."""
+        ...
+
+    @property
     def head_end(self) -> bytes:
         """What the head of the answer ends with: Date, Connection where it must be said, and the empty line."""
         ...

@@ -85,6 +85,11 @@ class GenerateExchange:
         if not self._ended:
             self._token = token
 
+    @property
+    def receive_began_ns(self) -> int:
+        """When the request came, 0 if all of it came at once."""
+        return self._connection.receive_began_ns
+
     def disconnect(self) -> None:
         """Cancel the request."""
         self._cancel()

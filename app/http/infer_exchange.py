@@ -56,6 +56,11 @@ class InferExchange:
 
         self._work(unpack, self._unpacked, inline=len(body) <= _INLINE_COMPRESSED_BYTES)
 
+    @property
+    def receive_began_ns(self) -> int:
+        """When the request came, 0 if all of it came at once."""
+        return self._connection.receive_began_ns
+
     def disconnect(self) -> None:
         """Cancel the request."""
         self._gone = True

@@ -48,6 +48,7 @@ from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
 _SETTLE_TIMEOUT_S: Final = 10.0
+_TRACES_TIMEOUT_S: Final = 3.0
 
 
 class Ingress:
@@ -213,6 +214,7 @@ class Ingress:
                 await self._task
         deadline_s = self._loop.time() + self._settings.exit_timeout_secs
         await self.drain()
+        await asyncio.to_thread(self.service.tracing.close, _TRACES_TIMEOUT_S)
         await self._host.close(deadline_s - self._loop.time())
         await self._fleet.close()
         if self._limiter is not None:

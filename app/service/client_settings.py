@@ -1,6 +1,6 @@
 """The trace and log settings that clients read and change, at whichever ingress."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from app.service.health import Health
@@ -22,18 +22,20 @@ class ClientState(Protocol):
 
 
 class ClientSettings:
-    """Both sets of settings as this ingress has taken them."""
+    """Both sets of settings as this ingress has taken them; `trace_changed` hears when those of traces may differ."""
 
     def __init__(self, trace: TraceSettings, log: LogSettings, health: Health) -> None:
         self._trace = trace
         self._log = log
         self._health = health
         self.state: ClientState | None = None
+        self.trace_changed: Callable[[], None] = _nothing
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Make what clients have set be this, and nothing else."""
         self._trace.take(state)
         self._log.take(state)
+        self.trace_changed()
 
     def trace(self, model: str = "") -> dict[str, Any]:
         """Return the trace settings of the server or, as far as they differ, of a model.
@@ -75,3 +77,7 @@ class ClientSettings:
         if rows:
             assert self.state is not None
             await self.state.change(rows)
+
+
+def _nothing() -> None:
+    pass

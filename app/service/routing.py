@@ -1,5 +1,6 @@
 """Where a request goes, or Triton's words for why it goes nowhere."""
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -15,13 +16,17 @@ from repository_loader.namespaces import ambiguous
 
 
 class Routing:
-    """Finds the target of a request by the model's name and version (-1: the model's traffic says which)."""
+    """Finds the target of a request by the model's name and version (-1: the model's traffic says which).
+
+    Clients' requests go to what `traced` makes of it.
+    """
 
     def __init__(self, models: Models, refusals: Refusals, regions: RegisteredRegions | None = None) -> None:
         self._models = models
         self._refusals = refusals
         self._regions = regions
         self._traffic: dict[str, ModelTraffic] = {}
+        self.traced: Callable[[str, Target], Target] = _untraced
 
     def resolve(self, quoted_name: bytes, version: int) -> Target:
         """Return the target of an inference request by HTTP.
@@ -49,7 +54,7 @@ class Routing:
     def infer_target(self, name: str, version: int = -1) -> Target:
         """Return where to send a request for inference, and count it if it goes nowhere; raises as `resolve`."""
         try:
-            return self.target(name, version)
+            return self.traced(name, self.target(name, version))
         except Unavailable as error:
             entry = self._models.directory.models.get(name)
             if entry is not None and entry.versions:
@@ -110,3 +115,7 @@ class Routing:
         """Whether a model answers a request with any number of responses; False for an unknown one."""
         config = self._models.config(name)
         return config is not None and config.model_transaction_policy.decoupled
+
+
+def _untraced(name: str, target: Target) -> Target:
+    return target

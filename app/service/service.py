@@ -14,6 +14,7 @@ from app.service.routing import Routing
 from app.service.statistics import Counters, Statistics
 from app.service.trace_settings import TraceSettings
 from app.service.traffic import TrafficService
+from app.trace.tracing import Tracing
 from deployments.core.refusals import Refusals
 from deployments.lane.fleet import Fleet
 from deployments.replica.model_host import ModelHost
@@ -41,7 +42,11 @@ class Service:
         self.routing = Routing(self.models, refusals, host.regions)
         self.health = Health(self.models, self.routing, strict_readiness)
         self.metadata = Metadata(server_id, version, self.models, self.routing)
-        self.settings = ClientSettings(trace or TraceSettings(), log or LogSettings(), self.health)
+        trace = trace or TraceSettings()
+        self.settings = ClientSettings(trace, log or LogSettings(), self.health)
+        self.tracing = Tracing(trace)
+        self.routing.traced = self.tracing.target
+        self.settings.trace_changed = self.tracing.settings_changed
         self.shared_memory = ClientSharedMemory(host.regions, allowed=allow_client_shm)
         self.statistics = Statistics(self.models, counters)
         self.control = control or NoModelControl()

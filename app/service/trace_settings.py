@@ -1,13 +1,16 @@
 """Triton's trace settings: one set for the server, and what single models have set differently.
 
-They are validated, kept and answered as Triton does; nothing here writes traces.
+They are validated, kept and answered as Triton does; `app.trace` goes by them.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from app.trace.sampler import Sampling
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.json_document import NON_ARRAY, NON_STRING, unparsable
+from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS
 
 LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 _UINT32_MAX: Final = 2**32 - 1
@@ -15,6 +18,8 @@ _INT32_MAX: Final = 2**31 - 1
 _FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
 _TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
 _PREFIX: Final = "trace:"
+_LEVEL_FLAGS: Final = {"OFF": 0, "TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
+_NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
 Value = str | list[str]
 
@@ -42,9 +47,43 @@ class TraceSettings:
         self._read_flags(flags)
         self._set: dict[str, dict[str, Value]] = {}
 
+    @property
+    def file(self) -> str:
+        """The file of traces, "" without one."""
+        return str(self._at_start["trace_file"])
+
+    @property
+    def exports(self) -> bool:
+        """Whether traces go to OpenTelemetry, and into no file."""
+        return self._at_start["trace_mode"] == "opentelemetry"
+
+    @property
+    def exporter(self) -> Mapping[str, str]:
+        """The settings of OpenTelemetry's that were given at the start."""
+        return self._exporter
+
+    @property
+    def models(self) -> list[str]:
+        """The models that have settings of their own."""
+        return [model for model in self._set if model]
+
+    def sampling(self, model: str = "") -> Sampling:
+        """Return by which settings requests to a model, or to those without settings of their own, are traced."""
+        settings = self._merged(model)
+        flags = 0
+        for level in settings["trace_level"]:
+            flags |= _LEVEL_FLAGS[level]
+        if flags and self.exports:
+            flags = TIMESTAMPS | CONTEXT
+        numbers = [int(str(settings[name])) for name in ("trace_rate", "trace_count", "log_frequency")]
+        return Sampling(flags, *numbers)
+
+    def _merged(self, model: str) -> dict[str, Value]:
+        return {**self._at_start, **self._set.get("", {}), **self._set.get(model, {})}
+
     def get(self, model: str = "") -> dict[str, Value]:
         """Return all settings of the server, or those that hold for a model."""
-        settings = {**self._at_start, **self._set.get("", {}), **self._set.get(model, {})}
+        settings = self._merged(model)
         if settings["trace_mode"] == "opentelemetry":
             del settings["log_frequency"], settings["trace_file"]
             settings.update(self._exporter)
@@ -54,16 +93,19 @@ class TraceSettings:
         """Return a client's changes as `take` wants them; None undoes what clients had set there before.
 
         Raises:
-            InvalidArgument: a value is not what it should be.
+            InvalidArgument: a value is not what it should be, or nothing says where traces are to be written.
             Unsupported: the file cannot be changed.
         """
         if changes.get("trace_file") is not None:
             raise Unsupported("trace file location can not be updated through network protocol")
-        return {
-            f"{_PREFIX}{key}:{model}": None if changes[key] is None else reader(changes[key])
+        read = {
+            key: None if changes[key] is None else reader(changes[key])
             for key, reader in _READERS.items()
             if key in changes
         }
+        if read.get("trace_level") not in (None, ["OFF"]) and not self.file and not self.exports:
+            raise InvalidArgument(_NO_FILE)
+        return {f"{_PREFIX}{key}:{model}": value for key, value in read.items()}
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Make what clients have set be this, and nothing else."""
@@ -103,7 +145,17 @@ def _checked_flag(key: str, value: str) -> str:
         raise ValueError(error.message) from None
     if key == "trace_mode" and value not in ("triton", "opentelemetry"):
         raise ValueError(f"unknown trace mode '{value}'")
+    if key == "trace_file" and value and not os.path.isabs(value):
+        raise ValueError(
+            f"trace file '{value}' must be an absolute path: the processes that write are in other folders"
+        )
     return value
+
+
+def with_absolute_file(flag: str, folder: str) -> str:
+    """Return a flag with the path of the file, if it has one, as it is seen from a folder."""
+    key, equals, value = flag.partition("=")
+    return f"{key}={os.path.join(folder, value)}" if key == "triton,file" and equals and value else flag
 
 
 def _levels(value: Any) -> list[str]:

@@ -11,6 +11,7 @@ from deployments.lane.sequence_lanes import read_mark
 from deployments.lane.sink import Sink, Target
 from deployments.lane.wire import HTTP
 from protocol.sequence_mark import SequenceMark
+from protocol.trace import Trace
 
 
 class SplitTarget:
@@ -53,13 +54,20 @@ class SplitTarget:
         """Whether one of the versions is ready."""
         return any(self._targets[version].ready for version in self._shares)
 
-    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> Any:
+    def submit(
+        self,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        sink: Sink,
+        wire: int = HTTP,
+        trace: Trace | None = None,
+    ) -> Any:
         """Send a request to the version whose turn it is, or to that of its sequence."""
         mark = None if self._sequences is None else read_mark(parts, json_length, wire)
         target = self._next() if mark is None else self._of_sequence(mark)
         if target.version in self._meters:
             sink = self._meters[target.version].measured(sink)
-        token = target.submit(parts, json_length, sink, wire)
+        token = target.submit(parts, json_length, sink, wire, trace)
         for shadow, copied in self._shadows:
             shadow.offer(copied, parts, json_length, wire, mark)
         return target, token

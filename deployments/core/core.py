@@ -6,6 +6,7 @@ from functools import partial
 
 from deployments.core.clock import Clock
 from deployments.core.model_version import ModelVersion
+from deployments.core.traced_request import follow
 from deployments.schedulers.scheduler import reply
 from protocol.errors import NotFound, ServingError, Unavailable
 from protocol.infer import InferRequest
@@ -117,6 +118,8 @@ class Core:
             self._clock.call_soon(partial(reply, request, error))
         else:
             request.context = model_version
+            if request.trace is not None:
+                follow(request, request.trace, model_version, self._clock.now_ns)
             model_version.submit(request)
 
     def cancel(self, request: InferRequest) -> None:

@@ -14,7 +14,9 @@ from deployments.core.request_meter import FIRST_BUCKET, SUM_NS, Cells
 from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, PROTOCOL_VERSION, QUEUE_FULL, Buffer, FrameProtocol, Kind
 from deployments.lane.sink import Sink
+from deployments.lane.trace_frames import IDENTITY_BYTES, identity, take_records, wall_ahead_ns
 from protocol.errors import QueueFull, ServingError, from_grpc_code
+from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead.
 
     `deaths` counts the replicas that died while it was in them; `given_up`, when set, hears that it is cancelled.
-    A client's request is counted in `cells`.
+    A client's request is counted in `cells`. `trace` is None for one that is not traced.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class LaneCall:
         "sink",
         "size",
         "target",
+        "trace",
         "wire",
     )
 
@@ -89,6 +92,7 @@ class LaneCall:
         self.given_up: Callable[[LaneCall], None] | None = None
         self.cells: Cells | None = None
         self.began_ns = 0
+        self.trace: Trace | None = None
 
 
 class TableRow(NamedTuple):
@@ -183,6 +187,9 @@ class LaneClient(FrameProtocol):
         call.attempts += 1
         self.calls[call_id] = call
         self.inflight_bytes += call.size
+        if call.trace is not None:
+            self._send_traced(index, call, call.trace)
+            return
         self.send(
             Kind.REQUEST,
             call_id,
@@ -192,6 +199,28 @@ class LaneClient(FrameProtocol):
             number=index,
             json_length=call.json_length,
         )
+
+    def _send_traced(self, index: int, call: LaneCall, trace: Trace) -> None:
+        trace.mark("LANE_SEND", monotonic_ns())
+        trace.attributes |= {"replica": self.replica_id, "near": self.near}
+        if call.attempts > 1:
+            trace.attributes["attempts"] = call.attempts
+        self.send(
+            Kind.TRACED_REQUEST,
+            call.id,
+            (identity(trace), *call.parts),
+            size=IDENTITY_BYTES + call.size,
+            flags=call.wire,
+            number=index,
+            json_length=call.json_length,
+        )
+
+    def _take_trace(self, call: int, body: Buffer) -> None:
+        """Keep what the replica knows of a call's trace."""
+        entry = self.calls.get(call)
+        if entry is not None and entry.trace is not None:
+            take_records(entry.trace, body, None if self.near else wall_ahead_ns())
+            entry.trace.mark("LANE_RECEIVE", monotonic_ns())
 
     def cancel(self, call: LaneCall) -> None:
         """Forget a call and tell the replica."""
@@ -253,6 +282,8 @@ class LaneClient(FrameProtocol):
         elif kind == Kind.TABLE:
             self.welcome = True
             self._owner.lane_table(self, [TableRow(*row) for row in orjson.loads(body)])
+        elif kind == Kind.TRACE:
+            self._take_trace(call, body)
         elif kind == Kind.GOAWAY:
             self.leaving = True
             self._owner.lane_goes_away(self)

@@ -4,10 +4,10 @@
          0     4  length       of the whole frame, header included
          4     4  call         the id of the call the frame belongs to, 0 for none
          8     1  kind         one of `Kind`
-         9     1  flags        REQUEST: the wire form of the body; answers: `FINAL` on the last of a call;
+         9     1  flags        requests: the wire form of the body; answers: `FINAL` on the last of a call;
                                ERROR: `QUEUE_FULL` when the model has not taken the request
                                any: `SHARED` when the body lies in the sender's arena and only its place is here
-        10     2  number       HELLO: version of the protocol; REQUEST: index in the peer's model table;
+        10     2  number       HELLO: version of the protocol; requests: index in the peer's model table;
                                ERROR: gRPC code
         12     4  json_length  of a v2 body's JSON header, `NO_JSON_LENGTH` when the whole body is JSON
 
@@ -45,7 +45,7 @@ QUEUE_FULL: Final = 2
 SHARED: Final = 0x80
 PLACE: Final = struct.Struct("<QQ")
 """Offset and size of a body in an arena."""
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """Raised when frames change: an older replica may still run beside a newer ingress."""
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 # From this size on a body goes through shared memory, where both sides are on one node.
@@ -76,8 +76,15 @@ class Kind(IntEnum):
     """The receiver has mapped the sender's arena."""
     RELEASE = 12
     """A body in the receiver's arena is no longer looked at: its offset."""
+    TRACED_REQUEST = 7
+    """A request whose body follows the identity of its trace; see `trace_frames`."""
     GOAWAY = 8
     """Server to client: finish what is under way, send nothing new."""
+    TRACE = 9
+    """Server to client: what is known of a call's trace, just before its last answer."""
+
+
+_SHARED_KINDS: Final = frozenset((Kind.REQUEST, Kind.TRACED_REQUEST, Kind.RESPONSE))
 
 
 class LaneProtocolError(Exception):
@@ -198,7 +205,7 @@ class FrameProtocol(asyncio.Protocol):
         json_length: int = NO_JSON_LENGTH,
     ) -> None:
         """Queue one frame whose body is `parts`, `size` bytes in all; it leaves at the end of this loop turn."""
-        if size >= _SHARE_BYTES and self._may_share and (kind == Kind.REQUEST or kind == Kind.RESPONSE):
+        if size >= _SHARE_BYTES and self._may_share and kind in _SHARED_KINDS:
             place = self._share(parts, size)
             if place:
                 parts, size, flags = (place,), PLACE.size, flags | SHARED

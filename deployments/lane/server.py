@@ -21,9 +21,11 @@ from deployments.lane.frames import (
     Kind,
     LaneProtocolError,
 )
+from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
 from deployments.lane.wire import WireCodec
 from protocol.errors import Internal, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
+from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,10 @@ class LaneModel(Protocol):
 
     def end_sequence(self, sequence_id: int | str) -> None:
         """End a sequence that has started anew in another replica."""
+        ...
+
+    def follow(self, request: InferRequest, trace: Trace) -> None:
+        """Trace a request that is about to be submitted."""
         ...
 
     @property
@@ -190,6 +196,8 @@ class LaneServerConnection(FrameProtocol):
             self._take_hello(kind, number, body)
         elif kind == Kind.REQUEST:
             self._take_request(number, call, flags, json_length, body)
+        elif kind == Kind.TRACED_REQUEST:
+            self._take_request(number, call, flags, json_length, body, traced=True)
         elif kind == Kind.CANCEL and not call:
             self._end_sequence(number, body)
         elif kind == Kind.CANCEL:
@@ -225,10 +233,15 @@ class LaneServerConnection(FrameProtocol):
         self._server.add_lane(self)
         self.send_table()
 
-    def _take_request(self, number: int, call: int, wire: int, json_length: int, body: Buffer) -> None:
+    def _take_request(
+        self, number: int, call: int, wire: int, json_length: int, body: Buffer, traced: bool = False
+    ) -> None:
         """Decode and submit, or answer why that is not possible."""
         if self.shared_offset >= 0:
             body = self.lend(body)
+        trace = None
+        if traced:
+            trace, body = read_identity(body)
         models = self._server.models
         model = models[number] if number < len(models) else None
         if model is None:
@@ -248,12 +261,17 @@ class LaneServerConnection(FrameProtocol):
             return
         request.over_lane = True
         self.inflight[call] = (model, request)
+        if trace is not None:
+            model.follow(request, trace)
         model.submit_request(request)
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
         call, codec = request.context
         if call not in self.inflight:
             return
+        if request.trace is not None and (not isinstance(result, InferResponse) or result.final):
+            parts = records(request.trace, wall_ahead_ns())
+            self.send(Kind.TRACE, call, parts, size=sum(map(len, parts)))
         if isinstance(result, InferResponse):
             try:
                 json_length, parts = codec.encode(request, result)

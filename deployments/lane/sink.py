@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from deployments.lane.frames import Buffer
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError
+from protocol.trace import Trace
 
 
 class Sink(Protocol):
@@ -32,10 +33,18 @@ class Target(Protocol):
         """Whether a request sent now would find a live instance."""
         ...
 
-    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> Any:
+    def submit(
+        self,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        sink: Sink,
+        wire: int = HTTP,
+        trace: Trace | None = None,
+    ) -> Any:
         """Send one request body in the form that `wire` names and return a token for `cancel`.
 
-        The answer comes in the same form; the sink may be told before this returns.
+        The answer comes in the same form; the sink may be told before this returns. What becomes of a request with a
+        `trace` is noted there.
         """
         ...
 

@@ -17,6 +17,7 @@ from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
 from protocol.errors import QueueFull, ServingError, Unavailable
 from protocol.shared_memory import SharedMemory
+from protocol.trace import Trace
 
 _MAX_REPLICAS_ASKED: Final = 3
 
@@ -92,7 +93,14 @@ class LaneTarget:
             if (error := self.send(call)) is not None:
                 self.refuse(call, error)
 
-    def submit(self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP) -> LaneCall | None:
+    def submit(
+        self,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        sink: Sink,
+        wire: int = HTTP,
+        trace: Trace | None = None,
+    ) -> LaneCall | None:
         """Send a request; its bytes are kept until it is answered."""
         near = False
         regions = self._limits.regions
@@ -109,6 +117,7 @@ class LaneTarget:
             size += len(part)
         call = LaneCall(self, parts, json_length, sink, size, wire)
         call.near = near
+        call.trace = trace
         meter = self._meter
         if meter is not None:
             meter.begun[wire] += 1
@@ -130,14 +139,19 @@ class LaneTarget:
             self.submit = self._submit_sequence  # type: ignore[method-assign]
 
     def _submit_sequence(
-        self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP
+        self,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        sink: Sink,
+        wire: int = HTTP,
+        trace: Trace | None = None,
     ) -> LaneCall | None:
         mark = read_mark(parts, json_length, wire)
         if mark is None:
-            return LaneTarget.submit(self, parts, json_length, sink, wire)
+            return LaneTarget.submit(self, parts, json_length, sink, wire, trace)
         assert self._sequences is not None
         if self.waiting is not None and not self.choice.lanes:
-            return LaneTarget.submit(self, parts, json_length, sink, wire)
+            return LaneTarget.submit(self, parts, json_length, sink, wire, trace)
         self.sent += 1
         lane = self._sequences.choose(mark, self.choice.lanes)
         regions = self._limits.regions
@@ -150,6 +164,7 @@ class LaneTarget:
                 return None
         call = SequenceCall(self, parts, json_length, sink, sum(map(len, parts)), wire)
         call.mark = mark
+        call.trace = trace
         meter = self._meter
         if meter is not None:
             call.cells = meter.begin(wire)

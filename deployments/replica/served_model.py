@@ -7,11 +7,13 @@ from time import monotonic_ns
 
 from deployments.core.model_version import ModelVersion
 from deployments.core.request_meter import Cells, RequestMeter, give_up, succeed
+from deployments.core.traced_request import follow
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.wire import HTTP, WireCodec
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse
+from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,10 @@ class ServedModel:
         self.capacity = rows * (1 if model.pool is None else model.pool.instance_count)
         self.sequence_idle_us = int(config.sequence_batching.max_sequence_idle_microseconds)
 
+    def follow(self, request: InferRequest, trace: Trace) -> None:
+        """Trace a request that is about to be submitted."""
+        follow(request, trace, self.model, monotonic_ns)
+
 
 Context = tuple[Sink, WireCodec, int, Cells | None, int]
 """What a request carries: who gets the answer, in which wire form; where a client's is counted, and since when."""
@@ -60,7 +66,12 @@ class LocalTarget:
         return self._served.ready
 
     def submit(
-        self, parts: Sequence[Buffer], json_length: int | None, sink: Sink, wire: int = HTTP
+        self,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        sink: Sink,
+        wire: int = HTTP,
+        trace: Trace | None = None,
     ) -> InferRequest | None:
         """Decode and submit; an error in the request is told to the sink before this returns."""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -78,6 +89,8 @@ class LocalTarget:
             logger.exception("a request to model '%s' could not be decoded", self.model_name)
             self._fail(context, Internal("the request could not be decoded"))
             return None
+        if trace is not None:
+            self._served.follow(request, trace)
         self._submit(request)
         return request
 

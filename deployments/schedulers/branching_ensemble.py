@@ -248,6 +248,8 @@ class BranchingEnsembleScheduler:
             sequence_id=run.sequence_id,
             flags=run.flags,
         )
+        if request.trace is not None:
+            child.trace = request.trace.child(step.model_name, step.version)
         run.in_flight += 1
         run.children.add(child)
         self._sends[step.index](child)

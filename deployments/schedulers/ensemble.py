@@ -163,6 +163,8 @@ class EnsembleScheduler:
             flags=run.flags,
             callers=request.callers,
         )
+        if request.trace is not None:
+            child.trace = request.trace.child(step.model_name, step.version)
         run.in_flight += 1
         run.children.append(child)
         self._sends[step.index](child)

@@ -6,6 +6,7 @@ from deployments.backends.backend import Batch
 from deployments.core.clock import Clock, Timer
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
+from deployments.core.traced_request import note_batch
 from deployments.schedulers.equal_inputs import EqualInputs
 from deployments.schedulers.scheduler import reply
 from deployments.schedulers.sequence_slots import SequenceOwner, Slot
@@ -136,6 +137,8 @@ def answer(batch: Batch, slots: list[Slot], owner: SequenceOwner, statistics: Mo
         owner.ran(slot, result)
     statistics.record_batch(batch)
     for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
+        if request.trace is not None:
+            note_batch(request, batch)
         if isinstance(result, ServingError):
             request.flags &= ~RESCHEDULED
         if not request.flags & RESCHEDULED:

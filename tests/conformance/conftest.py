@@ -23,7 +23,9 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
         return
     repository = write_broken_models(write_small_models(tmp_path_factory.mktemp("conformance")))
     log = tmp_path_factory.mktemp("conformance_log") / "log"
-    server = Server(repository, log, "--placement", "embedded", "--num-cpus", "4", "--no-dashboard")
+    traces = f"triton,file={log.parent}/traces.json"
+    flags = ("--placement", "embedded", "--num-cpus", "4", "--no-dashboard", "--trace-config", traces)
+    server = Server(repository, log, *flags)
     try:
         yield server.wait_ready().address, server.wait_for(r"gRPC\s+(\S+)")[1]
         server.stop()

@@ -1,11 +1,14 @@
 """Two ingresses on one node, with the models in themselves or in a process that they share: clients see one server."""
 
+import json
 import os
 import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,6 +22,20 @@ CACHE = ("--cache-config", "local,size=1048576")
 INGRESS = "ray::ServeReplica:eagleray:Ingress"
 CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
 CONNECTIONS = 100
+STAMPS = {
+    "HTTP_RECV_START",
+    "HTTP_RECV_END",
+    "REQUEST_START",
+    "QUEUE_START",
+    "COMPUTE_START",
+    "COMPUTE_INPUT_END",
+    "COMPUTE_OUTPUT_START",
+    "COMPUTE_END",
+    "REQUEST_END",
+    "INFER_RESPONSE_COMPLETE",
+    "HTTP_SEND_START",
+    "HTTP_SEND_END",
+}
 ROW = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": [1] * 16} for name in ("INPUT0", "INPUT1")]
 
 
@@ -27,7 +44,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     repository = write_small_models(tmp_path_factory.mktemp("several"))
     write_sequence_models(repository, shared=True)
     log = tmp_path_factory.mktemp("several-log") / "log"
-    started = Server(repository, log, "--placement", request.param, *FLAGS, *CACHE)
+    traces = ("--trace-config", f"triton,file={log.parent}/traces.json")
+    started = Server(repository, log, "--placement", request.param, *FLAGS, *CACHE, *traces)
     try:
         yield started.wait_ready()
         started.stop()
@@ -191,6 +209,50 @@ def test_settings_changed_at_one_hold_at_both(server: Server) -> None:
         cleared = {"trace_rate": None, "trace_level": None}
         assert one.request("POST", "/v2/models/simple/trace/setting", cleared).json["trace_rate"] == "1000"
         assert other.get("/v2/models/simple/trace/setting").json["trace_level"] == ["OFF"]
+
+
+def test_traces_of_both_are_in_one_file(server: Server) -> None:
+    path = server.log_path.parent / "traces.json"
+    with one_client_of_each(server, server.address) as (one, other):
+        settings = {"trace_rate": "1", "trace_count": "3", "trace_level": ["TIMESTAMPS", "TENSORS"]}
+        one.request("POST", "/v2/models/simple/trace/setting", settings)
+        for client, id in ((one, "of one"), (other, "of the other")):
+            for _ in range(2):
+                assert client.infer("simple", *ROW, id=id).status == 200
+        heads = wait_until(lambda: traced(path, "simple", 4), "four traces")
+        assert sorted(each["request_id"] for each in heads) == ["of one"] * 2 + ["of the other"] * 2
+        one.request("POST", "/v2/models/simple/trace/setting", dict.fromkeys(settings))
+    for head in heads:
+        stamps, tensors = parts(path, head["id"])
+        assert list(stamps.values()) == sorted(stamps.values())
+        assert set(stamps) - {"LANE_SEND", "LANE_RECEIVE"} == STAMPS
+        assert {name for activity, name in tensors if activity == "TENSOR_QUEUE_INPUT"} == {"INPUT0", "INPUT1"}
+        assert tensors["TENSOR_BACKEND_OUTPUT", "OUTPUT0"] == {
+            "name": "OUTPUT0",
+            "data": ",".join(["2"] * 16),
+            "shape": "1,16",
+            "dtype": "INT32",
+        }
+
+
+def traced(path: Path, model: str, count: int) -> list[dict[str, Any]]:
+    """Return the heads of a model's traces in a file, once it has so many of them."""
+    objects = json.loads(path.read_text()) if path.exists() else []
+    found = [each for each in objects if each.get("model_name") == model]
+    return found if len(found) >= count else []
+
+
+def parts(path: Path, id: int) -> tuple[dict[str, int], dict[tuple[str, str], Any]]:
+    """Return the timestamps of a trace in a file, and its tensors."""
+    stamps, tensors = {}, {}
+    for each in json.loads(path.read_text()):
+        if each["id"] != id:
+            continue
+        for stamp in each.get("timestamps", ()):
+            stamps[stamp["name"]] = stamp["ns"]
+        if "activity" in each:
+            tensors[each["activity"], each["tensor"]["name"]] = each["tensor"]
+    return stamps, tensors
 
 
 def test_settings_outlive_the_controller(server: Server) -> None:

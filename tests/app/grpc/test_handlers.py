@@ -8,6 +8,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.handlers import HANDLERS
 from app.grpc.port_options import port_options
+from app.service.trace_settings import TraceSettings
 from app.settings import Settings
 from protocol.errors import InvalidArgument, NotFound, Restricted, ServingError, Unavailable, Unsupported
 from tests.app.http.served import Served
@@ -91,7 +92,8 @@ def test_trace_settings_are_lists_of_strings() -> None:
     request = pb.TraceSettingRequest(
         settings={"trace_level": setting(value=["TENSORS", "TIMESTAMPS"]), "trace_rate": setting(value=["5"])}
     )
-    answer = pb.TraceSettingResponse.FromString(call("TraceSetting", request))
+    trace = TraceSettings(["triton,file=/tmp/traces.json"])
+    answer = pb.TraceSettingResponse.FromString(call("TraceSetting", request, trace=trace))
     assert list(answer.settings["trace_level"].value) == ["TIMESTAMPS", "TENSORS"]
     assert list(answer.settings["trace_rate"].value) == ["5"]
     cleared = pb.TraceSettingRequest(settings={"trace_rate": setting()})

@@ -71,7 +71,7 @@ class EchoTarget:
         self.cancelled: list[Any] = []
         self._held: list[Any] = []
 
-    def submit(self, parts: Sequence[Any], json_length: int | None, sink: Any) -> int:
+    def submit(self, parts: Sequence[Any], json_length: int | None, sink: Any, wire: int = 0, trace: Any = None) -> int:
         body = b"".join(parts)
         self.bodies.append(body)
         self.json_lengths.append(json_length)

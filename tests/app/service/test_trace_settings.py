@@ -3,8 +3,10 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from app.service.trace_settings import TraceSettings
+from app.service.trace_settings import TraceSettings, with_absolute_file
+from app.trace.sampler import Sampling
 from protocol.errors import InvalidArgument, Unsupported
+from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS
 
 DEFAULTS = {
     "trace_level": ["OFF"],
@@ -25,10 +27,14 @@ def update(settings: TraceSettings, changes: dict[str, Any], *model: str) -> Non
 
 
 def test_settings_of_a_model_win_until_they_are_cleared() -> None:
-    trace = TraceSettings()
+    trace = TraceSettings(["triton,file=/tmp/trace"])
     update(trace, {"trace_rate": "5"}, "m")
     update(trace, {"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "7"})
-    assert trace.get("m") == DEFAULTS | {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "5"}
+    assert trace.get("m") == DEFAULTS | {
+        "trace_level": ["TIMESTAMPS", "TENSORS"],
+        "trace_rate": "5",
+        "trace_file": "/tmp/trace",
+    }
     assert trace.get()["trace_rate"] == "7"
     update(trace, {"trace_rate": None}, "m")
     assert trace.get("m")["trace_rate"] == "7"
@@ -94,6 +100,32 @@ def test_a_bad_value_changes_nothing(changes: dict[str, Any], text: str) -> None
         update(trace, {"trace_rate": "3", **changes})
     assert error.value.message == text
     assert trace.get() == DEFAULTS
+
+
+def test_a_level_without_a_file_to_write_to_is_refused() -> None:
+    trace = TraceSettings()
+    with pytest.raises(InvalidArgument, match="Attempting to set invalid trace setting :trace file name is not given"):
+        update(trace, {"trace_level": ["TIMESTAMPS"]})
+    update(trace, {"trace_level": ["OFF"], "trace_rate": "5"})
+    update(TraceSettings(["mode=opentelemetry"]), {"trace_level": ["TIMESTAMPS"]})
+
+
+def test_sampling_is_what_holds_for_a_model() -> None:
+    trace = TraceSettings(["level=TIMESTAMPS", "level=TENSORS", "rate=5", "count=7", "triton,file=/t"])
+    assert trace.sampling() == trace.sampling("m") == Sampling(TIMESTAMPS | TENSORS, 5, 7, 0)
+    update(trace, {"trace_rate": "1", "log_frequency": "2", "trace_level": ["OFF"]}, "m")
+    assert trace.sampling("m") == Sampling(0, 1, 7, 2)
+    assert trace.models == ["m"]
+    exported = TraceSettings(["level=TENSORS", "mode=opentelemetry"])
+    assert exported.sampling().flags == TIMESTAMPS | CONTEXT
+
+
+def test_the_file_is_seen_from_where_the_command_is_run() -> None:
+    assert with_absolute_file("triton,file=traces.json", "/home/me") == "triton,file=/home/me/traces.json"
+    assert with_absolute_file("triton,file=/tmp/t", "/home/me") == "triton,file=/tmp/t"
+    assert with_absolute_file("triton,log-frequency=5", "/home/me") == "triton,log-frequency=5"
+    with pytest.raises(ValueError, match="must be an absolute path"):
+        TraceSettings(["triton,file=traces.json"])
 
 
 def test_the_file_cannot_be_changed() -> None:

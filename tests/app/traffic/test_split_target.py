@@ -30,7 +30,9 @@ class Version:
         self.sinks: list[Any] = []
         self.cancelled: list[Any] = []
 
-    def submit(self, parts: Sequence[Any], json_length: int | None, sink: Any, wire: int = HTTP) -> int:
+    def submit(
+        self, parts: Sequence[Any], json_length: int | None, sink: Any, wire: int = HTTP, trace: Any = None
+    ) -> int:
         self.sinks.append(sink)
         return len(self.sinks)
 

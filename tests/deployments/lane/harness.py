@@ -5,6 +5,7 @@ import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 from deployments.core.counts import Totals
@@ -15,6 +16,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import InferRequest, InferResponse
+from protocol.trace import Trace
 
 NODE = "node-1"
 
@@ -51,6 +53,13 @@ class EchoModel:
     def end_sequence(self, sequence_id: int | str) -> None:
         """Hold no sequences."""
 
+    def follow(self, request: InferRequest, trace: Trace) -> None:
+        """Say something of the request, and of a model that it asks."""
+        request.trace = trace
+        trace.mark("REQUEST_START", monotonic_ns())
+        trace.attributes["seen_by"] = "echo"
+        trace.child("called", 1)
+
     def _submit(self, request: InferRequest) -> None:
         self.held.append(request)
         if not self.hold:
@@ -59,11 +68,18 @@ class EchoModel:
     def release(self) -> None:
         held, self.held = self.held, []
         for request in held:
+            self._end(request)
             request.reply(request, InferResponse({}))
+
+    @staticmethod
+    def _end(request: InferRequest) -> None:
+        if request.trace is not None:
+            request.trace.mark("REQUEST_END", monotonic_ns())
 
     def stream(self, count: int) -> None:
         held, self.held = self.held, []
         for request in held:
+            self._end(request)
             for number in range(count):
                 request.reply(request, InferResponse({}, final=number == count - 1))
 

@@ -1,0 +1,35 @@
+"""Whose turn it is to be traced."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The settings that hold for a model: one in `rate` requests is traced (0: none), `count` in all (-1: any number).
+
+    `flags` are those of `protocol.trace`, 0 for a model that is not traced. A file gets `log_frequency` traces, all of
+    them where that is 0.
+    """
+
+    flags: int = 0
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+
+
+class Sampler:
+    """Takes turns. Who asks lowers `left`; at 0 the request is traced, which is told by `taken`."""
+
+    __slots__ = ("_count_left", "left", "sampling")
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._count_left = sampling.count
+        self.left = sampling.rate if sampling.count else 0
+
+    def taken(self) -> None:
+        """Begin to count to the next one; with none left, `left` stays below 0."""
+        if self._count_left > 0:
+            self._count_left -= 1
+        if self._count_left:
+            self.left = self.sampling.rate

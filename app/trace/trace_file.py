@@ -1,0 +1,170 @@
+"""Triton's trace files: one JSON array, which every ingress of a node adds to, or one for every so many traces."""
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from app.trace.collector import Item
+from app.trace.sampler import Sampler
+from protocol.bytes_tensor import decode_bytes
+from protocol.datatypes import BY_NAME
+from protocol.trace import TENSORS, TIMESTAMPS, Trace, TracedTensor
+
+logger = logging.getLogger(__name__)
+
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_MODE: Final = 0o640
+_LOCK_TIMEOUT_S: Final = 5.0
+_LOCK_POLL_S: Final = 0.01
+_MAX_INDEX: Final = 1_000_000
+
+
+class TraceFile:
+    """Writes traces to `path`, or to `path.0`, `path.1` and so on, as each trace's settings say.
+
+    The array at `path` is whole at any time; what an earlier server has written stays in it. Blocks: for a thread.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._index = 0
+        self._gathered: dict[Sampler, list[bytes]] = {}
+
+    def write(self, items: Sequence[Item]) -> None:
+        """Write traces, or keep them until there are enough for a file.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        now: list[bytes] = []
+        for trace, sampler in items:
+            frequency = sampler.sampling.log_frequency
+            if trace is None:
+                self._write_gathered(sampler)
+            elif not frequency:
+                now.append(_text(trace))
+            else:
+                gathered = self._gathered.setdefault(sampler, [])
+                gathered.append(_text(trace))
+                if len(gathered) >= frequency:
+                    self._write_gathered(sampler)
+        if now:
+            append(self._path, b",".join(now))
+
+    def finish(self) -> None:
+        """Write what was kept."""
+        for sampler in list(self._gathered):
+            self._write_gathered(sampler)
+
+    def _write_gathered(self, sampler: Sampler) -> None:
+        texts = self._gathered.pop(sampler, None)
+        if texts:
+            self._write_next(b"[" + b",".join(texts) + b"]")
+
+    def _write_next(self, data: bytes) -> None:
+        """Write the file with the first number that is free; it appears whole."""
+        draft = f"{self._path}.{os.getpid()}.draft"
+        with open(os.open(draft, _FLAGS | os.O_TRUNC, _MODE), "wb") as file:
+            file.write(data)
+        try:
+            while self._index < _MAX_INDEX:
+                try:
+                    os.link(draft, f"{self._path}.{self._index}")
+                    return
+                except FileExistsError:
+                    self._index += 1
+            raise OSError(errno.EMFILE, f"there are {_MAX_INDEX} trace files", self._path)
+        finally:
+            os.unlink(draft)
+
+
+def append(path: str, objects: bytes) -> None:
+    """Add objects to the array in a file, which is made if it is not there.
+
+    Raises:
+        OSError: the file cannot be written, or is none of such arrays.
+    """
+    descriptor = os.open(path, _FLAGS, _MODE)
+    try:
+        _lock(descriptor)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", path)
+        size = status.st_size
+        if not size:
+            at, data = 0, b"[" + objects + b"]"
+        elif os.pread(descriptor, 1, size - 1) == b"]":
+            at, data = size - 1, b"," + objects + b"]"
+        else:
+            raise OSError(errno.EINVAL, "ends in no JSON array", path)
+        if os.pwrite(descriptor, data, at) < len(data):
+            os.ftruncate(descriptor, at)
+            if size:
+                os.pwrite(descriptor, b"]", at)
+            raise OSError(errno.ENOSPC, "has no room for more", path)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    ends_s = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > ends_s:
+                raise
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return
+
+
+def _text(trace: Trace) -> bytes:
+    return orjson.dumps(list(objects(trace)))[1:-1]
+
+
+def objects(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Return the objects that stand for a trace and those below it, as Triton writes them."""
+    about: dict[str, Any] = {"id": trace.id, "model_name": trace.model_name, "model_version": trace.version}
+    if trace.request_id:
+        about["request_id"] = trace.request_id
+    if trace.parent_id:
+        about["parent_id"] = trace.parent_id
+    yield about
+    if trace.flags & TIMESTAMPS:
+        for name, at_ns in sorted(trace.timestamps, key=lambda each: each[1]):
+            yield {"id": trace.id, "timestamps": [{"name": name, "ns": at_ns}]}
+    if trace.flags & TENSORS:
+        for tensor in trace.tensors:
+            about_tensor = {
+                "name": tensor.name,
+                "data": data_text(tensor),
+                "shape": ",".join(map(str, tensor.shape)),
+                "dtype": tensor.datatype,
+            }
+            yield {"id": trace.id, "activity": tensor.activity, "tensor": about_tensor}
+    for child in trace.children:
+        yield from objects(child)
+
+
+def data_text(tensor: TracedTensor) -> str:
+    """Return the elements of a tensor, with commas between them; "" where its data were not kept."""
+    if not tensor.data:
+        return ""
+    if tensor.datatype == "BYTES":
+        array = decode_bytes(tensor.data, 0, len(tensor.data), tensor.shape, tensor.name, "")
+        return ",".join([f'"{element.decode("utf-8", "replace")}"' for element in array.ravel().tolist()])
+    values = np.frombuffer(tensor.data, BY_NAME[tensor.datatype].numpy)
+    if tensor.datatype == "BF16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    if tensor.datatype == "BOOL":
+        values = values.view(np.uint8)
+    return ",".join(map(str, values.tolist() if values.dtype.kind != "f" else values))

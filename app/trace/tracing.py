@@ -1,0 +1,51 @@
+"""What an ingress traces: whose turn it is, by the settings of each model, and where the traces go."""
+
+import logging
+
+from app.service.trace_settings import TraceSettings
+from app.trace.collector import Collector
+from app.trace.sampler import Sampler
+from app.trace.trace_file import TraceFile
+from app.trace.traced_target import TracedTarget
+from deployments.lane.sink import Target
+
+logger = logging.getLogger(__name__)
+
+
+class Tracing:
+    """Puts a `TracedTarget` before the targets of models that are traced; others are as they would be without it.
+
+    All but `close` belongs to the loop's thread.
+    """
+
+    def __init__(self, settings: TraceSettings) -> None:
+        self._settings = settings
+        self._samplers: dict[str, Sampler] = {"": Sampler(settings.sampling())}
+        file = TraceFile(settings.file)
+        self._collector = Collector(file.write, file.finish)
+        if settings.sampling().flags and not settings.file:
+            logger.warning("no traces are written: --trace-config triton,file=<path> says where to")
+
+    def settings_changed(self) -> None:
+        """Sample by the settings that hold now; where they have not changed, turns go on."""
+        samplers = {}
+        for model in ("", *self._settings.models):
+            sampling = self._settings.sampling(model)
+            known = self._samplers.pop(model, None)
+            samplers[model] = known if known is not None and known.sampling == sampling else Sampler(sampling)
+            if known is not None and known is not samplers[model]:
+                self._collector.put(None, known)
+        for sampler in self._samplers.values():
+            self._collector.put(None, sampler)
+        self._samplers = samplers
+
+    def target(self, name: str, target: Target) -> Target:
+        """Return where requests to a model go that would go to this target."""
+        sampler = self._samplers.get(name) or self._samplers[""]
+        if not sampler.sampling.flags or not self._settings.file:
+            return target
+        return TracedTarget(target, sampler, self._collector.put)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is left; blocks."""
+        self._collector.close(timeout_s)

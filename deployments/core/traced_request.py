@@ -1,0 +1,113 @@
+"""What a traced request leaves behind in a core: when it came, waited, ran and was answered, and its tensors."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+from deployments.backends.backend import Batch
+from protocol.bytes_tensor import encode_bytes
+from protocol.errors import ServingError
+from protocol.infer import Array, InferRequest, InferResponse, Reply
+from protocol.signature import Signature, TensorSpec
+from protocol.trace import MAX_TENSOR_BYTES, TENSORS, Trace, TracedTensor
+
+QUEUE_INPUT: Final = "TENSOR_QUEUE_INPUT"
+BACKEND_OUTPUT: Final = "TENSOR_BACKEND_OUTPUT"
+
+
+class TracedModel(Protocol):
+    """What is said of a model version; one without a pool is an ensemble, which computes nothing itself."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """Its inputs and outputs."""
+        ...
+
+    @property
+    def pool(self) -> object | None:
+        """Its instances."""
+        ...
+
+
+def follow(request: InferRequest, trace: Trace, model: TracedModel, now_ns: Callable[[], int]) -> None:
+    """Trace a request that is about to be given to a model version."""
+    trace.model_name, trace.version, trace.request_id = model.name, model.version, request.id
+    request.trace = trace
+    request.reply = partial(_replied, model, now_ns, request.reply)
+    if trace.flags & TENSORS:
+        _add(trace, QUEUE_INPUT, request.inputs, model.signature.inputs)
+
+
+def note_batch(request: InferRequest, batch: Batch) -> None:
+    """Note the stages of the batch that a traced request has run in."""
+    trace = request.trace
+    assert trace is not None
+    trace.mark("QUEUE_START", request.queued_ns)
+    _note_compute(trace, batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
+    trace.attributes |= {"batch_rows": batch.rows, "batch_requests": len(batch.requests)}
+    if batch.reason:
+        trace.attributes["batch_reason"] = batch.reason
+
+
+def _note_compute(trace: Trace, start_ns: int, input_end_ns: int, output_start_ns: int, end_ns: int) -> None:
+    trace.mark("COMPUTE_START", start_ns)
+    trace.mark("COMPUTE_INPUT_END", input_end_ns)
+    trace.mark("COMPUTE_OUTPUT_START", output_start_ns)
+    trace.mark("COMPUTE_END", end_ns)
+
+
+def _replied(
+    model: TracedModel,
+    now_ns: Callable[[], int],
+    tell: Reply,
+    request: InferRequest,
+    result: InferResponse | ServingError,
+) -> None:
+    trace = request.trace
+    assert trace is not None
+    if isinstance(result, InferResponse):
+        if trace.flags & TENSORS:
+            _add(trace, BACKEND_OUTPUT, result.outputs, model.signature.outputs)
+        if not result.final:
+            tell(request, result)
+            return
+    else:
+        trace.attributes["error"] = result.message
+    request.reply = tell
+    ended_ns = now_ns()
+    if request.received_ns:
+        trace.mark("REQUEST_START", request.received_ns)
+        if trace.at_ns("QUEUE_START") is None:
+            trace.mark("QUEUE_START", request.queued_ns)
+    if model.signature.decoupled and model.pool is not None and request.started_ns:
+        _note_compute(trace, request.started_ns, request.started_ns, ended_ns, ended_ns)
+    trace.mark("REQUEST_END", ended_ns)
+    tell(request, result)
+
+
+def _add(trace: Trace, activity: str, arrays: Mapping[str, Array], specs: Mapping[str, TensorSpec]) -> None:
+    for name, array in arrays.items():
+        spec = specs.get(name)
+        if spec is not None:  # what a scheduler adds, such as the states of a sequence, is no tensor of the request
+            trace.add_tensor(TracedTensor(activity, name, spec.datatype.name, array.shape, _data(array)))
+
+
+def _data(array: Array) -> bytes:
+    if array.nbytes > MAX_TENSOR_BYTES:
+        return b""
+    if array.dtype.kind not in "OSU":
+        return array.tobytes()
+    try:
+        return encode_bytes(array)
+    except ServingError:  # which the client is about to be told
+        return b""

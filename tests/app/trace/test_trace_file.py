@@ -1,0 +1,134 @@
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.trace.sampler import Sampler, Sampling
+from app.trace.trace_file import TraceFile, append, data_text
+from protocol.bytes_tensor import encode_bytes
+from protocol.infer import Array
+from protocol.trace import TENSORS, TIMESTAMPS, Trace, TracedTensor
+
+ALL = Sampler(Sampling(TIMESTAMPS, 1))
+
+
+def trace(id: int, flags: int = TIMESTAMPS) -> Trace:
+    made = Trace(flags, 1, id, 0, "m", 3, f"r{id}")
+    made.mark("REQUEST_END", 20)
+    made.mark("REQUEST_START", 10)
+    return made
+
+
+def test_the_file_is_as_triton_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "traces.json"
+    parent = trace(5, TIMESTAMPS | TENSORS)
+    parent.add_tensor(
+        TracedTensor("TENSOR_QUEUE_INPUT", "X", "FP32", (1, 2), np.array([0.1, -2], np.float32).tobytes())
+    )
+    child = parent.child("step", 1)
+    child.mark("COMPUTE_START", 15)
+    TraceFile(str(path)).write([(parent, ALL)])
+    assert json.loads(path.read_text()) == [
+        {"id": 5, "model_name": "m", "model_version": 3, "request_id": "r5"},
+        {"id": 5, "timestamps": [{"name": "REQUEST_START", "ns": 10}]},
+        {"id": 5, "timestamps": [{"name": "REQUEST_END", "ns": 20}]},
+        {
+            "id": 5,
+            "activity": "TENSOR_QUEUE_INPUT",
+            "tensor": {"name": "X", "data": "0.1,-2.0", "shape": "1,2", "dtype": "FP32"},
+        },
+        {"id": child.id, "model_name": "step", "model_version": 1, "parent_id": 5},
+        {"id": child.id, "timestamps": [{"name": "COMPUTE_START", "ns": 15}]},
+    ]
+
+
+@pytest.mark.parametrize(("flags", "keys"), [(TIMESTAMPS, {"timestamps"}), (TENSORS, {"activity", "tensor"})])
+def test_a_level_shows_what_it_is_for(tmp_path: Path, flags: int, keys: set[str]) -> None:
+    path = tmp_path / "traces.json"
+    traced = trace(5, flags)
+    traced.add_tensor(TracedTensor("TENSOR_QUEUE_INPUT", "X", "UINT8", (1,), b"x"))
+    TraceFile(str(path)).write([(traced, ALL)])
+    _, *rest = json.loads(path.read_text())
+    assert {key for each in rest for key in each} == keys | {"id"}
+
+
+def ids(path: Path) -> list[int]:
+    return [each["id"] for each in json.loads(path.read_text()) if "model_name" in each]
+
+
+def test_later_traces_are_added_also_by_a_server_that_starts_again(tmp_path: Path) -> None:
+    path = tmp_path / "traces.json"
+    for file in (TraceFile(str(path)), TraceFile(str(path))):
+        file.write([(trace(1), ALL), (trace(2), ALL)])
+        file.write([(trace(3), ALL)])
+    assert ids(path) == [1, 2, 3, 1, 2, 3]
+
+
+def _write(path: str, first: int) -> None:
+    file = TraceFile(path)
+    for number in range(first, first + 50):
+        file.write([(trace(number), ALL)])
+
+
+def test_processes_that_write_at_the_same_time_leave_one_array(tmp_path: Path) -> None:
+    path = tmp_path / "traces.json"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write, args=(str(path), first)) for first in (100, 200, 300)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    assert sorted(ids(path)) == [*range(100, 150), *range(200, 250), *range(300, 350)]
+
+
+def test_files_of_so_many_traces_each_have_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "traces.json"
+    twos, threes = (Sampler(Sampling(TIMESTAMPS, 1, -1, frequency)) for frequency in (2, 3))
+    file = TraceFile(str(path))
+    file.write([(trace(number), twos) for number in range(1, 6)] + [(trace(7), threes)])
+    assert sorted(os.listdir(tmp_path)) == ["traces.json.0", "traces.json.1"]
+    file.write([(None, twos)])  # its settings changed
+    file.write([(None, twos)])
+    file.finish()
+    assert [ids(tmp_path / f"traces.json.{number}") for number in range(4)] == [[1, 2], [3, 4], [5], [7]]
+    TraceFile(str(path)).write([(trace(8), twos), (trace(9), twos)])
+    assert ids(tmp_path / "traces.json.4") == [8, 9]
+    assert len(os.listdir(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("content", [b"no array", b"[1]\n"])
+def test_a_file_of_somebody_elses_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(content)
+    with pytest.raises(OSError, match="ends in no JSON array"):
+        append(str(path), b"{}")
+    assert path.read_bytes() == content
+    with pytest.raises(OSError, match="Is a directory"):
+        append(str(tmp_path), b"{}")
+
+
+TENSORS_AS_TEXT = {
+    "BOOL": (np.array([True, False]), "1,0"),
+    "INT64": (np.array([[-1], [2**62]], np.int64), "-1,4611686018427387904"),
+    "FP16": (np.array([0.5, 65504], np.float16), "0.5,6.55e+04"),
+    "FP32": (np.array([0.1, np.nan, np.inf], np.float32), "0.1,nan,inf"),
+    "FP64": (np.array([0.1]), "0.1"),
+    "BF16": (np.array([0x3F80, 0xC000], np.uint16), "1.0,-2.0"),
+}
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array", "text"), [(k, *v) for k, v in TENSORS_AS_TEXT.items()], ids=TENSORS_AS_TEXT
+)
+def test_data_are_text(datatype: str, array: Array, text: str) -> None:
+    assert data_text(TracedTensor("A", "t", datatype, array.shape, array.tobytes())) == text
+
+
+def test_data_of_bytes_are_quoted_and_those_that_were_not_kept_are_empty() -> None:
+    array = np.array([[b"a,b", "ü\xff".encode("latin-1")]], object)
+    assert data_text(TracedTensor("A", "t", "BYTES", (1, 2), encode_bytes(array))) == '"a,b","\ufffd\ufffd"'
+    assert data_text(TracedTensor("A", "t", "FP32", (1 << 20,), b"")) == ""

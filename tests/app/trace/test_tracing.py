@@ -1,0 +1,138 @@
+"""From a client's bytes to the trace file, through the ingress's own HTTP."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.service.trace_settings import TraceSettings
+from protocol.errors import Unavailable
+from tests.app.http.served import Served
+from tests.app.http.wire import infer
+
+FLAGS = ("level=TIMESTAMPS", "rate=1")
+
+
+class Bench(Served):
+    """An ingress with some models, whose traces go to a file."""
+
+    def __init__(self, path: Path, *flags: str) -> None:
+        self.path = path / "traces.json"
+        super().__init__(trace=TraceSettings([*flags, f"triton,file={self.path}"]))
+
+    async def infer(self, model: str = "good") -> Any:
+        return await self.request("POST", f"/v2/models/{model}/infer", b"{}")
+
+    async def set(self, settings: dict[str, Any], model: str = "") -> None:
+        await self.service.settings.update_trace(settings, model)
+        self.context.routes_changed()
+
+    def written(self) -> list[dict[str, Any]]:
+        """Return what is in the file after the end."""
+        self.service.tracing.close(30)
+        return json.loads(self.path.read_text()) if self.path.exists() else []
+
+    def names(self) -> list[str]:
+        """Return the names of the timestamps in the file after the end."""
+        return [each["timestamps"][0]["name"] for each in self.written() if "timestamps" in each]
+
+
+def on_loop(test: Callable[[Path], Any]) -> Callable[..., None]:
+    def run(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))
+
+    return run
+
+
+@on_loop
+async def test_receiving_and_sending_are_noted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS)
+    assert (await bench.infer()).status == 200
+    head, *stamps = bench.written()
+    assert (head["model_name"], head["model_version"]) == ("echo", 1), "what answers for all models here"
+    assert [each["timestamps"][0]["name"] for each in stamps] == [
+        "HTTP_RECV_START",
+        "HTTP_RECV_END",
+        "INFER_RESPONSE_COMPLETE",
+        "HTTP_SEND_START",
+        "HTTP_SEND_END",
+    ]
+    times = [each["timestamps"][0]["ns"] for each in stamps]
+    assert times == sorted(times)
+    assert {each["id"] for each in stamps} == {head["id"]}
+
+
+@on_loop
+async def test_a_body_in_pieces_is_received_from_the_first_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS)
+    whole = infer(b"{}  ", model="good")
+    await bench.send(whole[:-3], whole[-3:-2], whole[-2:])
+    await bench.infer()
+    stamps = [each["timestamps"][0] for each in bench.written() if "timestamps" in each]
+    began, ended = ([each["ns"] for each in stamps if each["name"] == f"HTTP_RECV_{word}"] for word in ("START", "END"))
+    assert began[0] < ended[0]
+    assert began[1] == ended[1], "which came whole"
+
+
+@on_loop
+async def test_models_are_traced_by_settings_of_their_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "level=TIMESTAMPS", "rate=3")
+    await bench.set({"trace_rate": "1"}, "half")
+    await bench.set({"trace_level": ["OFF"]}, "a/b")
+    for _ in range(3):
+        for model in ("good", "half", "a%2Fb"):
+            assert (await bench.infer(model)).status == 200
+    assert bench.names().count("HTTP_RECV_START") == 3 + 1
+
+
+@on_loop
+async def test_turns_go_on_when_other_settings_change(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "level=TIMESTAMPS", "rate=4")
+    for _ in range(3):
+        await bench.infer()
+        await bench.set({"trace_rate": "9"}, "half")
+    assert not bench.path.exists()
+    await bench.infer()
+    assert "HTTP_RECV_START" in bench.names()
+
+
+@on_loop
+async def test_a_model_that_is_not_traced_has_nothing_in_front_of_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    untraced = bench.service.routing.infer_target("good")
+    assert untraced is bench.service.routing.target("good")
+    await bench.set({"trace_level": ["TIMESTAMPS"]})
+    assert bench.service.routing.infer_target("good") is not untraced
+
+
+@on_loop
+async def test_errors_are_traced_too(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS)
+    bench.target.hold = True
+    await bench.send(infer(model="good"))
+    bench.target.fail(Unavailable("gone"))
+    assert bench.names()[-2:] == ["HTTP_SEND_START", "HTTP_SEND_END"]
+
+
+@on_loop
+async def test_the_trace_of_a_client_that_has_left_ends(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS)
+    bench.target.hold = True
+    await bench.send(infer(model="good"))
+    bench.connection.connection_lost(None)
+    assert bench.names() == ["HTTP_RECV_START", "HTTP_RECV_END"]
+    assert len(bench.target.cancelled) == 1
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_no_more_are_traced_than_are_asked_for(tmp_path: Path, count: int) -> None:
+    async def run() -> None:
+        bench = Bench(tmp_path, *FLAGS, f"count={count}")
+        for _ in range(5):
+            await bench.infer()
+        assert bench.names().count("HTTP_RECV_START") == count
+
+    asyncio.run(run())

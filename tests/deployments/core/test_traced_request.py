@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+
+from deployments.core.core import Core
+from deployments.core.counts import Totals
+from deployments.core.instance_pool import InstancePool
+from deployments.core.model_version import ModelVersion
+from deployments.core.statistics import ModelStatistics
+from deployments.schedulers.ensemble import ensemble_scheduler
+from deployments.schedulers.fifo import FifoBatcher
+from protocol.errors import Internal
+from protocol.infer import InferResponse
+from protocol.signature import Signature
+from protocol.trace import MAX_RECORDS, MAX_TENSOR_BYTES, TENSORS, TIMESTAMPS, TracedTensor, new_trace
+from repository_loader.package import ModelPackage
+from tests.deployments.fakes import MS, Answers, FakeClock, FakeInstance, config_of
+from tests.deployments.schedulers.test_ensemble import model, step
+
+
+class Bench:
+    """A core with the model m, and an ensemble e of two steps of it."""
+
+    def __init__(self):
+        self.clock = FakeClock()
+        self.core = Core(self.clock)
+        self.answers = Answers()
+        self.instance = FakeInstance(self.clock, may_run_inline=False)
+        self.instance.duration_ns = 5 * MS
+        config = config_of('name: "m" max_batch_size: 4 dynamic_batching {}')
+        signature = Signature.from_config(config)
+        statistics = ModelStatistics("m", 7, Totals())
+        pool = InstancePool([self.instance], self.clock)
+        scheduler = FifoBatcher(signature, pool, statistics, self.clock)
+        self.add(config, signature, statistics, scheduler, pool, 7)
+        steps = f"{step('m', 'X=X', 'Y=a')} {step('m', 'X=a', 'Y=Y', 7)}"
+        config = model("e", "X", "Y", extra=f'platform: "ensemble" ensemble_scheduling {{ {steps} }}')
+        statistics = ModelStatistics("e", 1, Totals())
+        scheduler = ensemble_scheduler(config, {"m": signature}, self.core, statistics, self.clock)
+        self.add(config, Signature.from_config(config), statistics, scheduler, None, 1)
+
+    def add(self, config, signature, statistics, scheduler, pool, version):
+        package = ModelPackage(config.name, version, config, "", "", "")
+        self.core.add(ModelVersion(package, signature, statistics, scheduler, pool, self.clock))
+
+    def infer(self, name, flags=TIMESTAMPS, id="r"):
+        request = self.answers.request(id)
+        request.trace = trace = new_trace(flags)
+        self.core.infer(name, -1, request)
+        return trace
+
+    def run(self, batch_count=1):
+        self.clock.run()
+        for _ in range(batch_count):
+            self.clock.wait_for_thread()
+
+    def ms(self, trace, start_ns):
+        return [(name, (at_ns - start_ns) / MS) for name, at_ns in sorted(trace.timestamps, key=lambda each: each[1])]
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+def test_a_request_leaves_its_stages(bench):
+    start_ns = bench.clock.time_ns
+    first, second = bench.infer("m", id="a"), bench.infer("m", id="b")
+    bench.clock.time_ns += 2 * MS
+    bench.run()
+    expected = [
+        ("REQUEST_START", 0),
+        ("QUEUE_START", 0),
+        ("COMPUTE_START", 2),
+        ("COMPUTE_INPUT_END", 2),
+        ("COMPUTE_OUTPUT_START", 7),
+        ("COMPUTE_END", 7),
+        ("REQUEST_END", 7),
+    ]
+    assert sorted(bench.ms(first, start_ns)) == sorted(expected) == sorted(bench.ms(second, start_ns))
+    assert (first.model_name, first.version, first.request_id) == ("m", 7, "a")
+    assert first.attributes == {"batch_rows": 2, "batch_requests": 2, "batch_reason": "none_waits"}
+    assert first.id != second.id and first.trace_id != second.trace_id
+    assert bench.answers.order == ["a", "b"]
+
+
+def test_an_error_ends_a_trace_and_is_told_in_it(bench):
+    bench.instance.error = Internal("broken")
+    trace = bench.infer("m")
+    bench.run()
+    assert trace.attributes["error"] == "broken"
+    assert trace.at_ns("REQUEST_END") is not None
+    assert bench.answers.error("r") == "Internal: broken"
+
+
+def test_a_refused_request_has_neither_queued_nor_run(bench):
+    bench.core.resolve("m").scheduler.drain(lambda: None)
+    trace = bench.infer("m")
+    bench.clock.run()
+    assert {name for name, _ in trace.timestamps} == {"REQUEST_START", "QUEUE_START", "REQUEST_END"}
+    assert "stopped accepting" in trace.attributes["error"]
+
+
+def test_the_steps_of_an_ensemble_are_its_children(bench):
+    trace = bench.infer("e")
+    bench.run(2)
+    assert isinstance(bench.answers.results["r"], InferResponse)
+    assert {name for name, _ in trace.timestamps} == {"REQUEST_START", "QUEUE_START", "REQUEST_END"}
+    first, second = trace.children
+    for child in trace.children:
+        assert (child.model_name, child.version, child.parent_id) == ("m", 7, trace.id)
+        assert child.trace_id == trace.trace_id
+        assert child.at_ns("COMPUTE_END") - child.at_ns("COMPUTE_START") == 5 * MS
+    assert first.at_ns("REQUEST_END") <= second.at_ns("REQUEST_START")
+    assert len({trace.id, first.id, second.id}) == 3
+
+
+def test_tensors_are_those_that_came_and_those_that_went(bench):
+    trace = bench.infer("m", TENSORS)
+    bench.run()
+    x, y = trace.tensors
+    assert (x.activity, x.name, x.datatype, x.shape) == ("TENSOR_QUEUE_INPUT", "X", "FP32", (1, 2))
+    assert (y.activity, y.name, y.datatype, y.shape) == ("TENSOR_BACKEND_OUTPUT", "Y", "FP32", (1, 2))
+    assert np.frombuffer(x.data, np.float32).tolist() == [1, 1]
+    assert np.frombuffer(y.data, np.float32).tolist() == [2, 2]
+
+
+def test_what_a_trace_keeps_is_bounded():
+    trace = new_trace(TIMESTAMPS)
+    large, small = (TracedTensor("A", "t", "INT8", (size,), bytes(size)) for size in (MAX_TENSOR_BYTES + 1, 1000))
+    trace.add_tensor(large)
+    trace.add_tensor(small)
+    assert [len(tensor.data) for tensor in trace.tensors] == [0, 1000]
+    for _ in range(20):
+        trace.add_tensor(TracedTensor("A", "t", "INT8", (MAX_TENSOR_BYTES,), bytes(MAX_TENSOR_BYTES)))
+    assert sum(len(tensor.data) for tensor in trace.tensors) <= 8 * MAX_TENSOR_BYTES
+    for number in range(MAX_RECORDS):
+        trace.mark("X", number)
+        trace.child()
+    assert len(trace.timestamps) + len(trace.children) + len(trace.tensors) == MAX_RECORDS
