@@ -159,7 +159,7 @@ class ModelStatistics:
             total_ns = batch.end_ns - request.received_ns
             if total_ns > SLOW.threshold_ns and not isinstance(result, ServingError):
                 stages_ns = (batch.start_ns - request.queued_ns, *phases_ns, total_ns)
-                SLOW.tell(self._name, self._version, request.id, batch.rows, batch.end_ns, stages_ns)
+                SLOW.tell(self._name, self._version, request.id, batch.rows, batch.end_ns, stages_ns, request.trace)
 
     @staticmethod
     def _record_each(latencies: LatencyRecorder, batch: Batch, phases_ns: tuple[int, int, int]) -> None:
@@ -177,7 +177,7 @@ class ModelStatistics:
         duration_ns = now_ns - request.received_ns
         if duration_ns > SLOW.threshold_ns:
             stages_ns = (request.started_ns - request.queued_ns, 0, now_ns - request.started_ns, 0, duration_ns)
-            SLOW.tell(self._name, self._version, request.id, request.rows, now_ns, stages_ns)
+            SLOW.tell(self._name, self._version, request.id, request.rows, now_ns, stages_ns, request.trace)
         self.counts.success_count += 1
         self.counts.success_ns += duration_ns
         if self.latencies is not None:

@@ -49,7 +49,8 @@ class TritonLine(logging.Formatter):
 class JsonLine(logging.Formatter):
     """One object per line: time, level, message and source, and model, version and request id where they are known.
 
-    A slow request has its stages, and the rows of its batch.
+    A line of a request that is traced has `trace_id` and `span_id`. A slow request has its stages, and the rows of its
+    batch.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -60,7 +61,7 @@ class JsonLine(logging.Formatter):
             "level": _LEVELS.get(record.levelname, record.levelname),
             "message": record.getMessage(),
         }
-        for name in ("model", "version", "request_id"):
+        for name in about(""):
             value = getattr(record, name, None)
             if value not in (None, ""):
                 line[name] = value
@@ -82,9 +83,11 @@ FORMATTERS: Final[dict[str, logging.Formatter]] = {
 }
 
 
-def about(model: str, version: int | None = None, request_id: str = "") -> dict[str, Any]:
-    """Return the `extra` of a record that is about a model."""
-    return {"model": model, "version": version, "request_id": request_id}
+def about(
+    model: str, version: int | None = None, request_id: str = "", trace_id: str = "", span_id: str = ""
+) -> dict[str, Any]:
+    """Return the `extra` of a record that is about a model, or about a request to it that may be traced."""
+    return {"model": model, "version": version, "request_id": request_id, "trace_id": trace_id, "span_id": span_id}
 
 
 def traceback_of(record: logging.LogRecord) -> str:

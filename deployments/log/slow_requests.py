@@ -2,9 +2,10 @@
 
 import logging
 import sys
-from typing import Any, Final
+from typing import Final
 
 from deployments.log.line_format import about
+from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,14 @@ class SlowRequests:
         self.threshold_ns = threshold_ms * 1_000_000 or _OFF
 
     def tell(
-        self, model: str, version: int, request_id: str, batch_rows: int, end_ns: int, stages_ns: tuple[int, ...]
+        self,
+        model: str,
+        version: int,
+        request_id: str,
+        batch_rows: int,
+        end_ns: int,
+        stages_ns: tuple[int, ...],
+        trace: Trace | None = None,
     ) -> None:
         """Log a request; the stages are queue, compute input, infer, and output, and the total."""
         second = end_ns // 1_000_000_000
@@ -42,7 +50,8 @@ class SlowRequests:
             self._left_out += 1
             return
         stages_ms = {name: round(each / 1e6, 3) for name, each in zip(_STAGES, stages_ns, strict=True)}
-        extra: dict[str, Any] = about(model, version, request_id) | {"stages_ms": stages_ms, "batch_rows": batch_rows}
+        fields = {} if trace is None else trace.log_fields()
+        extra = about(model, version, request_id, **fields) | {"stages_ms": stages_ms, "batch_rows": batch_rows}
         whose = f" with id '{request_id}'" if request_id else ""
         left_out = f"; {self._left_out} more before it are left out" if self._left_out else ""
         *parts, total = stages_ms.items()

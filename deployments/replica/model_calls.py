@@ -185,6 +185,8 @@ class _OpenCall:
         request.timeout_us = call.timeout_us or given.timeout_us
         request.priority = effective_priority(signature, given.priority)
         request.callers = call.callers
+        if call.traced is not None and call.traced.trace is not None:
+            request.trace = call.traced.trace.child(self._name, call.model_version)
         self._request = request
         self._calls.router.infer(self._name, call.model_version, request)
 

@@ -55,6 +55,7 @@ ARBITER = "deployments/core/test_arbiter.py::"
 ENSEMBLES = "e2e/test_ensembles.py::"
 BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
+TRACED_MODELS = "deployments/replica/test_traced_models.py::"
 BLS = "e2e/test_bls.py::"
 BASED = "repository_loader/test_python_based_backend.py::"
 ALERTS = "deploy/test_prometheus.py::"
@@ -806,6 +807,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_shared_memory.py::test_every_process_of_the_node_has_a_change_at_once",
     ),
     "Log and trace settings that a client changes": (SEVERAL + "test_settings_changed_at_one_hold_at_both",),
+    "A sampled request's [trace]": (
+        SEVERAL + "test_traces_of_both_are_in_one_file",
+        "app/trace/test_trace_file.py::test_processes_that_write_at_the_same_time_leave_one_array",
+    ),
     "They stay as long as an ingress lives": (
         SEVERAL + "test_settings_outlive_the_controller",
         "app/ingress/test_directory_follower.py::test_new_controller_is_told_what_clients_have_set",
@@ -953,6 +958,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A called model cannot write": (CALLS + "test_a_called_model_cannot_write_to_its_callers_tensors",),
     "A call that is given `trace": (CALLS + "test_a_trace_goes_on_in_calls_that_are_given_it",),
+    "Where such a request is traced": (
+        TRACED_MODELS + "test_a_call_that_is_given_the_trace_is_a_child_of_it",
+        TRACED_MODELS + "test_a_call_over_a_lane_is_a_child_too",
+    ),
     "What goes wrong with a call": (CALLS + "test_errors_are_responses_with_tritons_texts",),
     "A call that could wait for ever": (
         CALLS + "test_a_model_that_calls_itself_is_told_so",

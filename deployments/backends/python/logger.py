@@ -2,6 +2,7 @@
 
 import logging
 
+from deployments.backends.python.bls import parents_here
 from deployments.backends.python.model_module import module_at_work
 
 LOGGER = "eagleray.python_model"
@@ -48,7 +49,7 @@ def _say_whose(record: logging.LogRecord) -> bool:
     """Add to a record of which model it is, unless a process of the model has said so."""
     module = None if hasattr(record, "model") else module_at_work()
     if module is not None:
-        vars(record).update(module.whose())
+        vars(record).update(module.whose(parents_here.get()))
     return True
 
 

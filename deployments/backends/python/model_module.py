@@ -70,11 +70,17 @@ class ModelModule:
         sys.modules[self.package] = root
         _owners[self.package] = self
 
-    def whose(self) -> dict[str, Any]:
-        """Return the `extra` of a record that this model makes: the request's id is known where one runs alone."""
+    def whose(self, decoupled: Sequence[InferRequest] = ()) -> dict[str, Any]:
+        """Return the `extra` of a record that this model makes: the request's id is known where one runs alone.
+
+        The trace is that of the first request that is traced. `decoupled` are those that a decoupled model runs.
+        """
+        requests = self.requests or decoupled
         version = Path(self.version_path).name
-        request_id = self.requests[0].id if len(self.requests) == 1 else ""
-        return about(self.model_name, int(version) if version.isdecimal() else None, request_id)
+        request_id = requests[0].id if len(requests) == 1 else ""
+        trace = next((request.trace for request in requests if request.trace is not None), None)
+        fields = {} if trace is None else trace.log_fields()
+        return about(self.model_name, int(version) if version.isdecimal() else None, request_id, **fields)
 
     def load(self, file_path: str) -> ModuleType:
         """Import the model file and return its module; whatever it raises comes through.

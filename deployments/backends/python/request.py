@@ -28,12 +28,16 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to; a call that is given it passes it on."""
+    """The trace that a request belongs to; a call that is given it passes it on.
 
-    __slots__ = ("_context",)
+    `_traced` is the served request where the server traces it.
+    """
 
-    def __init__(self, context: str | None = None) -> None:
+    __slots__ = ("_context", "_traced")
+
+    def __init__(self, context: str | None = None, traced: InferRequest | None = None) -> None:
         self._context = context
+        self._traced = traced
 
     def get_context(self) -> str | None:
         """Return the propagated OpenTelemetry context as JSON text, None without one."""
@@ -177,7 +181,8 @@ class InferenceRequest:
 
     def _call(self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...]) -> ModelCall:
         inputs = self._inputs
-        context = self._trace.get_context()  # as a client's headers would say it
+        traced = self._trace._traced
+        context = self._trace.get_context() if traced is None else None  # as a client's headers would say it
         parameters = self._parameters if context is None else {**json.loads(context), **(self._parameters or {})}
         return ModelCall(
             model_name=self._model_name,
@@ -193,4 +198,5 @@ class InferenceRequest:
             decoupled=decoupled,
             parents=parents,
             callers=callers,
+            traced=traced,
         )

@@ -9,6 +9,7 @@ from deployments.backends.python.request import InferenceRequest, InferenceTrace
 from deployments.backends.python.response_sender import ResponseSender
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest
+from protocol.trace import CONTEXT
 
 TRACE_FIELDS = ("traceparent", "tracestate")
 """Of the W3C's Trace Context."""
@@ -72,13 +73,18 @@ class ServedRequest(InferenceRequest):
         return json.dumps(self._request.parameters) if self._request.parameters else "{}"
 
     def trace(self) -> InferenceTrace:
-        """Return the trace to hand on to calls of other models: its context is what the client's headers said.
+        """Return the trace to hand on to calls of other models.
 
-        Headers reach a model as parameters, when the server forwards them.
+        Its context is this model's part in what the server exports to OpenTelemetry, else what the client's headers
+        said: they reach a model as parameters, when the server forwards them.
         """
-        parameters = self._request.parameters
+        parameters, trace = self._request.parameters, self._request.trace
         context = {} if parameters is None else {name: parameters[name] for name in TRACE_FIELDS if name in parameters}
-        return InferenceTrace(json.dumps(context) if context else None)
+        if trace is None:
+            return InferenceTrace(json.dumps(context) if context else None)
+        if trace.flags & CONTEXT:
+            context["traceparent"] = trace.traceparent()
+        return InferenceTrace(json.dumps(context) if context else None, self._request)
 
     def preferred_memory(self) -> PreferredMemory:
         """Return host memory, where outputs are encoded."""

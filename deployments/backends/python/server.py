@@ -27,7 +27,8 @@ class ModelCall:
     `inputs` are shaped as a client would send them; those in `bfloat16` are UINT16 that stands for BF16. `outputs` is
     None for all. The call ends when all `parents`, the requests on whose behalf it is made, are given up; without any
     it stands for itself. `callers` are the models that wait for it, the client's first. `namespace` is what the
-    identifiers of models end in that share a name, and are in the repository of the model that calls.
+    identifiers of models end in that share a name, and are in the repository of the model that calls. `traced` is the
+    request whose trace the call is part of.
     """
 
     model_name: str
@@ -44,13 +45,14 @@ class ModelCall:
     parents: Sequence[InferRequest]
     callers: tuple[str, ...]
     namespace: str = ""
+    traced: InferRequest | None = None
 
 
 class ModelServer(Protocol):
     """Calls of other models, and control of models; any thread may use it. A `ServingError` raised has Triton's text.
 
     A process that forwards this has to carry `ModelCall` (of the parents only which batch they are of), the results in
-    their order, a call that is given up, and with each batch its requests' `callers`.
+    their order, a call that is given up, and with each batch its requests' `callers` and traces.
     """
 
     def may_wait(self) -> bool:

@@ -12,6 +12,7 @@ from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
 from protocol.errors import Internal
 from protocol.infer import InferResponse
+from protocol.trace import TIMESTAMPS, Trace
 from tests.deployments.fakes import Answers
 
 MS = 1_000_000
@@ -39,12 +40,15 @@ def batch_of(*received_ms: int, failed: int = 0, now_ns: int = S) -> Batch:
 
 def test_a_request_over_the_threshold_is_told_with_its_stages(serve_log: Path) -> None:
     statistics = ModelStatistics("simple", 3, Totals())
-    statistics.record_batch(batch_of(60, 99, 156))
+    batch = batch_of(60, 99, 156)
+    batch.requests[2].trace = Trace(TIMESTAMPS, 0xABC, 0xDEF)
+    statistics.record_batch(batch)
     statistics.record_batch(batch_of(500, 60, failed=1))
     [row] = map(json.loads, serve_log.read_text().splitlines())
     assert (row["level"], row["model"], row["version"], row["request_id"]) == ("WARNING", "simple", 3, "r2")
     stages = {"queue": 100.0, "compute_input": 3.0, "compute_infer": 50.0, "compute_output": 2.0, "total": 156.0}
     assert (row["stages_ms"], row["batch_rows"]) == (stages, 6)
+    assert (row["trace_id"], row["span_id"]) == (f"{0xABC:032x}", f"{0xDEF:016x}")
     assert row["message"] == (
         "slow request with id 'r2' of model 'simple' version 3: 156 ms "
         "(queue 100, compute input 3, compute infer 50, compute output 2; batch of 6)"

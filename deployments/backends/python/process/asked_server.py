@@ -50,6 +50,7 @@ class AskedServer:
             call.decoupled,
             tuple([parent.number for parent in call.parents if isinstance(parent, ProcessRequest)]),
             call.callers,
+            call.traced.number if isinstance(call.traced, ProcessRequest) else None,
         )
         try:
             self._questions.tell("call", number, fields, writer=writer)

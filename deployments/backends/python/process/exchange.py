@@ -14,6 +14,7 @@ from protocol.datatypes import BY_NAME
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Parameter, StreamedResponse
 from protocol.signature import Signature, TensorSpec
+from protocol.trace import Trace
 
 OWN_READINESS: Final = "is_ready"
 """Said with `ready` of a model that has an `is_ready`."""
@@ -73,7 +74,7 @@ def read_request(
     fields: RequestFields, ask: Callable[..., Any], channel: Channel, place: Array | None
 ) -> ProcessRequest:
     """Rebuild what `request_fields` took apart; `ask` is how the process asks the replica."""
-    number, id, rows, outputs, parameters, sequence_id, flags, timeout_us, priority, callers, tensors = fields
+    number, id, rows, outputs, parameters, sequence_id, flags, timeout_us, priority, callers, trace, tensors = fields
     request = ProcessRequest(
         channel.arrays(tensors, place),
         rows,
@@ -88,6 +89,7 @@ def read_request(
         callers=callers,
     )
     request.number, request.ask = number, ask
+    request.trace = None if trace is None else Trace(*trace)
     return request
 
 
@@ -104,6 +106,7 @@ def request_fields(number: int, request: InferRequest, writer: Writer) -> Reques
         request.timeout_us,
         request.priority,
         request.callers,
+        None if request.trace is None else (request.trace.flags, request.trace.trace_id, request.trace.id),
         writer.describe(request.inputs),
     )
 

@@ -49,12 +49,14 @@ def log_here(
     model: str | None,
     version: int | None,
     request_id: str | None,
+    trace_id: str | None,
+    span_id: str | None,
 ) -> None:
     """Log in the replica what a model's process told, where the settings hold."""
     logger = logging.getLogger(name)
     if not logger.isEnabledFor(level):
         return
-    extra = about(model or "", version, request_id or "")
+    extra = about(model or "", version, request_id or "", trace_id or "", span_id or "")
     record = logger.makeRecord(name, level, path, line, "%s", (text,), None, function, extra)
     record.exc_text = traceback or None
     logger.handle(record)

@@ -36,7 +36,7 @@ class ServedCalls:
     def call(self, number: int, fields: tuple[Any, ...], place: Array | None) -> None:
         """Send a request to a model; what comes of it is told to the process."""
         name, version, inputs, bfloat16, outputs, id, sequence_id, flags, timeout_us, parameters, *rest = fields
-        decoupled, parents, callers = rest
+        decoupled, parents, callers, traced = rest
         if self._server is None:
             self._take(number, Internal(NO_SERVER), frozenset())
             return
@@ -54,6 +54,7 @@ class ServedCalls:
             decoupled,
             self._parents(parents),
             callers,
+            traced=next(iter(self._parents((traced,))), None) if traced is not None else None,
         )
         self._give_ups[number] = self._server.call(call, partial(self._take, number))
 
