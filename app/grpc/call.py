@@ -4,7 +4,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from app.http2.sender import headers_frame
 from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
+from deployments.lane.wire import GRPC
 from protocol.errors import ServingError
 from protocol.grpc_status import GRPC_STATUS_NAMES
 
@@ -63,6 +64,8 @@ class Call(Stream):
     )
 
     connection: OpenConnection
+    wire: ClassVar[int] = GRPC
+    """As what its errors are counted."""
 
     def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id)
@@ -326,7 +329,9 @@ class Call(Stream):
         self.finish(error.grpc_code, error.message)
 
     def note(self, code: int, message: str, target: Target | None = None) -> None:
-        """Have the log tell of an error that the client is told."""
+        """Have the log tell of an error that the client is told, and count it if no target had the request."""
+        if target is None:
+            self.context.refusals.count(self.wire, code)
         transport = self.connection.transport
         self.context.refusals.note(
             f"gRPC {GRPC_STATUS_NAMES[code]}", message, transport, target, fault=code in SERVERS_FAULT

@@ -40,9 +40,9 @@ class InferCall(UnaryCall):
             self.fail(error)
             return
         forwarded = self.head.forwarded
+        self._target = target
         token = target.submit((message, forwarded) if forwarded else (message,), None, self, GRPC)
         if not self.done:
-            self._target = target
             self._token = token
 
     def cancelled(self) -> None:

@@ -25,6 +25,8 @@ class StreamInferCall(Call):
 
     __slots__ = ("_half_closed", "_inflight_bytes", "_ordered", "_real_errors", "_requests")
 
+    wire = GRPC_STREAM
+
     def __init__(self, connection: OpenConnection, stream_id: int, head: GrpcHead) -> None:
         super().__init__(connection, stream_id, head)
         self._requests: set[StreamRequest] = set()

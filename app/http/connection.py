@@ -24,6 +24,7 @@ from app.http.responses import error_response
 from app.http.timed_connection import TimedConnection
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
+from deployments.lane.wire import HTTP
 from protocol.errors import ServingError
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -320,17 +321,19 @@ class HttpConnection(TimedConnection):
             transport.writelines((head, *parts))
         self.finish()
 
-    def on_error(self, error: ServingError) -> None:
-        """Write the error that ended an inference request."""
+    def on_error(self, error: ServingError, target: Target | None = None) -> None:
+        """Write the error that ended an inference request; `target` had it, if an exchange has sent it there."""
         if self._transport is None:
             return
-        self.note(error.http_status, error.message, self._target)
+        self.note(error.http_status, error.message, target or self._target)
         self.write(error_response(error.http_status, error.message, self.head_end, headers_of(error)))
         self.finish()
 
     def note(self, status: int, message: str, target: Target | None = None) -> None:
-        """Have the log tell of an error that the client is told."""
+        """Have the log tell of an error that the client is told, and count it if no target had the request."""
         refusals = self._context.refusals
+        if target is None:
+            refusals.count(HTTP, status)
         refusals.note(f"HTTP {status}", message, self._transport, target, fault=status >= _SERVERS_FAULT)
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from deployments.lane.frames import Buffer
+from deployments.lane.sink import Target
 from protocol.errors import ServingError
 
 
@@ -61,10 +62,10 @@ class ExchangeConnection(Protocol):
         """Send an inference response as it is, and finish."""
         ...
 
-    def on_error(self, error: ServingError) -> None:
-        """Send an error, and finish."""
+    def on_error(self, error: ServingError, target: Target | None = None) -> None:
+        """Send an error, and finish; `target` had the request, if one had."""
         ...
 
-    def note(self, status: int, message: str) -> None:
-        """Have the log tell of an error that is sent otherwise."""
+    def note(self, status: int, message: str, target: Target | None = None) -> None:
+        """Have an error that is sent otherwise logged and counted."""
         ...

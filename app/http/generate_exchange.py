@@ -42,6 +42,7 @@ class GenerateExchange:
         self._target: Target | None = None
         self._token: Any = None
         self._only: bytes | None = None
+        self._sent = False
         self._started = False
         self._ended = False
 
@@ -81,6 +82,7 @@ class GenerateExchange:
 
     def _submit(self, parts: Sequence[Buffer], json_length: int | None) -> None:
         assert self._target is not None
+        self._sent = True
         token = self._target.submit(parts, json_length, self)
         if not self._ended:
             self._token = token
@@ -144,13 +146,13 @@ class GenerateExchange:
             return
         if not self._started:
             self._start_stream(error.http_status)
-        self._connection.note(error.http_status, error.message)
+        self._connection.note(error.http_status, error.message, self._target if self._sent else None)
         self._event(error_body(error.message))
         self._end_stream()
 
     def _refuse(self, error: ServingError) -> None:
         self._ended = True
-        self._connection.on_error(error)
+        self._connection.on_error(error, self._target if self._sent else None)
 
     def _fail(self, error: ServingError) -> None:
         """Send an error that the model does not know of."""

@@ -40,6 +40,7 @@ class InferExchange:
         self._context = context
         self._target: Target | None = None
         self._token: Any = None
+        self._sent = False
         self._gone = False
 
     def start(self) -> None:
@@ -129,6 +130,7 @@ class InferExchange:
             self._send_to(self._target, (result[1],), result[0])
 
     def _send_to(self, target: Target, parts: Sequence[Buffer], json_length: int | None) -> None:
+        self._sent = True
         token = target.submit(parts, json_length, self)
         if self._target is not None:
             self._token = token
@@ -162,6 +164,7 @@ class InferExchange:
 
     def on_error(self, error: ServingError) -> None:
         """Send the error; it is never compressed."""
+        target = self._target if self._sent else None
         self._target = self._token = None
         if not self._gone:
-            self._connection.on_error(error)
+            self._connection.on_error(error, target)

@@ -101,7 +101,7 @@ class Ingress:
         neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
         self._host.calls.neighbours = neighbours
         files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
-        self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop)
+        self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop, meters)
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000
         self._state_sampler = StateSampler(self._host, self._fleet, self._counters, interval_s, meters)

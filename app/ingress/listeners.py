@@ -23,6 +23,7 @@ from app.metrics.scrape import Scrape, Shown
 from app.service.refusal_log import RefusalLog
 from app.service.service import Service
 from app.settings import Settings
+from deployments.core.request_meter import RequestMeters
 
 _KEY_WATCH_S: Final = 1.0
 
@@ -31,7 +32,12 @@ class Listeners:
     """The fronts of one ingress."""
 
     def __init__(
-        self, settings: Settings, service: Service, node_ports: NodePorts, loop: asyncio.AbstractEventLoop
+        self,
+        settings: Settings,
+        service: Service,
+        node_ports: NodePorts,
+        loop: asyncio.AbstractEventLoop,
+        meters: RequestMeters,
     ) -> None:
         self._settings = settings
         self._service = service
@@ -40,7 +46,7 @@ class Listeners:
         self._fronts: list[HttpFront | GrpcFront] = []
         self._keys = ApiKeys(settings.api_key, settings.api_key_file)
         self._key_watch: asyncio.Task[None] | None = None
-        self._refusals = RefusalLog(loop.call_later)
+        self._refusals = RefusalLog(loop.call_later, meters)
         self.ports: dict[str, int] = {}
 
     async def open(self) -> None:

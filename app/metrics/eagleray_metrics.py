@@ -61,8 +61,9 @@ def _write_clients(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     ]
     for label, row in rows.get(CLIENT_ERROR, ()):
         protocol, code = code_name(label.number)
-        answered.append((f'{labels_of(label.name, label.version)},protocol="{protocol}",code="{code}"', row.count))
-    text = "Number of requests for a model that clients got an answer to, by its code"
+        whose = f"{labels_of(label.name, label.version)}," if label.name else ""
+        answered.append((f'{whose}protocol="{protocol}",code="{code}"', row.count))
+    text = "Number of answers that clients got, by code; without a model, errors whose requests no model had"
     out.family("eagleray_responses_total", "counter", text, answered)
     cancelled = ((labels, values[CANCELLED]) for labels, _, values in clients)
     text = "Number of requests that clients gave up before they were answered"

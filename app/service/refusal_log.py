@@ -1,4 +1,4 @@
-"""What clients were refused, in the log: a line for the first of a kind, and one a second for all others."""
+"""What clients were refused: counted, and in the log by a line for the first of a kind and one a second for others."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from deployments.core.request_meter import RequestMeters
 from deployments.lane.sink import Target
 
 logger = logging.getLogger(__name__)
@@ -21,11 +22,13 @@ CallLater = Callable[[float, Callable[["_Kind"], None], "_Kind"], Any]
 class RefusalLog:
     """Notes error answers; those of one protocol and status are a kind, of which a second has one line at most.
 
-    So whatever clients send makes no more lines than there are kinds. What a line leaves out, it counts.
+    So whatever clients send makes no more lines than there are kinds. What a line leaves out, it counts. `meters` count
+    those that no model had; what a model had is counted as its own.
     """
 
-    def __init__(self, call_later: CallLater) -> None:
+    def __init__(self, call_later: CallLater, meters: RequestMeters | None = None) -> None:
         self._call_later = call_later
+        self._meters = meters
         self._kinds: dict[str, _Kind] = {}
 
     def note(
@@ -63,6 +66,11 @@ class RefusalLog:
         if identified and identified[1] != _UNKNOWN_ID:
             whose["request_id"] = identified[1][:_MAX_CHARACTERS]
         logger.log(found.level, "%s for %s: %s", kind, _peer(transport), _shortened(message), extra=whose)
+
+    def count(self, wire: int, code: int) -> None:
+        """Count one whose request no model had."""
+        if self._meters is not None:
+            self._meters.refuse(wire, code)
 
     def _wait(self, kind: "_Kind") -> None:
         kind.waits = True

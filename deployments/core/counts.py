@@ -53,10 +53,10 @@ class Label(NamedTuple):
     """Names a row: its kind, the model version, and the batch size or the response's place in its stream, else 0.
 
     The name of a custom row is the metric's: JSON of its family, description, labels and bounds of its buckets; its
-    number that of the bucket. The number of a first response's row is the upper bound of its bucket in microseconds, -1
-    for the last; that of a summary the place of its latency in `LATENCIES`; that of a client's row the wire form, and
-    of an error 1000 times that plus the code. The name of a GPU's row is its UUID, that of a deployment's
-    `<application>/<deployment>`.
+    number that of the bucket. The number of a first response's row is the upper bound of its bucket in
+    microseconds, -1 for the last; that of a summary the place of its latency in `LATENCIES`; that of a client's row
+    the wire form, and of an error 1000 times that plus the code, without a name where no model had the request. The
+    name of a GPU's row is its UUID, that of a deployment's `<application>/<deployment>`.
     """
 
     kind: str

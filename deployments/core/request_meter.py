@@ -88,6 +88,12 @@ class RequestMeters:
             meter = self._meters[name, version] = RequestMeter(name, version, self._rows)
         return meter
 
+    def refuse(self, wire: int, code: int) -> None:
+        """Count an error that a client got without that a model had its request."""
+        row: Any = self._rows.row(Label(CLIENT_ERROR, "", 0, wire * _CODES + code))
+        assert isinstance(row, BucketCount)
+        row.count += 1
+
     def sample(self) -> None:
         """Note how many requests are under way."""
         for meter in self._meters.values():

@@ -867,6 +867,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         STATISTICS + "test_metrics_tell_what_clients_got",
         "deployments/lane/test_request_meter.py::test_each_request_is_counted_once_by_what_came_of_it",
     ),
+    "An error of a request that no model had counts": (
+        STATISTICS + "test_each_error_is_counted_once_with_a_model_only_if_one_had_the_request",
+        OWN_METRICS + "test_errors_of_requests_that_no_model_had_are_counted_without_one",
+    ),
     "What is under way to a model, how long its oldest request": (
         OWN_METRICS + "test_what_is_under_way_is_what_has_not_ended_and_dies_with_its_process",
         OWN_METRICS + "test_batch_sizes_are_a_histogram",

@@ -1,20 +1,24 @@
 """The statistics count what was asked, and the metrics say the same."""
 
 import os
+import queue
 import signal
 from collections import Counter
 from http.client import HTTPException
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc
 from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.utils import InferenceServerException
 
 from tests.app.metrics.scraped import families
 from tests.docs.test_metrics_page import metrics_of_the_page
 from tests.e2e.conftest import isolated
 from tests.e2e.test_faults import Load
-from tests.serving import Client, Server, tensor, title_of, wait_until
+from tests.serving import Client, Server, infer_path, tensor, title_of, wait_until
 
 PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 COUNTERS = {
@@ -226,6 +230,51 @@ def test_metrics_tell_what_clients_got(server: Server) -> None:
         ("eagleray_responses_total", "http", "200"): 4,
         ("eagleray_responses_total", "http", "400"): 1,
     }
+
+
+def test_each_error_is_counted_once_with_a_model_only_if_one_had_the_request(server: Server) -> None:
+    def answers() -> Counter[tuple[str, ...]]:
+        found: Counter[tuple[str, ...]] = Counter()
+        for each in families(server.metrics_text())["eagleray_responses"].samples:
+            found[each.labels.get("model", ""), each.labels["protocol"], each.labels["code"]] += int(each.value)
+        return found
+
+    def grpc_errors(model: str) -> None:
+        unary, streamed = (tritonclient.grpc.InferInput("INPUT0", [1, 16], "INT32") for _ in range(2))
+        unary.set_data_from_numpy(np.ones((1, 16), np.int32))
+        streamed.set_data_from_numpy(np.ones((1, 16), np.int32))
+        heard: queue.Queue[Any] = queue.Queue()
+        with tritonclient.grpc.InferenceServerClient(server.wait_for(r"gRPC\s+(\S+)")[1]) as client:
+            with pytest.raises(InferenceServerException):
+                client.infer(model, [unary])
+            client.start_stream(lambda result, error: heard.put(error))
+            client.async_stream_infer(model, [streamed])
+            assert heard.get(timeout=60) is not None
+            client.stop_stream()
+
+    before = answers()
+    assert server.post("/v2/models/nobody/infer", {"inputs": []}).status == 404
+    assert server.get("/v2/models/nobody").status == 404
+    assert server.post("/v2/models/nobody/generate", {}).status == 404
+    with server.client() as client:
+        assert client.request("POST", infer_path("simple"), b"{}", {"Content-Encoding": "gzip"}).status == 400
+        assert (
+            client.request("POST", infer_path("simple"), b"{}", {"Inference-Header-Content-Length": "x"}).status == 400
+        )
+    assert server.infer("simple", row(1)[0]).status == 400
+    assert server.post("/v2/models/failing/generate", {"MODE": "error"}).status >= 400
+    grpc_errors("nobody")
+    grpc_errors("simple")
+    added = answers() - before
+    assert added.pop(("", "http", "404")) == 3
+    assert added.pop(("", "http", "400")) == 2
+    assert added.pop(("simple", "http", "400")) == 1
+    assert sum(added.pop(key) for key in list(added) if key[:2] == ("failing", "http")) == 1
+    assert sum(added.pop(key) for key in list(added) if key[:2] == ("", "grpc")) == 1
+    assert sum(added.pop(key) for key in list(added) if key[:2] == ("", "grpc_stream")) == 1
+    assert sum(added.pop(key) for key in list(added) if key[:2] == ("simple", "grpc")) == 1
+    assert sum(added.pop(key) for key in list(added) if key[:2] == ("simple", "grpc_stream")) == 1
+    assert not added
 
 
 def test_metrics_tell_the_state_of_each_version(server: Server) -> None:

@@ -103,6 +103,19 @@ def test_answers_are_counted_by_what_clients_got() -> None:
     }
 
 
+def test_errors_of_requests_that_no_model_had_are_counted_without_one() -> None:
+    totals = Totals()
+    meters = RequestMeters(totals)
+    for wire, code in ((HTTP, 404), (HTTP, 404), (GRPC, 5), (GRPC_STREAM, 14)):
+        meters.refuse(wire, code)
+    answers = {key: value for (name, key), value in found(totals).items() if name == "eagleray_responses"}
+    assert answers == {
+        (("code", "404"), ("protocol", "http")): 2,
+        (("code", "NOT_FOUND"), ("protocol", "grpc")): 1,
+        (("code", "UNAVAILABLE"), ("protocol", "grpc_stream")): 1,
+    }
+
+
 def test_what_is_under_way_is_what_has_not_ended_and_dies_with_its_process() -> None:
     totals, everywhere = Totals(), Totals()
     meter = RequestMeters(totals).of("m", 1)
