@@ -18,6 +18,7 @@ def serve_log(tmp_path: Path) -> Iterator[Path]:
     names = (*LOGGERS, SERVE)
     loggers = [logging.getLogger(name) for name in names]
     before = [(each.level, list(each.handlers), each.propagate) for each in loggers]
+    raises = logging.raiseExceptions
     path = tmp_path / "replica.log"
     writer = logging.FileHandler(path)
     writer.setFormatter(logging.Formatter("%(levelname)s replica_of_serve -- %(message)s"))
@@ -25,6 +26,7 @@ def serve_log(tmp_path: Path) -> Iterator[Path]:
     loggers[-1].setLevel(logging.INFO)
     yield path
     writer.close()
+    logging.raiseExceptions = raises
     for logger, (level, handlers, propagate) in zip(loggers, before, strict=True):
         logger.handlers = handlers
         logger.propagate = propagate

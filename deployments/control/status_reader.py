@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ _FAILED = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
+_WORKER_DIED = "its worker process has died"
 
 Row = list[Any]
 States = Mapping[str, Mapping[str, DeploymentState]]
@@ -261,4 +265,14 @@ def _reason(message: str) -> str:
     if mark:
         return reason.strip()
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return lines[-1] if lines else "the replica did not start"
+    reason = lines[-1] if lines else "the replica did not start"
+    # A worker that cannot open Ray's log files dies without a word of why.
+    if _WORKER_DIED in reason and (folder := _full_folder()):
+        return f"its process died as it started: there is no room in {folder}"
+    return reason
+
+
+def _full_folder() -> str:
+    """Return the folder in which Ray's processes of this node write, if there is less than a MiB left, else ""."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    return folder if shutil.disk_usage(folder).free < 1 << 20 else ""

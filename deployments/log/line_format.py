@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import time
+import traceback
 from typing import Any, Final
 
 _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
@@ -42,8 +43,8 @@ class TritonLine(logging.Formatter):
         else:
             begin = f"{letter}{time.strftime('%m%d %H:%M:%S', at)}.{int(record.created % 1 * 1e6):06d}"
         line = f"{begin} {record.process} {record.filename}:{record.lineno}] {quoted(record.getMessage())}"
-        traceback = traceback_of(record)
-        return "\n    ".join([line, *map(escaped, traceback.split("\n"))]) if traceback else line
+        trace = traceback_of(record)
+        return "\n    ".join([line, *map(escaped, trace.split("\n"))]) if trace else line
 
 
 class JsonLine(logging.Formatter):
@@ -70,9 +71,8 @@ class JsonLine(logging.Formatter):
                 line[name] = getattr(record, name)
         line["process"] = record.process
         line["source"] = f"{record.filename}:{record.lineno}"
-        traceback = traceback_of(record)
-        if traceback:
-            line["traceback"] = traceback
+        if trace := traceback_of(record):
+            line["traceback"] = trace
         return quoted(line)
 
 
@@ -93,5 +93,6 @@ def about(
 def traceback_of(record: logging.LogRecord) -> str:
     """Return the traceback of a record, "" without one."""
     if record.exc_info and not record.exc_text:
-        record.exc_text = logging.Formatter().formatException(record.exc_info)
+        # Not `Formatter.formatException`: it prints into a buffer, and Serve's `print` writes a tuple into any file.
+        record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
     return record.exc_text or ""

@@ -22,6 +22,8 @@ class ProcessLog(logging.Handler):
 
     def __init__(self, options: LogOptions) -> None:
         super().__init__()
+        # Logging reports a line that it cannot write, as on a full disk, to `sys.stderr`, which in a replica is Serve's log.
+        logging.raiseExceptions = False
         self._options = options
         self._limit = TracebackLimit()
         self._file: LogFile | None = None

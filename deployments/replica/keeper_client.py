@@ -3,9 +3,10 @@
 from typing import Any, Final
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from eagleray.file_keeper import FileKeeper
+from protocol.errors import Unavailable
 
 _NAMESPACE: Final = "eagleray"
 _TIMEOUT_S: Final = 30.0
@@ -16,7 +17,8 @@ _ON_HEAD: Final = {"node:__internal_head__": 0.0001}
 class KeeperClient:
     """Asks the actor of one owner, a Serve application; every method blocks.
 
-    The actor is made when there are files to keep; one that has died is made anew, empty.
+    The actor is made when there are files to keep; one that has died is made anew, empty. All methods but `end` raise
+    `Unavailable` where it does not start, as on a full disk, or does not answer.
     """
 
     def __init__(self, owner: str) -> None:
@@ -45,10 +47,15 @@ class KeeperClient:
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
-            return self._call(method, *arguments)
-        except RayActorError:
+            try:
+                return self._call(method, *arguments)
+            except RayActorError:
+                self._actor = None
+                return self._call(method, *arguments)
+        except (RayActorError, GetTimeoutError) as error:
             self._actor = None
-            return self._call(method, *arguments)
+            reason = " ".join(str(error).split())[:200]
+            raise Unavailable(f"the actor that keeps the files of clients does not answer: {reason}") from None
 
     def _call(self, method: str, *arguments: Any) -> Any:
         if self._actor is None:

@@ -10,8 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
-from types import BuiltinFunctionType
+from types import FunctionType
 from typing import Any, Final, TextIO
 
 from deployments.backends.python.logger import LOGGER
@@ -99,35 +98,42 @@ class ConsoleHandler(logging.Handler):
 
 
 def show_model_output(is_on: Callable[[logging.LogRecord], bool] | None = None) -> None:
-    """Send what models print and log to the console, if this process has one.
+    """Send what models print and log to the console, if this process has one; have `print` write what it should.
 
     `is_on` says which records are logged. The process of a model has none: the replica, which hears of its records,
     sends them.
     """
+    console = None if isinstance(sys.stdout, ModelStream) else _console()
+    if console is not None:
+        sys.stdout = ModelStream(sys.stdout, console)
+        sys.stderr = ModelStream(sys.stderr, console)
+        if is_on is not None:
+            logging.getLogger(LOGGER).addHandler(ConsoleHandler(console, is_on))
+    if isinstance(builtins.print, FunctionType):
+        builtins.print = _print_to_serves_log
+
+
+def _console() -> Console | None:
     path = os.environ.get(CONSOLE_VARIABLE)
-    if not path or isinstance(sys.stdout, ModelStream):
-        return
     try:
-        console = Console(path)
+        return Console(path) if path else None
     except OSError as error:
         logging.getLogger(__name__).warning("what models print is not shown on the console: %s", error)
-        return
-    sys.stdout = stdout = ModelStream(sys.stdout, console)
-    sys.stderr = ModelStream(sys.stderr, console)
-    if is_on is not None:
-        logging.getLogger(LOGGER).addHandler(ConsoleHandler(console, is_on))
-    if not isinstance(builtins.print, BuiltinFunctionType):
-        builtins.print = partial(_print_to_serves_log, stdout)
+        return None
 
 
 def _print_to_serves_log(
-    stdout: ModelStream, *objects: Any, sep: str | None = None, end: str | None = None, file: Any = None, **flush: Any
+    *objects: Any, sep: str | None = None, end: str | None = None, file: Any = None, **flush: Any
 ) -> None:
-    """Do what Serve's own `print` does, which writes to the replica's log and not to `sys.stdout`, and show it too."""
+    """Do what Serve's own `print` should, which writes to the replica's log and not to `sys.stdout`, and show it too.
+
+    Serve's writes a tuple into any other file.
+    """
     text = (" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end)
     if file is None or file is sys.stdout or file is sys.stderr:
         logging.getLogger("ray.serve").info("%s", text.rstrip("\n"), stacklevel=2)
-        stdout.show(text)
+        if isinstance(sys.stdout, ModelStream):
+            sys.stdout.show(text)
     else:
         file.write(text)
         if flush.get("flush"):

@@ -1,31 +1,34 @@
 """Faults of models, files, clients and the machine, while clients ask 200 times a second for what has no fault.
 
 `test_fault_campaign.py` has those of processes and nodes, on a cluster; `docs/faults.md` says which fault is in which
-test. One server for all.
+test. One server for all; the tests run in their order, and the last of those that share it ends it.
 """
 
+import base64
+import json
 import os
 import resource
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.checked_load import CheckedLoad, Outcome, write_doubles
-from tests.e2e.test_faults import state
+from tests.e2e.test_faults import canceled, pending, seconds, state
 from tests.repositories import write_small_models
-from tests.serving import Answer, Server, tensor, title_of, wait_until
+from tests.serving import Answer, Server, environment, infer_path, run, tensor, title_of, wait_until
 
 pytestmark = pytest.mark.skipif("FAULTS" not in os.environ, reason="takes minutes: make soak")
 
 RATE = 200
-LOADED = ("doubles", "lone", "simple")
+LOADED = ("doubles", "lone", "slow", "simple", "countdown_in_thread", "sequence_sums", "shared_sums")
 FLAGS = ("--model-control-mode", "explicit", "--num-cpus", "8", "--no-dashboard", "--max-batch-duration-s", "3")
 FLAGS += ("--ingresses-per-node", "1")
 TWO = 'parameters { key: "eagleray.replicas" value { string_value: "2" } }'
@@ -52,6 +55,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.rmtree(root / "lone")
     write_doubles(root, "doubles", TWO, told=TOLD)
     write_doubles(root, "lone", told=TOLD)
+    shutil.copytree(root / "sequence_sums", root / "shared_sums")
+    config = root / "sequence_sums/config.pbtxt"
+    shared = config.read_text() + 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }' + TWO
+    (root / "shared_sums/config.pbtxt").write_text(shared)
+    one_slot = config.read_text().replace("max_candidate_sequences: 64", "max_candidate_sequences: 1")
+    config.write_text(one_slot.replace("60000000", "1000000"))
     return root
 
 
@@ -61,7 +70,8 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     started = Server(repository, tmp_path_factory.mktemp("faulty-log") / "log", *FLAGS, *flags)
     try:
         yield started.wait_ready()
-        started.stop()
+        if started.is_running():
+            started.stop()
     finally:
         started.kill()
 
@@ -236,6 +246,77 @@ def test_files_are_corrupt(server: Server, repository: Path) -> None:
     assert server.post("/v2/repository/models/simple/load").status == 200
 
 
+def test_clients_leave(server: Server) -> None:
+    host, _, port = server.address.rpartition(":")
+    with traffic(server, "clients that leave in the body, the queue, the run and the stream"):
+        for _ in range(20):
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
+        before = canceled(server, "slow")
+        with server.client() as runs:
+            runs.send("POST", infer_path("slow"), {"inputs": [seconds(4)]})
+            server.statistics("slow")  # comes after the request on every way that leads to the model
+            for count in range(10):
+                with server.client() as waits:
+                    waits.send("POST", infer_path("slow"), {"inputs": [seconds(60)]})
+                    wait_until(lambda: pending(server, "slow") == 1, "one more in the queue", poll_s=0.01)
+                left_s = time.monotonic()
+                wait_until(lambda count=count: canceled(server, "slow") == before + count + 1, "its end", poll_s=0.005)
+                print(f"  out of the queue after {1e3 * (time.monotonic() - left_s):.0f} ms")
+                if count == 9:
+                    assert pending(server, "slow") == 0
+            assert runs.receive().status == 200
+        with server.client() as runs:
+            runs.send("POST", infer_path("slow"), {"inputs": [seconds(1)]})
+            server.statistics("slow")
+        assert server.infer("slow", seconds(0)).status == 200
+        ended = canceled(server, "countdown_in_thread")
+        body = json.dumps({"COUNT": 100_000}).encode()
+        with socket.create_connection((host, int(port))) as stream:
+            head = "POST /v2/models/countdown_in_thread/generate_stream HTTP/1.1\r\nHost: a\r\n"
+            stream.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            assert b"200 OK" in stream.recv(65536)
+        wait_until(lambda: canceled(server, "countdown_in_thread") == ended + 1, "the end of the stream")
+
+
+def step(server: Server, model: str, sequence: int, value: int, **flags: bool) -> Answer:
+    given = tensor("INPUT", "INT32", [1, 1], [value])
+    return server.infer(model, given, parameters={"sequence_id": sequence, **flags})
+
+
+def total(answer: Answer) -> int:
+    assert answer.status == 200, answer.body
+    return int(answer.json["outputs"][0]["data"][0])
+
+
+def test_sequences_go_wrong(server: Server) -> None:
+    with traffic(server, "sequences without END, with two STARTs, and whose replica dies"):
+        assert total(step(server, "sequence_sums", 1, 5, sequence_start=True)) == 5
+        # The only slot is free when the first has been idle for a second.
+        assert total(step(server, "sequence_sums", 2, 1, sequence_start=True)) == 1
+        late = step(server, "sequence_sums", 1, 5)
+        assert late.status == 400 and "sequence 1 to model 'sequence_sums' must specify the START flag" in late.error
+        assert total(step(server, "sequence_sums", 2, 10, sequence_start=True)) == 10
+        assert total(step(server, "sequence_sums", 2, 1)) == 11
+        ids = range(100, 116)
+        for number in ids:
+            assert total(step(server, "shared_sums", number, number, sequence_start=True)) == number
+        victim, _ = replicas(server, "shared_sums")
+        os.kill(victim, signal.SIGKILL)
+        went_on = 0
+        for number in ids:
+            answer = step(server, "shared_sums", number, 1)
+            if answer.status == 200:
+                went_on += 1
+                assert total(answer) == number + 1
+            else:
+                assert answer.status in (400, 503) and str(number) in answer.error, answer.body
+                anew = step(server, "shared_sums", number, 3, sequence_start=True)
+                assert total(anew) == 3
+        print(f"  {went_on} of {len(ids)} sequences went on, the others started anew")
+        assert 0 < went_on < len(ids)
+
+
 def test_descriptors_run_out(server: Server) -> None:
     (ingress,) = [each for each in ours(server) if title_of(each).startswith("ray::ServeReplica:eagleray:Ingress")]
     host, _, port = server.address.rpartition(":")
@@ -254,3 +335,77 @@ def test_descriptors_run_out(server: Server) -> None:
             for connection in idle:
                 connection.close()
     assert ingress.is_running()
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 64 MiB, on which Ray, what it starts, and every `tempfile` write; sockets want a short path."""
+    folder = Path(tempfile.mkdtemp(prefix="disk-"))
+    made = run("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder))
+    if made.returncode:
+        folder.rmdir()
+        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        run("umount", "--lazy", str(folder))
+        folder.rmdir()
+
+
+def test_a_disk_fills_up(repository: Path, small_disk: Path, tmp_path: Path) -> None:
+    """What needs no room goes on, also loads; what does says so, and works when there is room again."""
+    env = environment(TMPDIR=str(small_disk), RAY_TMPDIR=str(small_disk))
+    own = Server(repository, tmp_path / "log", *FLAGS, "--load-model", "lone", "--load-model", "simple", env=env)
+    file = base64.b64encode((repository / "simple/1/model.onnx").read_bytes()).decode()
+    given = {"parameters": {"config": json.dumps({"backend": "onnxruntime"}), "file:1/model.onnx": file}}
+    load = "/v2/repository/models/{}/load"
+    try:
+        own.wait_ready()
+        with traffic(own, "a full disk", "lone"):
+            with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+                while True:
+                    filler.write(bytes(4096))
+            refused = own.post(load.format("doubles"))
+            assert refused.status == 400 and f"there is no room in {small_disk}" in refused.error, refused.body
+            assert own.post(load.format("simple")).status == 200
+            refused = own.post(load.format("simple"), given)
+            assert refused.status == 503 and "the actor that keeps the files of clients" in refused.error, refused.body
+            numbers = [tensor(name, "INT32", [1, 16], [1] * 16) for name in ("INPUT0", "INPUT1")]
+            assert own.infer("simple", *numbers).status == 200
+            (small_disk / "filler").unlink()
+            assert own.post(load.format("doubles")).status == 200
+            assert own.post(load.format("simple"), given).status == 200
+        own.stop()
+    finally:
+        own.kill()
+
+
+def test_a_stop_under_load(server: Server, repository: Path) -> None:
+    """With a stream, an idle connection and a model that is loading; this ends the server that the others share."""
+    write_doubles(repository, "later")
+    (repository / "later/1/model.py").write_text("import time; time.sleep(60)")
+    load = CheckedLoad(int(server.address.rpartition(":")[2]), "doubles", RATE, patience_s=0.0)
+    host, _, port = server.address.rpartition(":")
+    with (
+        server.client() as idle,
+        server.client() as loading,
+        socket.create_connection((host, int(port))) as stream,
+    ):
+        assert idle.get("/v2/health/live").status == 200
+        body = json.dumps({"COUNT": 200}).encode()
+        head = "POST /v2/models/countdown_in_thread/generate_stream HTTP/1.1\r\nHost: a\r\n"
+        stream.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        loading.send("POST", "/v2/repository/models/later/load")
+        with load.running() as outcome:
+            wait_until(lambda: len(outcome.answered) > 2 * RATE, "two seconds of answers")
+            taken, stopped_s = outcome.sent, time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            received = b""
+            while data := stream.recv(65536):
+                received += data
+            assert server.exit_code() == 0
+    print(f"SIGTERM under load: {outcome}; ended {time.monotonic() - stopped_s:.1f} s after the signal")
+    assert received.count(b"data: ") == 200
+    assert sum(at_s <= stopped_s for at_s, _ in outcome.answered) >= taken
+    assert all("Connect" in each for each in outcome.wrong), outcome.wrong
+    assert "Traceback" not in server.log()

@@ -14,6 +14,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
+from tests.checked_load import CheckedLoad, write_doubles
 from tests.hostile.watch import grpc_address
 from tests.repositories import write_examples, write_small_models
 from tests.serving import Answer, Client, Server, slower, tensor, title_of, wait_until
@@ -54,6 +55,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = write_small_models(write_examples(tmp_path_factory.mktemp("controlled")))
     for name in ("tagged", "versions", "fragile", "switched"):
         write_tagged(root, name, "1")
+    write_doubles(root, "doubles")
     write_tagged(root, "remembered", WHEN_LOADED, config="response_cache { enable: true }")
     return root
 
@@ -61,7 +63,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("controlled-log") / "log"
-    started = Server(repository, log, *FLAGS, "--load-model", "hal*", "--load-model", "flags")
+    chosen = [word for pattern in ("hal*", "flags", "doubles") for word in ("--load-model", pattern)]
+    started = Server(repository, log, *FLAGS, *chosen)
     try:
         yield started.wait_ready()
         started.stop()
@@ -399,10 +402,13 @@ def test_many_clients_at_once_end_in_the_state_of_the_last_command(server: Serve
                 ended.append((time.monotonic(), loads))
 
     threads = [threading.Thread(target=change, args=(number,)) for number in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    with CheckedLoad(int(server.address.rpartition(":")[2]), "doubles", 200).running() as outcome:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    print(f"{len(ended)} commands of 64 clients: {outcome}")
+    assert outcome.sent == len(outcome.answered), outcome
     assert len(ended) >= 64
     _, loaded = max(ended)
     wait_until(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checked_load import CheckedLoad, write_doubles
 from tests.e2e.test_model_control import Asking, ask, kill_controller, states, tag, write_tagged
 from tests.serving import Server, wait_until
 
@@ -30,6 +31,7 @@ NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("polled")
     write_tagged(root, "stays", "1")
+    write_doubles(root, "doubles")
     return root
 
 
@@ -88,21 +90,25 @@ def copy_slowly(root: Path, name: str, pause: threading.Event) -> None:
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_a_model_that_is_copied_slowly_is_never_loaded_half(server: Server, repository: Path, number: int) -> None:
+    """Nor does it cost those who ask another one 200 times a second an answer."""
     names = [f"copied_{number}_{copy}" for copy in range(COPIES)]
     pause = threading.Event()
     threads = [threading.Thread(target=copy_slowly, args=(repository, name, pause)) for name in names]
     for thread in threads:
         thread.start()
     seen: set[str] = set()
-    while any(thread.is_alive() for thread in threads):
-        seen.update(row["name"] for row in server.post("/v2/repository/index").json)
-    for thread in threads:
-        thread.join(30)
-    assert seen.isdisjoint(names)
-    with server.client() as client:
+    load = CheckedLoad(int(server.address.rpartition(":")[2]), "doubles", 200)
+    with load.running() as outcome, server.client() as client:
+        while any(thread.is_alive() for thread in threads):
+            seen.update(row["name"] for row in server.post("/v2/repository/index").json)
+        for thread in threads:
+            thread.join(30)
+        assert seen.isdisjoint(names)
         for name in names:
             wait_until(lambda name=name: ask(client, name).status == 200, f"{name} is loaded")
             assert tag(ask(client, name)) == PIECES
+    print(f"{COPIES} models that are copied slowly: {outcome}")
+    assert outcome.sent == len(outcome.answered), outcome
     for name in names:
         shutil.rmtree(repository / name)
 

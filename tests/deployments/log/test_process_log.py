@@ -14,6 +14,7 @@ import pytest
 from deployments.log.line_format import about
 from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
+from tests.full_disk import full_disk
 
 OURS = logging.getLogger("deployments.core.example")
 LEVELS = {"V": logging.DEBUG, "I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR}
@@ -163,3 +164,29 @@ def test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_h
     assert [line.split('"')[1] for line in lines(path.with_name("log-file.1"))] == ["first"]
     assert [line.split('"')[1] for line in lines(path)] == ["second"]
     assert len(lines(serve_log)) == 4
+
+
+def test_a_full_disk_is_no_news_to_the_log_that_lies_on_it(serve_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logging prints what it cannot write to `sys.stderr`, which in a replica writes to that same log."""
+
+    class StderrInLog:
+        def write(self, text: str) -> None:
+            OURS.info("%s", text)
+
+    ProcessLog(LogOptions())
+    monkeypatch.setattr(sys, "stderr", StderrInLog())
+    with full_disk():
+        OURS.error("nobody reads this")
+    OURS.error("there is room again")
+    assert "there is room again" in lines(serve_log)[-1]
+
+
+def test_a_traceback_does_not_pass_through_print(serve_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.print", lambda *objects, **_: None)
+    ProcessLog(LogOptions())
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        OURS.exception("failed")
+    assert lines(serve_log)[1] == "    Traceback (most recent call last):"
+    assert lines(serve_log)[-1] == "    ValueError: wrong"
