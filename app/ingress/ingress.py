@@ -43,6 +43,7 @@ from deployments.replica.region_table import RegionTable
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
+from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
 from protocol.limits import Limits
 
@@ -91,6 +92,7 @@ class Ingress:
             metrics=self._settings.metrics_options(),
         )
         self._host.meters = meters
+        StallGuard(self._loop, self._settings.max_batch_duration_s)
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals, log)
         self.service.settings.state = ClusterState(controller)

@@ -18,11 +18,11 @@ _MAX_MARK_BYTES: Final = 4096
 class DeathMark:
     """Writes into an open file what ends this process: a fatal signal of its own code with the stack, or `os._exit`.
 
-    Code in C that calls `_exit` leaves no mark.
+    Code in C that calls `_exit` leaves no mark. What else ends the process may write its mark to `descriptor`.
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._removed = False
         os.write(descriptor, b"0\n")
         self._pid = os.getpid()
@@ -33,17 +33,18 @@ class DeathMark:
 
     def _mark_and_exit(self, status: int) -> None:
         if os.getpid() == self._pid:  # `multiprocessing` ends forked children so
-            os.write(self._descriptor, f"os._exit({status}) was called".encode())
+            os.write(self.descriptor, f"os._exit({status}) was called".encode())
         self._exit(status)
 
     def set_lane_count(self, count: int) -> None:
         """Note how many lanes are open; nine stand for more."""
         if not self._removed:
-            os.pwrite(self._descriptor, b"%d" % min(count, 9), 0)
+            os.pwrite(self.descriptor, b"%d" % min(count, 9), 0)
 
     def remove(self) -> None:
         """Write nothing from now on."""
         self._removed = True
+        faulthandler.cancel_dump_traceback_later()
         faulthandler.disable()
         os._exit = self._exit  # type: ignore[assignment]
 

@@ -22,7 +22,7 @@ class ProcessLog(logging.Handler):
 
     def __init__(self, options: LogOptions) -> None:
         super().__init__()
-        # Logging reports a line that it cannot write, as on a full disk, to `sys.stderr`, which in a replica is Serve's log.
+        # Logging reports a line that it cannot write, as on a full disk, to `sys.stderr`: in a replica, Serve's log.
         logging.raiseExceptions = False
         self._options = options
         self._limit = TracebackLimit()

@@ -22,7 +22,7 @@ class LaneAddress:
     def __init__(self, tcp_host: str | None) -> None:
         self.secret = secrets.token_hex(32)
         self._file = OwnedFile(Path(tempfile.gettempdir()))
-        self._death_mark = DeathMark(self._file.descriptor)
+        self.death_mark = DeathMark(self._file.descriptor)
         self.unix_path = self._file.companion
         self.sockets = [_listen(socket.AF_UNIX, self.unix_path)]
         self.tcp_host, self.tcp_port = "", 0
@@ -37,11 +37,11 @@ class LaneAddress:
 
     def set_lane_count(self, count: int) -> None:
         """Note how many lanes are open; see `DeathMark`."""
-        self._death_mark.set_lane_count(count)
+        self.death_mark.set_lane_count(count)
 
     def remove(self) -> None:
         """Remove the files."""
-        self._death_mark.remove()
+        self.death_mark.remove()
         self._file.close()
 
 

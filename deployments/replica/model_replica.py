@@ -38,6 +38,7 @@ from deployments.replica.region_table import RegionTable
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
+from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
 from deployments.serve_internals import OWNER_KEY, handle_of
 from protocol.infer import Parameter
@@ -118,6 +119,7 @@ class ModelReplica:
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
+        StallGuard(self._loop, max_batch_duration_s, self._address.death_mark.descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
         self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
         ray_metrics = RayMetrics(self._counters, serve.get_replica_context().replica_id.unique_id, metrics.interval_s)

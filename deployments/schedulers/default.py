@@ -1,12 +1,10 @@
 """The scheduler of models that choose none: each request is a batch of its own, first come, first served."""
 
-from collections import deque
-
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
-from deployments.schedulers.scheduler import PoolScheduler
+from deployments.schedulers.scheduler import PlainQueue, PoolScheduler
 
 _TURN_NS = 1_000_000
 
@@ -19,7 +17,7 @@ class DefaultScheduler(PoolScheduler):
     """
 
     def __init__(self, pool: InstancePool, statistics: ModelStatistics, clock: Clock) -> None:
-        super().__init__(deque(), pool, statistics, clock)
+        super().__init__(PlainQueue(), pool, statistics, clock)
 
     def _next_batch(self) -> Batch | None:
         while self._queue:

@@ -48,7 +48,6 @@ class DynamicBatcher(PoolScheduler):
     ) -> None:
         self._requests = PriorityQueue(batching)
         super().__init__(self._requests, pool, statistics, clock)
-        self._call_later = clock.call_later
         self._max_rows = max(1, signature.max_batch_size)
         self._preferred = frozenset(batching.preferred_batch_size) or frozenset((self._max_rows,))
         self._max_preferred = max(self._preferred)
@@ -68,12 +67,6 @@ class DynamicBatcher(PoolScheduler):
         """Queue the request, and see to it that its timeout is noticed while it waits."""
         super().submit(request)
         self._wake_at(self._requests.next_deadline_ns)
-
-    def _make_room(self) -> bool:
-        cancelled = self._requests.remove_cancelled()
-        for request in cancelled:
-            self._fail_cancelled(request)
-        return bool(cancelled)
 
     def _next_batch(self) -> Batch | None:
         if len(self._requests) < self._hold_count and self._drained is None:
@@ -118,8 +111,7 @@ class DynamicBatcher(PoolScheduler):
         preferred: _Pending | None = None
         for request in self._requests:
             if request.cancelled:
-                for cancelled in self._requests.remove_cancelled():
-                    self._fail_cancelled(cancelled)
+                self._make_room()
                 return self._scan()
             own_key = self._equal_inputs.key(request) if self._equal_inputs is not None else None
             if count:

@@ -1,13 +1,11 @@
 """The dynamic batcher of a model that sets no queue policy, no delay and no preferred sizes: nearly all of them."""
 
-from collections import deque
-
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.equal_inputs import EqualInputs
-from deployments.schedulers.scheduler import PoolScheduler
+from deployments.schedulers.scheduler import PlainQueue, PoolScheduler
 from protocol.infer import InferRequest
 from protocol.signature import Signature
 
@@ -19,7 +17,7 @@ class FifoBatcher(PoolScheduler):
     """
 
     def __init__(self, signature: Signature, pool: InstancePool, statistics: ModelStatistics, clock: Clock) -> None:
-        self._requests: deque[InferRequest] = deque()
+        self._requests = PlainQueue()
         super().__init__(self._requests, pool, statistics, clock)
         self._max_rows = max(1, signature.max_batch_size)
         self._equal_inputs = EqualInputs.of(signature)

@@ -2,9 +2,10 @@
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
@@ -17,6 +18,9 @@ from protocol.infer import InferRequest, InferResponse
 from protocol.normalise import request_prefix
 
 log = logging.getLogger(__name__)
+
+_SWEEP_S: Final = 0.02
+"""How long a cancelled request may still wait: a sweep looks at all that wait, and must not do so for each of them."""
 
 STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 
@@ -57,9 +61,26 @@ class RequestQueue(Protocol):
         """Remove the request that is first in order."""
         ...
 
+    def remove_cancelled(self) -> list[InferRequest]:
+        """Remove the cancelled requests and return them."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[InferRequest]: ...
+
+
+class PlainQueue(deque[InferRequest]):
+    """Requests in the order in which they came."""
+
+    def remove_cancelled(self) -> list[InferRequest]:
+        """Remove the cancelled requests and return them."""
+        cancelled = [request for request in self if request.cancelled]
+        if cancelled:
+            kept = [request for request in self if not request.cancelled]
+            self.clear()
+            self.extend(kept)
+        return cancelled
 
 
 class PoolScheduler:
@@ -75,7 +96,9 @@ class PoolScheduler:
         self._statistics = statistics
         self._now_ns = clock.now_ns
         self._call_soon = clock.call_soon
+        self._call_later = clock.call_later
         self._dispatch_due = False
+        self._sweep_due = False
         self._drained: Callable[[], None] | None = None
         self._bound: QueueBound | None = None
         self._bound_from_count = sys.maxsize
@@ -115,8 +138,17 @@ class PoolScheduler:
             self._call_soon(self._dispatch)
 
     def cancel(self, request: InferRequest) -> None:
-        """Mark the request; it is answered when a batch is formed and it would have been next."""
+        """Mark the request; if it waits it is answered soon, together with others that are given up meanwhile."""
         request.cancelled = True
+        if self._queue and not self._sweep_due:
+            self._sweep_due = True
+            self._call_later(_SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_due = False
+        self._make_room()
+        if self._drained is not None:
+            self._check_drained()
 
     def drain(self, drained: Callable[[], None]) -> None:
         """Refuse new requests, and call `drained` in a later turn, once nothing is queued or running."""
@@ -132,8 +164,11 @@ class PoolScheduler:
         return self._bound is not None and self._bound.is_reached(len(self._queue), now_ns)
 
     def _make_room(self) -> bool:
-        """Take out of a full queue what need not wait any more; returns whether there was anything."""
-        return False
+        """Take out of the queue what need not wait any more; returns whether there was anything."""
+        cancelled = self._queue.remove_cancelled()
+        for request in cancelled:
+            self._fail_cancelled(request)
+        return bool(cancelled)
 
     def _next_batch(self) -> Batch | None:
         """Take the next batch out of the queue, or None when nothing shall run now."""

@@ -10,6 +10,8 @@ TIMES = "app/http/test_time_limits.py::"
 BACK_PRESSURE = "app/http/test_back_pressure.py::"
 ANSWERS = "app/http/test_answers.py::"
 FAULTS = "e2e/test_faults.py::"
+FULL_DISK = "e2e/test_faults_under_traffic.py::test_a_disk_fills_up"
+STALLS = "deployments/replica/test_stall_guard.py::"
 STARTING = "app/service/test_starting.py::"
 LOG = "deployments/log/test_process_log.py::"
 SLOW = "deployments/log/test_slow_requests.py::"
@@ -168,6 +170,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Pipelined requests are answered in order": (HTTP + "test_answers_pipelined_requests_in_order",),
     "When a client disconnects": (
+        "deployments/schedulers/test_fifo.py::test_cancelled_requests_leave_the_queue_while_no_batch_is_formed",
         HTTP + "test_cancels_what_is_under_way_when_the_client_leaves",
         FAULTS + "test_client_that_goes_away_in_the_queue_costs_nothing",
     ),
@@ -619,6 +622,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
     "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
+    "A replica or ingress whose event loop stands still": (
+        STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",
+        STALLS + "test_all_others_go_on",
+    ),
+    "The stacks of its threads are logged": (STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",),
+    "A full disk under Ray's folder": (FULL_DISK,),
+    "One that does fails and says which folder": (FULL_DISK,),
+    "Lines that a log has no room for": (
+        "deployments/log/test_process_log.py::test_a_full_disk_is_no_news_to_the_log_that_lies_on_it",
+    ),
     "Clients that connect anew lose no request": (CAMPAIGN + "test_a_node_dies",),
     "Under twice the load that fits": (
         CAMPAIGN + "test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_come_back",

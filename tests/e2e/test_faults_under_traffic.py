@@ -21,7 +21,8 @@ import psutil
 import pytest
 
 from tests.checked_load import CheckedLoad, Outcome, write_doubles
-from tests.e2e.test_faults import canceled, pending, seconds, state
+from tests.e2e.test_decoupled import ended_count
+from tests.e2e.test_faults import canceled, seconds, state
 from tests.repositories import write_small_models
 from tests.serving import Answer, Server, environment, infer_path, run, tensor, title_of, wait_until
 
@@ -151,8 +152,9 @@ def test_a_model_hangs(server: Server) -> None:
     wait_until(lambda: state(server, "lone") == "READY", "READY in the index", BACK_S)
     (old,) = replicas(server, "lone")
     with traffic(server, "a batch that never ends", "lone", may_refuse=True, connections=512) as outcome:
+        # It hangs on the loop's thread or on its own, whichever is quicker just then.
         answer = ask(server, "lone", HANGS)
-        assert answer.error == "model instance 'lone_0' has run one batch for more than 3 s"
+        assert answer.status in (500, 503) and "'lone" in answer.error, answer.body
         wait_until(lambda: outcome.pids[-1] != old, "an answer of the new replica", BACK_S)
 
 
@@ -254,29 +256,26 @@ def test_clients_leave(server: Server) -> None:
                 connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
         before = canceled(server, "slow")
         with server.client() as runs:
-            runs.send("POST", infer_path("slow"), {"inputs": [seconds(4)]})
+            runs.send("POST", infer_path("slow"), {"inputs": [seconds(2.5)]})
             server.statistics("slow")  # comes after the request on every way that leads to the model
+            left = []
             for count in range(10):
                 with server.client() as waits:
                     waits.send("POST", infer_path("slow"), {"inputs": [seconds(60)]})
-                    wait_until(lambda: pending(server, "slow") == 1, "one more in the queue", poll_s=0.01)
+                    server.statistics("slow")
                 left_s = time.monotonic()
                 wait_until(lambda count=count: canceled(server, "slow") == before + count + 1, "its end", poll_s=0.005)
-                print(f"  out of the queue after {1e3 * (time.monotonic() - left_s):.0f} ms")
-                if count == 9:
-                    assert pending(server, "slow") == 0
+                left.append(time.monotonic() - left_s)
             assert runs.receive().status == 200
-        with server.client() as runs:
-            runs.send("POST", infer_path("slow"), {"inputs": [seconds(1)]})
-            server.statistics("slow")
-        assert server.infer("slow", seconds(0)).status == 200
-        ended = canceled(server, "countdown_in_thread")
+        print(f"  out of the queue after {1e3 * sorted(left)[5]:.0f} ms, at most {1e3 * max(left):.0f} ms")
+        assert sorted(left)[5] < 0.1
+        ended = ended_count(server, "countdown_in_thread")
         body = json.dumps({"COUNT": 100_000}).encode()
         with socket.create_connection((host, int(port))) as stream:
             head = "POST /v2/models/countdown_in_thread/generate_stream HTTP/1.1\r\nHost: a\r\n"
             stream.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             assert b"200 OK" in stream.recv(65536)
-        wait_until(lambda: canceled(server, "countdown_in_thread") == ended + 1, "the end of the stream")
+        wait_until(lambda: ended_count(server, "countdown_in_thread") == ended + 1, "the end of the stream")
 
 
 def step(server: Server, model: str, sequence: int, value: int, **flags: bool) -> Answer:

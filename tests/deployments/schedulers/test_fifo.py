@@ -135,6 +135,21 @@ def test_cancelled_request_is_answered_when_a_batch_is_formed(kind):
     assert bench.statistics.counts.canceled_count == 1 and bench.statistics.counts.pending_count == 0
 
 
+@pytest.mark.parametrize("kind", [FifoBatcher, DefaultScheduler])
+def test_cancelled_requests_leave_the_queue_while_no_batch_is_formed(kind):
+    bench = Bench(kind=kind)
+    bench.submit("a")
+    bench.clock.turn()
+    requests = bench.submit("b", "c", "d")
+    for request in requests[:2]:
+        bench.scheduler.cancel(request)
+    bench.clock.advance(20)
+    assert bench.answers.error("b") == bench.answers.error("c") == "Cancelled: "
+    assert bench.statistics.counts.canceled_count == 2 and bench.statistics.counts.pending_count == 1
+    bench.pool.finish()
+    assert bench.running == [["d"]]
+
+
 def test_default_scheduler_merges_nothing():
     bench = Bench(kind=DefaultScheduler, instance_count=2)
     bench.submit("a", "b", "c", rows=2)
