@@ -12,17 +12,25 @@ from typing import Final, Literal
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 Sample = tuple[str, float]
 """Labels, as `labels` returns them, and a value."""
+Histograms = dict[tuple[str, str], tuple[list[int], float, Sequence[str], str]]
+"""Counts, sum, bounds and text by name and labels."""
 _LABELS: Final = "\0"
 _LINES_AT_ONCE: Final = 1000
 
 
 class Exposition:
-    """Takes families in the order in which they are written; `pause` is called now and then."""
+    """Takes families in the order in which they are written; `pause` is called now and then.
 
-    def __init__(self, pause: Callable[[], None]) -> None:
+    Most of the text are histograms, and most of these are as they were at the scrape before. What that has written of
+    them, `before`, is written again; `histograms_written` is the `before` of the next scrape.
+    """
+
+    def __init__(self, pause: Callable[[], None], before: "Histograms | None" = None) -> None:
         self.names: list[str] = []
         self.lines: list[str] = []
         self.pause = pause
+        self.histograms_written: Histograms = {}
+        self._before: Histograms = {} if before is None else before
 
     def family(self, name: str, kind: Kind, text: str, samples: Iterable[Sample] = ()) -> None:
         """Write a family of counters or gauges; one without samples has its head only, as Triton's."""
@@ -46,9 +54,15 @@ class Exposition:
 
     def histogram(self, name: str, labels: str, bounds: Sequence[str], counts: list[int], total: float) -> None:
         """Write one histogram of a family whose head is written."""
-        template = _histogram(name, tuple(bounds), bool(labels))
-        sums = tuple(accumulate(counts))
-        self.lines.append(template.replace(_LABELS, labels.replace("%", "%%")) % (*sums, number(total), sums[-1]))
+        key = (name, labels)
+        known = self._before.get(key)
+        if known is None or known[0] != counts or known[1] != total or known[2] != bounds:
+            template = _histogram(name, tuple(bounds), bool(labels))
+            sums = tuple(accumulate(counts))
+            text = template.replace(_LABELS, labels.replace("%", "%%")) % (*sums, number(total), sums[-1])
+            known = (counts, total, bounds, text)
+        self.histograms_written[key] = known
+        self.lines.append(known[3])
         self.pause()
 
     def summaries(

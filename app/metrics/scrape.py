@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.metrics.custom_metrics import render_custom
 from app.metrics.directory_metrics import write_directory
 from app.metrics.eagleray_metrics import write_own
-from app.metrics.exposition import Exposition
+from app.metrics.exposition import Exposition, Histograms
 from app.metrics.model_labels import model_labels
 from app.metrics.triton_metrics import write_aliases, write_models, write_node
 from app.service.models import Models
@@ -35,19 +35,28 @@ class Scrape:
         self._statistics = statistics
         self._models = models
         self._shown = shown
+        self._histograms: Histograms = {}
 
     async def text(self) -> bytes:
         """Return the text; the loop goes on meanwhile."""
         totals = await self._statistics.of_node()
         models = dict(self._models.directory.models)
-        return await asyncio.to_thread(render, totals, model_labels(models), self._shown, models)
+        out = Exposition(Pauses(), self._histograms)
+        text = await asyncio.to_thread(render, totals, model_labels(models), self._shown, models, out)
+        self._histograms = out.histograms_written
+        return text
 
 
 def render(
-    totals: Totals, labels_of: Callable[[str, int], str], shown: Shown, models: Mapping[str, ModelEntry]
+    totals: Totals,
+    labels_of: Callable[[str, int], str],
+    shown: Shown,
+    models: Mapping[str, ModelEntry],
+    out: Exposition | None = None,
 ) -> bytes:
     """Return the text of counted rows; blocks, and pauses so that a loop in another thread goes on."""
-    out = Exposition(Pauses())
+    if out is None:
+        out = Exposition(Pauses())
     write(out, totals, labels_of, shown, models)
     return out.text()
 

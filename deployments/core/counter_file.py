@@ -4,9 +4,11 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
+
+from deployments.core.counts import Label
 
 _SEGMENT_BYTES: Final = 1 << 16
 _MAX_BYTES: Final = 1 << 24
@@ -66,22 +68,42 @@ class CounterFile:
         os.close(self.descriptor)
 
 
-def read_rows(descriptor: int) -> Iterator[tuple[bytes, bytes]]:
-    """Return the label and the memory of each row of an open file; a row that makes no sense ends its segment."""
-    size_bytes = os.fstat(descriptor).st_size
-    for base in range(0, size_bytes - _SEGMENT_BYTES + 1, _SEGMENT_BYTES):
-        segment = mmap.mmap(descriptor, _SEGMENT_BYTES, offset=base, prot=mmap.PROT_READ)
-        offset = 0
-        while offset + _LENGTHS.size <= _SEGMENT_BYTES:
-            label_bytes, counters_bytes = _LENGTHS.unpack_from(segment, offset)
-            start = offset + _LENGTHS.size + _padded(label_bytes)
+class CounterFileReader:
+    """Reads a counter file again and again; where its rows lie is looked for once, as rows are only ever appended."""
+
+    def __init__(self, label_of: Callable[[bytes], Label]) -> None:
+        self._label_of = label_of
+        self._places: list[tuple[Label, int, int]] = []
+        self._next = 0
+
+    def rows(self, descriptor: int) -> Iterator[tuple[Label, bytes]]:
+        """Return the label and the memory of each row; a row that makes no sense ends its segment."""
+        # What lies in front of the last segment is complete before that one is there.
+        size_bytes = os.fstat(descriptor).st_size // _SEGMENT_BYTES * _SEGMENT_BYTES
+        memory = os.pread(descriptor, size_bytes, 0)
+        self._find_more(memory)
+        for label, start, end in self._places:
+            yield label, memory[start:end]
+
+    def _find_more(self, memory: bytes) -> None:
+        offset = self._next
+        while offset < len(memory):
+            segment_end = (offset // _SEGMENT_BYTES + 1) * _SEGMENT_BYTES
+            label_bytes, counters_bytes = (
+                _LENGTHS.unpack_from(memory, offset) if offset + _LENGTHS.size <= segment_end else (0, 0)
+            )
+            label_start = offset + _LENGTHS.size
+            start = label_start + _padded(label_bytes)
             end = start + counters_bytes
-            if not label_bytes or end > _SEGMENT_BYTES or counters_bytes % 8:
+            if label_bytes and end <= segment_end and counters_bytes % 8 == 0:
+                label = self._label_of(memory[label_start : label_start + label_bytes])
+                self._places.append((label, start, end))
+                offset = end
+            elif segment_end < len(memory):
+                offset = segment_end
+            else:
                 break
-            label = segment[offset + _LENGTHS.size : offset + _LENGTHS.size + label_bytes]
-            yield label, segment[start:end]
-            offset = end
-        segment.close()
+        self._next = offset
 
 
 def _padded(length: int) -> int:

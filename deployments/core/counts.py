@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from deployments.core.duration_buckets import BOUNDS_NS
@@ -344,6 +345,7 @@ class CustomGauge(Counts):
         self.owners += other.owners
 
 
+@cache
 def _words(count: int) -> struct.Struct:
     return struct.Struct(f"={count}q")
 
@@ -376,6 +378,8 @@ KINDS: Final[dict[str, type[Counts]]] = {
     CUSTOM_SUM: CustomNumber,
     CUSTOM_BUCKET: BucketCount,
 }
+
+_SIZES_BYTES: Final = {kind: ctypes.sizeof(kind) for kind in KINDS.values()}
 
 
 class Rows(Protocol):
@@ -413,10 +417,11 @@ class Totals:
     def add_row(self, label: Label, memory: bytes, *, present: bool = True) -> None:
         """Add a row as it lies in memory; the first one of a label is copied, which is quick."""
         kind = KINDS[label.kind]
-        if present and label not in self.rows and kind.COPIED and len(memory) == ctypes.sizeof(kind):
-            self.rows[label] = kind.from_buffer_copy(memory)
-        else:
-            self.row(label).add(_words(len(memory) // 8).unpack(memory), present=present)
+        if present and kind.COPIED and len(memory) == _SIZES_BYTES[kind]:
+            row = kind.from_buffer_copy(memory)
+            if self.rows.setdefault(label, row) is row:
+                return
+        self.row(label).add(_words(len(memory) // 8).unpack(memory), present=present)
 
     def add_list(self, rows: Iterable[Iterable[object]], *, present: bool = True) -> None:
         """Add what `to_list` has returned."""

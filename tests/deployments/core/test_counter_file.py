@@ -1,0 +1,48 @@
+"""Counter files, read while they grow."""
+
+import ctypes
+import os
+from pathlib import Path
+
+from deployments.core.counter_file import CounterFile, CounterFileReader
+from deployments.core.counts import MODEL, Label
+
+
+def label_of(text: bytes) -> Label:
+    return Label(MODEL, text.decode(), 1)
+
+
+def read(reader: CounterFileReader, path: Path) -> dict[str, int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return {label.name: int.from_bytes(memory[:8], "little") for label, memory in reader.rows(descriptor)}
+    finally:
+        os.close(descriptor)
+
+
+def test_a_reader_sees_what_was_counted_and_what_was_added_since_it_last_looked(tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    file, reader = CounterFile(path), CounterFileReader(label_of)
+    assert read(reader, path) == {}
+    cells: list[ctypes.c_int64] = []
+    for added in (1, 0, 2, 900, 1, 2000):  # a segment takes some hundreds
+        for _ in range(added):
+            cells.append(ctypes.c_int64.from_buffer(file.append(f"row {len(cells)}".encode(), 200)))
+        for number, cell in enumerate(cells):
+            cell.value += number
+        expected = {f"row {number}": cell.value for number, cell in enumerate(cells)}
+        assert read(reader, path) == read(CounterFileReader(label_of), path) == expected
+    file.close()
+
+
+def test_a_row_that_makes_no_sense_ends_its_segment(tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    file = CounterFile(path)
+    for number in range(900):
+        file.append(f"row {number}".encode(), 200)
+    file.close()
+    content = bytearray(path.read_bytes())
+    content[8 + 8 + 200 + 4 : 8 + 8 + 200 + 8] = b"\xff\xff\xff\x7f"  # the second row's length
+    path.write_bytes(content)
+    found = read(CounterFileReader(label_of), path)
+    assert "row 0" in found and "row 1" not in found and "row 899" in found
