@@ -23,7 +23,7 @@ from app.cli.ray_token import choose_token
 from app.cli.triton_flags import ALIASES, REASONS
 from app.edge.api_keys import ApiKeys, new_key
 from app.environment import environment, unknown_variables
-from app.service.trace_settings import with_absolute_file
+from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
@@ -170,6 +170,8 @@ def serve(
             check_log_file(settings.log_file)
         except OSError as error:
             raise click.UsageError(f"--log-file: {error}") from None
+    if TraceSettings(settings.trace_config).exports and not exporter_is_installed():
+        raise click.UsageError(f"--trace-config mode=opentelemetry needs the package {EXPORTER_PACKAGE}")
     # Read by Ray when it is imported, here and in every process that it starts.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")

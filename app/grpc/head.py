@@ -22,6 +22,7 @@ from app.grpc.status import (
 from app.http2.hpack_decoder import HeaderList
 from app.http2.open_connection import OpenConnection
 from app.http2.stream import Stream
+from app.trace.trace_parent import HEADER, TraceParent, read_parent
 from protocol.errors import ServingError
 from protocol.grpc_messages import request_parameters
 
@@ -47,6 +48,7 @@ def ignored(name: bytes, options: GrpcOptions) -> bool:
         or name.startswith((b"grpc-", b"triton"))
         or options.access.is_read(name)
         or options.forwarding.is_read(name)
+        or (options.reads_parents and name == HEADER)
     )
 
 
@@ -70,6 +72,7 @@ class GrpcHead:
         "refused",
         "response_encoding",
         "timeout_s",
+        "trace_parent",
     )
 
     def __init__(
@@ -86,6 +89,7 @@ class GrpcHead:
         """Fields of a ModelInferRequest: the parameters that a request gets from these headers."""
         self.response_encoding = b""
         self.timeout_s: float | None = None
+        self.trace_parent: TraceParent | None = None
         self.refusal: bytes | None = None
         """The header block that answers the request at once."""
         self.refused = (INTERNAL, "")
@@ -162,6 +166,8 @@ class GrpcHead:
             if self.timeout_s is None:
                 return self._refuse(INTERNAL, "malformed grpc-timeout")
         if self.method.inference:
+            if options.reads_parents and HEADER in metadata:
+                self.trace_parent = read_parent(metadata[HEADER])
             return self._forward()
         return None
 

@@ -11,6 +11,7 @@ from app.grpc.status import OK, OK_TRAILERS, RESPONSE
 from app.grpc.unary_call import UnaryCall
 from app.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
 from app.http2.open_connection import OpenConnection
+from app.trace.traced_target import under
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC
@@ -39,6 +40,8 @@ class InferCall(UnaryCall):
         except ServingError as error:
             self.fail(error)
             return
+        if self.head.trace_parent is not None:
+            target = under(target, self.head.trace_parent)
         forwarded = self.head.forwarded
         self._target = target
         token = target.submit((message, forwarded) if forwarded else (message,), None, self, GRPC)

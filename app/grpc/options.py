@@ -39,4 +39,6 @@ class GrpcOptions:
     """The metadata that categories of methods ask for."""
     forwarding: HeaderForwarding = field(default_factory=lambda: HeaderForwarding(""))
     """The metadata that inference requests get as parameters."""
+    reads_parents: bool = False
+    """Whether inference requests are traced as part of what their clients have begun (`traceparent`)."""
     reflection: bool = True

@@ -10,8 +10,8 @@ from app.settings import Settings
 _MS_PER_S = 1000
 
 
-def port_options(settings: Settings, access: Access | None = None) -> GrpcOptions:
-    """Return the options of the port."""
+def port_options(settings: Settings, access: Access | None = None, *, reads_parents: bool = False) -> GrpcOptions:
+    """Return the options of the port; `reads_parents` says that clients' `traceparent` counts."""
     http2 = Http2Limits(
         max_connections=settings.max_connections,
         keepalive_time_s=settings.grpc_keepalive_time / _MS_PER_S,
@@ -30,4 +30,5 @@ def port_options(settings: Settings, access: Access | None = None) -> GrpcOption
         access=access or Access(),
         forwarding=HeaderForwarding(settings.grpc_header_forward_pattern),
         restricted=RestrictedApis.of_grpc(settings.grpc_restricted_protocol),
+        reads_parents=reads_parents,
     )

@@ -12,6 +12,7 @@ from app.grpc.head import GrpcHead
 from app.grpc.infer_call import send_response
 from app.grpc.status import OK, RESOURCE_EXHAUSTED
 from app.http2.open_connection import OpenConnection
+from app.trace.traced_target import under
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC_STREAM
@@ -50,6 +51,8 @@ class StreamInferCall(Call):
             return
         if not request.decoupled:
             self._ordered.append(request)
+        if self.head.trace_parent is not None:
+            target = under(target, self.head.trace_parent)
         request.target = target
         forwarded = self.head.forwarded
         parts = (message, forwarded) if forwarded else (message,)

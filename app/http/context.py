@@ -14,6 +14,8 @@ from app.http.limits import HttpLimits
 from app.http.open_connections import OpenConnections
 from app.json_helper.json_helper import JsonHelper
 from app.service.refusal_log import RefusalLog
+from app.trace.trace_parent import find_parent
+from app.trace.traced_target import under
 from deployments.lane.sink import Target
 from protocol.limits import Limits
 
@@ -36,7 +38,8 @@ class Routes(Protocol):
 class HttpContext:
     """Given to every connection of a port, and to the exchanges on it.
 
-    What `routes` answers is kept in the heads that it was asked for until `generation` is raised.
+    What `routes` answers is kept in the heads that it was asked for until `generation` is raised. `reads_parents` says
+    that clients' `traceparent` counts.
     """
 
     def __init__(
@@ -47,8 +50,11 @@ class HttpContext:
         loop: asyncio.AbstractEventLoop,
         policy: HeadPolicy | None = None,
         refusals: RefusalLog | None = None,
+        *,
+        reads_parents: bool = False,
     ) -> None:
         self.app = app
+        self.reads_parents = reads_parents
         self.limits = limits
         self.loop = loop
         self.policy = HeadPolicy() if policy is None else policy
@@ -69,26 +75,31 @@ class HttpContext:
         Raises:
             BadRequest: with the status and text to answer before the connection is closed.
         """
-        known = self.heads.find(raw)
-        if known is not None:
-            return known
-        head = parse_head(raw, self.limits)
-        self.policy.apply(head)
-        if head.cacheable:
-            self.heads.remember(raw, head)
+        head = self.heads.find(raw)
+        if head is None:
+            head = parse_head(raw, self.limits)
+            self.policy.apply(head)
+            if head.cacheable:
+                self.heads.remember(raw, head)
+        if self.reads_parents and head.action is not None and (parent := find_parent(raw)) is not None:
+            head = head.of_trace(parent)
+            if head.cacheable:
+                self.heads.keep(raw, head)
         return head
 
     def target(self, head: Head) -> Target:
         """Return where an inference request goes."""
         if head.generation != self.generation:
-            head.target = self._routes.resolve(head.model, head.version)
+            target = self._routes.resolve(head.model, head.version)
+            head.target = target if head.trace_parent is None else under(target, head.trace_parent)
             head.generation = self.generation
         return head.target  # type: ignore[return-value]
 
     def generate_target(self, head: Head) -> Target:
         """Return where a request of the generate extension goes, and set the head's mapping."""
         if head.generation != self.generation:
-            head.target, inputs = self._routes.resolve_generate(head.model, head.version)
+            target, inputs = self._routes.resolve_generate(head.model, head.version)
+            head.target = target if head.trace_parent is None else under(target, head.trace_parent)
             head.mapping = GenerateMapping(inputs, self._json_limits)
             head.generation = self.generation
         return head.target  # type: ignore[return-value]

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from copy import copy
 from typing import Final
 
 import httptools
 
 from app.http.limits import HttpLimits
+from app.trace.trace_parent import TraceParent
 from protocol.errors import ServingError
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])?(?::\d{1,5})?")
@@ -72,6 +74,7 @@ class Head:
         "response_coding",
         "size",
         "target",
+        "trace_parent",
         "url",
         "version",
     )
@@ -102,6 +105,14 @@ class Head:
         self.generation = -1
         self.target: object = None
         self.mapping: object = None
+        self.trace_parent: TraceParent | None = None
+
+    def of_trace(self, parent: TraceParent) -> "Head":
+        """Return the same head for a request that is part of what its client has begun; its target is found anew."""
+        head = copy(self)
+        head.trace_parent = parent
+        head.generation = -1
+        return head
 
 
 class _Collector:

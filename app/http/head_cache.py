@@ -54,14 +54,14 @@ class HeadCache:
             return None
         head = self._by_essence.get(self._essence(raw))
         if head is not None:
-            self._put(raw, head)
+            self.keep(raw, head)
         return head
 
     def remember(self, raw: bytes, head: Head) -> None:
         """Keep a parsed head for the next request with the same bytes, or those that mean the same."""
         if len(raw) > _MAX_HEAD_BYTES:
             return
-        self._put(raw, head)
+        self.keep(raw, head)
         if len(self._by_essence) >= _MAX_HEADS:
             self._by_essence.clear()
         self._by_essence[self._essence(raw)] = head
@@ -71,7 +71,10 @@ class HeadCache:
         self.by_bytes.clear()
         self._by_essence.clear()
 
-    def _put(self, raw: bytes, head: Head) -> None:
+    def keep(self, raw: bytes, head: Head) -> None:
+        """Keep a head for the next request with the same bytes, but not for those that only mean the same."""
+        if len(raw) > _MAX_HEAD_BYTES:
+            return
         if len(self.by_bytes) >= _MAX_HEADS:
             self.by_bytes.clear()
         self.by_bytes[raw] = head

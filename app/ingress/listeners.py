@@ -113,7 +113,15 @@ class Listeners:
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
             tls = ServerTls(settings.http_server_cert, settings.http_server_key, HTTP_1, client_root)
-        context = HttpContext(Api(self._service), self._service.routing, limits, self._loop, policy, self._refusals)
+        context = HttpContext(
+            Api(self._service),
+            self._service.routing,
+            limits,
+            self._loop,
+            policy,
+            self._refusals,
+            reads_parents=self._service.tracing.reads_parents,
+        )
         return HttpFront(context, tls)
 
     def _grpc(self, access: Access) -> GrpcFront:
@@ -122,7 +130,7 @@ class Listeners:
         if settings.grpc_use_ssl:
             client_root = settings.grpc_root_cert if settings.grpc_use_ssl_mutual else ""
             tls = ServerTls(settings.grpc_server_cert, settings.grpc_server_key, HTTP_2, client_root)
-        options = port_options(settings, access)
+        options = port_options(settings, access, reads_parents=self._service.tracing.reads_parents)
         return GrpcFront(self._service, options, self._loop, HANDLERS, tls, self._refusals)
 
     def _scrape(self) -> Scrape:

@@ -5,6 +5,7 @@ They are validated, kept and answered as Triton does; `app.trace` goes by them.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any, Final
 
 from app.trace.sampler import Sampling
@@ -13,9 +14,13 @@ from protocol.json_document import NON_ARRAY, NON_STRING, unparsable
 from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS
 
 LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
+EXPORTER_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
+_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http"
 _UINT32_MAX: Final = 2**32 - 1
 _INT32_MAX: Final = 2**31 - 1
 _FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
+_PROCESSOR_FLAGS: Final = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
+_QUEUE_SIZES: Final = {"queue_size": "2048", "export_batch_size": "512"}
 _TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
 _PREFIX: Final = "trace:"
 _LEVEL_FLAGS: Final = {"OFF": 0, "TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
@@ -44,6 +49,7 @@ class TraceSettings:
             "trace_mode": "triton",
         }
         self._exporter: dict[str, str] = {}
+        self._resource: dict[str, str] = {}
         self._read_flags(flags)
         self._set: dict[str, dict[str, Value]] = {}
 
@@ -61,6 +67,11 @@ class TraceSettings:
     def exporter(self) -> Mapping[str, str]:
         """The settings of OpenTelemetry's that were given at the start."""
         return self._exporter
+
+    @property
+    def resource(self) -> Mapping[str, str]:
+        """The attributes of OpenTelemetry's resource."""
+        return self._resource
 
     @property
     def models(self) -> list[str]:
@@ -123,7 +134,7 @@ class TraceSettings:
             if not equals or mode not in ("", "triton", "opentelemetry"):
                 raise ValueError("expected <key>=<value> or <mode>,<key>=<value>")
             if mode == "opentelemetry":
-                self._exporter[key] = value
+                self._read_exporter(key, value)
             elif (known := (_TRITON_FLAGS if mode else _FLAGS).get(key)) is None:
                 raise ValueError(f"unknown trace setting '{name}'")
             elif known == "trace_level":
@@ -135,6 +146,23 @@ class TraceSettings:
                 self._at_start["trace_level"] = _levels(levels)
             except InvalidArgument as error:
                 raise ValueError(error.message) from None
+
+    def _read_exporter(self, key: str, value: str) -> None:
+        if key == "resource":
+            name, equals, text = value.partition("=")
+            if not equals or not name:
+                raise ValueError("expected opentelemetry,resource=<key>=<value>")
+            self._resource[name] = text
+            value = ",".join(f"{name}={text}" for name, text in self._resource.items())
+        elif key in _PROCESSOR_FLAGS:
+            if not value.isdecimal() or not 0 < int(value) <= _INT32_MAX:
+                raise ValueError(f"opentelemetry,{key} must be a whole number above 0, got: {value}")
+        elif key != "url":
+            raise ValueError(f"unknown trace setting 'opentelemetry,{key}'")
+        self._exporter[key] = value
+        sizes = [int(self._exporter.get(f"bsp_max_{name}", size)) for name, size in _QUEUE_SIZES.items()]
+        if sizes[0] < sizes[1]:
+            raise ValueError("opentelemetry,bsp_max_export_batch_size must not be above bsp_max_queue_size")
 
 
 def _checked_flag(key: str, value: str) -> str:
@@ -150,6 +178,14 @@ def _checked_flag(key: str, value: str) -> str:
             f"trace file '{value}' must be an absolute path: the processes that write are in other folders"
         )
     return value
+
+
+def exporter_is_installed() -> bool:
+    """Whether the package is there that mode `opentelemetry` needs."""
+    try:
+        return find_spec(_EXPORTER) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def with_absolute_file(flag: str, folder: str) -> str:

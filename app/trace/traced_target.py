@@ -5,6 +5,7 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from app.trace.sampler import Sampler
+from app.trace.trace_parent import TraceParent
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink, Target
 from deployments.lane.wire import HTTP
@@ -74,6 +75,31 @@ class TracedTarget:
             return
         self.target.cancel(token.token)
         token.sink.cancelled()
+
+
+class _ParentedTarget(TracedTarget):
+    """Traces every request, as part of what its client has begun."""
+
+    def __init__(self, traced: TracedTarget, parent: TraceParent) -> None:
+        super().__init__(traced.target, traced.sampler, traced.ended)
+        self._parent = parent
+
+    def submit(
+        self,
+        parts: Sequence[Buffer],
+        json_length: int | None,
+        sink: Sink,
+        wire: int = HTTP,
+        trace: Trace | None = None,
+    ) -> Any:
+        """Send a request; see `Target`."""
+        trace = new_trace(self.sampler.sampling.flags, *self._parent)
+        return self.submit_traced(trace, parts, json_length, sink, wire)
+
+
+def under(target: Target, parent: TraceParent) -> Target:
+    """Return where a request goes that is part of what its client has begun; traced only where its model is."""
+    return _ParentedTarget(target, parent) if isinstance(target, TracedTarget) else target
 
 
 class _TracedToken:

@@ -5,6 +5,7 @@ import logging
 from app.service.trace_settings import TraceSettings
 from app.trace.collector import Collector
 from app.trace.sampler import Sampler
+from app.trace.span_export import SpanExport
 from app.trace.trace_file import TraceFile
 from app.trace.traced_target import TracedTarget
 from deployments.lane.sink import Target
@@ -21,10 +22,20 @@ class Tracing:
     def __init__(self, settings: TraceSettings) -> None:
         self._settings = settings
         self._samplers: dict[str, Sampler] = {"": Sampler(settings.sampling())}
-        file = TraceFile(settings.file)
-        self._collector = Collector(file.write, file.finish)
-        if settings.sampling().flags and not settings.file:
+        if settings.exports:
+            export = SpanExport(settings.exporter, settings.resource)
+            self._collector = Collector(export.export, export.finish)
+        else:
+            file = TraceFile(settings.file)
+            self._collector = Collector(file.write, file.finish)
+        self._goes = bool(settings.exports or settings.file)
+        if settings.sampling().flags and not self._goes:
             logger.warning("no traces are written: --trace-config triton,file=<path> says where to")
+
+    @property
+    def reads_parents(self) -> bool:
+        """Whether requests are traced as part of what their clients have begun."""
+        return self._settings.exports
 
     def settings_changed(self) -> None:
         """Sample by the settings that hold now; where they have not changed, turns go on."""
@@ -42,7 +53,7 @@ class Tracing:
     def target(self, name: str, target: Target) -> Target:
         """Return where requests to a model go that would go to this target."""
         sampler = self._samplers.get(name) or self._samplers[""]
-        if not sampler.sampling.flags or not self._settings.file:
+        if not sampler.sampling.flags or not self._goes:
             return target
         return TracedTarget(target, sampler, self._collector.put)
 

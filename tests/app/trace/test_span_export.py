@@ -1,0 +1,208 @@
+"""Traces as a collector gets them."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.service.trace_settings import TraceSettings
+from app.trace.sampler import Sampler, Sampling
+from protocol.trace import CONTEXT, TIMESTAMPS, Trace
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+from app.trace.span_export import SpanExport
+from tests.app.http.served import Served
+from tests.otlp_collector import Collector, Span, collector
+
+SAMPLER = Sampler(Sampling(TIMESTAMPS | CONTEXT, 1))
+MS = 1_000_000
+
+
+@pytest.fixture
+def collected() -> Iterator[Collector]:
+    with collector() as started:
+        yield started
+
+
+def marked(trace: Trace, start_ns: int, *names: str) -> Trace:
+    for number, name in enumerate(names):
+        trace.mark(name, start_ns + number * MS)
+    return trace
+
+
+MODEL = (
+    "REQUEST_START",
+    "QUEUE_START",
+    "COMPUTE_START",
+    "COMPUTE_INPUT_END",
+    "COMPUTE_OUTPUT_START",
+    "COMPUTE_END",
+    "REQUEST_END",
+)
+FRONT = ("HTTP_RECV_START", "HTTP_RECV_END", "LANE_SEND", *MODEL, "LANE_RECEIVE", "INFER_RESPONSE_COMPLETE")
+SENT = ("HTTP_SEND_START", "HTTP_SEND_END")
+
+
+def exported(collected: Collector, *traces: Trace, resource: dict[str, str] | None = None) -> dict[str, Span]:
+    export = SpanExport({"url": collected.url, "bsp_schedule_delay": "10"}, resource or {})
+    export.export([(trace, SAMPLER) for trace in traces])
+    export.finish()
+    return {span.name: span for span in collected.spans}
+
+
+def test_the_spans_are_tritons_and_more(collected: Collector) -> None:
+    trace = Trace(TIMESTAMPS | CONTEXT, 0xABC, 0xDEF, 0x123, "m", 3, "r7")
+    trace.attributes |= {"batch_rows": 4, "batch_reason": "full", "replica": "m#1", "near": True}
+    began_ns = time.time_ns()
+    marked(trace, time.monotonic_ns(), *FRONT, *SENT)
+    spans = exported(collected, trace)
+    top, model, compute = spans["InferRequest"], spans["m"], spans["compute"]
+    parents = {name: span.parent_id for name, span in spans.items()}
+    assert parents == {
+        "InferRequest": f"{0x123:016x}",
+        "receive": top.id,
+        "send": top.id,
+        "lane": top.id,
+        "m": top.id,
+        "queue": model.id,
+        "compute": model.id,
+        "compute_input": compute.id,
+        "compute_infer": compute.id,
+        "compute_output": compute.id,
+    }
+    assert {span.trace_id for span in spans.values()} == {f"{0xABC:032x}"}
+    assert model.id == f"{0xDEF:016x}"
+    assert (top.kind, model.kind) == (2, 1), "server, internal"
+    assert model.attributes == {
+        "triton.model_name": "m",
+        "triton.model_version": 3,
+        "triton.request_id": "r7",
+        "triton.trace_id": 0xDEF,
+        "triton.trace_parent_id": 0x123,
+    }
+    assert compute.attributes == {"eagleray.batch_rows": 4, "eagleray.batch_reason": "full"}
+    assert spans["lane"].attributes == {"eagleray.replica": "m#1", "eagleray.near": True}
+    assert list(model.events) == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
+    assert list(compute.events) == ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
+    assert abs(top.start_ns - began_ns) < 10_000 * MS, "wall time"
+    lengths = {name: (span.end_ns - span.start_ns) // MS for name, span in spans.items()}
+    assert lengths == {
+        "InferRequest": 13,
+        "receive": 1,
+        "send": 1,
+        "lane": 8,
+        "m": 6,
+        "queue": 1,
+        "compute": 3,
+        "compute_input": 1,
+        "compute_infer": 1,
+        "compute_output": 1,
+    }
+    for name, span in spans.items():
+        assert span.start_ns >= top.start_ns and span.end_ns <= top.end_ns, name
+
+
+def test_steps_are_below_their_ensemble(collected: Collector) -> None:
+    trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "e", 1), 1_000 * MS, "HTTP_RECV_START", "REQUEST_START")
+    for name in ("first", "second"):
+        marked(trace.child(name, 1), 1_002 * MS, *MODEL)
+    marked(trace, 1_010 * MS, "REQUEST_END")
+    exported(collected, trace)
+    (ensemble,) = [span for span in collected.spans if span.name == "e"]
+    assert [span.parent_id for span in collected.spans if span.name in ("first", "second")] == [ensemble.id] * 2
+    assert [span.name for span in collected.spans].count("compute") == 2
+
+
+def test_a_failed_request_says_why(collected: Collector) -> None:
+    trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), 0, "HTTP_RECV_START", "REQUEST_START", "REQUEST_END")
+    trace.attributes["error"] = "broken"
+    spans = exported(collected, trace)
+    assert spans["InferRequest"].error == spans["m"].error == "broken"
+    unsent = marked(Trace(TIMESTAMPS | CONTEXT, 3, 4, 0, "m", 1), 0, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
+    unsent.attributes["error"] = "no replica"
+    exported(collected, unsent)
+    assert {span.name for span in collected.of(f"{3:032x}")} == {"InferRequest", "receive"}
+
+
+def test_the_resource_is_as_given(collected: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.version=1")
+    trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), 0, "HTTP_RECV_START")
+    given = exported(collected, trace, resource={"service.version": "2"})["InferRequest"].resource
+    expected = {"deployment.environment": "test", "service.version": "2", "service.name": "triton-inference-server"}
+    assert given.items() >= expected.items()
+
+
+class Bench(Served):
+    """An ingress whose traces go to a collector."""
+
+    def __init__(self, collected: Collector, *flags: str) -> None:
+        self.collected = collected
+        given = ["mode=opentelemetry", f"opentelemetry,url={collected.url}", "level=TIMESTAMPS", *flags]
+        super().__init__(trace=TraceSettings(given))
+        self.context.reads_parents = self.service.tracing.reads_parents
+
+    async def infer(self, **headers: str) -> Any:
+        answer = await self.request("POST", "/v2/models/good/infer", b"{}", **headers)
+        assert answer.status == 200
+        return answer
+
+    def tops(self) -> list[Span]:
+        self.service.tracing.close(30)
+        return [span for span in self.collected.spans if span.name == "InferRequest"]
+
+
+def parent(number: int, flags: str = "01") -> str:
+    return f"00-{number:032x}-{number + 1:016x}-{flags}"
+
+
+def test_a_sampled_parent_is_always_traced(collected: Collector) -> None:
+    async def run() -> Bench:
+        bench = Bench(collected, "rate=0")
+        for number in (10, 20, 20):
+            await bench.infer(traceparent=parent(number))
+        await bench.infer()
+        await bench.infer(traceparent=parent(30, "00"))
+        await bench.infer(traceparent="junk")
+        return bench
+
+    tops = asyncio.run(run()).tops()
+    assert [(int(top.trace_id, 16), int(top.parent_id, 16)) for top in tops] == [(10, 11), (20, 21), (20, 21)]
+
+
+def test_without_one_the_rate_decides(collected: Collector) -> None:
+    async def run() -> Bench:
+        bench = Bench(collected, "rate=2")
+        for _ in range(4):
+            await bench.infer()
+        for _ in range(2):
+            await bench.infer(traceparent=parent(40, "00"))
+        return bench
+
+    tops = asyncio.run(run()).tops()
+    assert len(tops) == 3
+    assert len({top.trace_id for top in tops}) == 3 and {top.parent_id for top in tops} == {""}
+
+
+def test_a_model_that_is_off_is_not_traced_for_anybody(collected: Collector) -> None:
+    async def run() -> Bench:
+        bench = Bench(collected)
+        await bench.service.settings.update_trace({"trace_level": ["OFF"]}, "good")
+        bench.context.routes_changed()
+        await bench.infer(traceparent=parent(50))
+        return bench
+
+    assert asyncio.run(run()).tops() == []
+
+
+def test_heads_that_differ_in_their_parent_are_not_read_anew(collected: Collector) -> None:
+    async def run() -> None:
+        bench = Bench(collected)
+        for number in range(1, 20):
+            await bench.infer(traceparent=parent(number))
+        heads = list(bench.context.heads.by_bytes.values())
+        assert len(heads) == 19 and len({id(head.headers) for head in heads}) == 1, "copies of one"
+        bench.service.tracing.close(30)
+
+    asyncio.run(run())
