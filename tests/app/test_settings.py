@@ -19,6 +19,11 @@ def settings(**given: object) -> Settings:
         ({"http_header_forward_pattern": "("}, "not a regular expression"),
         ({"grpc_header_forward_pattern": "["}, "not a regular expression"),
         ({"trace_config": ("rate=fast",)}, "Unable to parse 'trace_rate', got: fast"),
+        ({"trace_config": ("triton,file=traces.json",)}, "must be an absolute path"),
+        ({"trace_config": ("opentelemetry,uri=x",)}, "unknown trace setting 'opentelemetry,uri'"),
+        ({"trace_config": ("opentelemetry,resource=x",)}, "expected opentelemetry,resource=<key>=<value>"),
+        ({"trace_config": ("opentelemetry,bsp_max_queue_size=0",)}, "must be a whole number above 0, got: 0"),
+        ({"trace_config": ("opentelemetry,bsp_max_queue_size=511",)}, "must not be above bsp_max_queue_size"),
         ({"http_max_decompression_ratio": 0}, "greater than 0"),
     ],
 )

@@ -57,6 +57,7 @@ ARBITER = "deployments/core/test_arbiter.py::"
 ENSEMBLES = "e2e/test_ensembles.py::"
 BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
+TRACING = "e2e/test_tracing.py::"
 TRACED_MODELS = "deployments/replica/test_traced_models.py::"
 BLS = "e2e/test_bls.py::"
 BASED = "repository_loader/test_python_based_backend.py::"
@@ -975,6 +976,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A called model cannot write": (CALLS + "test_a_called_model_cannot_write_to_its_callers_tensors",),
     "A call that is given `trace": (CALLS + "test_a_trace_goes_on_in_calls_that_are_given_it",),
+    "With `--trace-config mode=opentelemetry` a request": (
+        TRACING + "test_an_ensemble_over_two_nodes_is_one_trace",
+        "app/trace/test_span_export.py::test_a_sampled_parent_is_always_traced",
+    ),
+    "A collector that does not answer": (
+        "app/trace/test_span_export.py::test_a_collector_that_does_not_answer_holds_up_no_request",
+    ),
+    "Where spans are exported, `get_context()`": (
+        TRACING + "test_a_models_call_of_a_model_on_another_node_is_its_child",
+        TRACED_MODELS + "test_what_a_model_logs_has_the_ids_of_the_trace",
+    ),
     "Where such a request is traced": (
         TRACED_MODELS + "test_a_call_that_is_given_the_trace_is_a_child_of_it",
         TRACED_MODELS + "test_a_call_over_a_lane_is_a_child_too",

@@ -55,11 +55,17 @@ def test_clearing_the_servers_goes_back_to_the_start() -> None:
 
 def test_opentelemetry_shows_its_own_settings() -> None:
     trace = TraceSettings(
-        ["mode=opentelemetry", "opentelemetry,url=http://localhost:4318", "opentelemetry,resource=a=b"]
+        [
+            "mode=opentelemetry",
+            "opentelemetry,url=http://localhost:4318",
+            "opentelemetry,resource=a=b",
+            "opentelemetry,resource=c=d=e",
+        ]
     )
     settings = trace.get()
     assert settings["url"] == "http://localhost:4318"
-    assert settings["resource"] == "a=b"
+    assert settings["resource"] == "a=b,c=d=e"
+    assert trace.resource == {"a": "b", "c": "d=e"}
     assert "trace_file" not in settings and "log_frequency" not in settings
 
 

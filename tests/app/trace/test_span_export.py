@@ -1,6 +1,7 @@
 """Traces as a collector gets them."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.service.trace_settings import TraceSettings
+from app.trace.collector import MAX_WAITING
 from app.trace.sampler import Sampler, Sampling
 from protocol.trace import CONTEXT, TIMESTAMPS, Trace
 
@@ -194,6 +196,25 @@ def test_a_model_that_is_off_is_not_traced_for_anybody(collected: Collector) -> 
         return bench
 
     assert asyncio.run(run()).tops() == []
+
+
+def test_a_collector_that_does_not_answer_holds_up_no_request() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+
+        async def run() -> None:
+            bench = Bench(
+                Collector(f"http://127.0.0.1:{silent.getsockname()[1]}"), "opentelemetry,bsp_schedule_delay=1"
+            )
+            began_s = time.thread_time()
+            for _ in range(2 * MAX_WAITING):  # more than wait anywhere
+                await bench.infer(traceparent=parent(60))
+            assert time.thread_time() - began_s < 30
+            # It is the loop's thread that this would have kept.
+            await asyncio.to_thread(bench.service.tracing.close, 0.1)
+
+        asyncio.run(run())
 
 
 def test_heads_that_differ_in_their_parent_are_not_read_anew(collected: Collector) -> None:
