@@ -302,7 +302,10 @@ class Settings(BaseModel):
     )
     allow_client_shm: bool = Field(False, description="Whether clients may register shared memory.")
     trace_config: tuple[str, ...] = Field(
-        (), description="Trace setting, as <key>=<value> or <mode>,<key>=<value>; may be given several times."
+        (),
+        description="Trace setting, as <key>=<value> (level=TIMESTAMPS, level=TENSORS, rate=<one in so many>, count, "
+        "mode=triton or opentelemetry), triton,<key>=<value> (file, log-frequency) or opentelemetry,<key>=<value> (url, "
+        "resource=<name>=<value>, bsp_*); may be given several times.",
     )
     log_info: bool = Field(True, description="Whether information is logged.")
     log_warning: bool = Field(True, description="Whether warnings are logged.")

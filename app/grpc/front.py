@@ -19,6 +19,7 @@ from app.http2.hpack_decoder import HeaderList
 from app.http2.open_connection import OpenConnection
 from app.service.refusal_log import RefusalLog
 from app.service.service import Service
+from app.trace.trace_parent import HEADER, read_parent
 
 _SWEEP_S: Final = 1.0
 _BACKLOG: Final = 2048
@@ -79,6 +80,15 @@ class GrpcFront:
     def ignores(self, name: bytes) -> bool:
         """Whether metadata of this name are of no consequence to any method."""
         return ignored(name, self._context.options)
+
+    @property
+    def watched(self) -> bytes:
+        """The metadata that name what a client has begun, where requests are traced as part of it."""
+        return HEADER if self._context.options.reads_parents else b""
+
+    def heeds(self, value: bytes) -> bool:
+        """Whether a client has begun something that is to be traced."""
+        return read_parent(value) is not None
 
     def refused(self, error: Http2Error, transport: asyncio.BaseTransport) -> None:
         """Have the log tell of it."""

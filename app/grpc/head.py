@@ -48,7 +48,6 @@ def ignored(name: bytes, options: GrpcOptions) -> bool:
         or name.startswith((b"grpc-", b"triton"))
         or options.access.is_read(name)
         or options.forwarding.is_read(name)
-        or (options.reads_parents and name == HEADER)
     )
 
 

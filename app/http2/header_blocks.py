@@ -20,6 +20,7 @@ _MAX_NAMES: Final = 1024
 _INDEXED: Final = re.compile(rb"[\x80-\xfe]+")
 # No symbol of the Huffman code takes less than 5 bits.
 _MAX_EXPANSION: Final = 2
+_WATCHED: Final = 2
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]")
 
 T_co = TypeVar("T_co", covariant=True)
@@ -37,6 +38,15 @@ class HeadReader(Protocol[T_co]):
         """Whether a field of this name is well-formed, and changes nothing about a head."""
         ...
 
+    @property
+    def watched(self) -> bytes:
+        """The name of a field that is ignored but for such values as `heeds` says; empty: there is none."""
+        ...
+
+    def heeds(self, value: bytes) -> bool:
+        """Whether the watched field changes something about a head with this value."""
+        ...
+
 
 class HeaderBlocks(Generic[T]):
     """Decodes the blocks of one connection, in their order, and makes a head of each."""
@@ -50,8 +60,8 @@ class HeaderBlocks(Generic[T]):
         self._by_rest: dict[bytes, tuple[T, int]] = {}
         """By what is left of a block without the ignored fields: the head, and how much may be cut out."""
         self._ignored: dict[bytes, bool] = {}
-        self._ignored_strings: dict[bytes, bool] = {}
-        """The same by names as they travel."""
+        self._ignored_strings: dict[bytes, int] = {}
+        """The same by names as they travel; `_WATCHED` for the one whose value may count."""
         self.known: dict[bytes, T] = {}
         """Heads by block, right for the table as it is; look here first."""
 
@@ -116,6 +126,8 @@ class HeaderBlocks(Generic[T]):
             if len(self._ignored) >= _MAX_NAMES:
                 self._ignored.clear()
             ignored = self._ignored[name] = self._reader.ignores(name)
+        if name == self._reader.watched and self._reader.heeds(value):
+            return False
         return ignored and not _BAD_VALUE.search(value)
 
     def _cut(self, block: bytes) -> tuple[bytes, int]:
@@ -156,6 +168,8 @@ class HeaderBlocks(Generic[T]):
                         return block, 0
                 elif _BAD_VALUE.search(value):
                     return block, 0
+                if ignored == _WATCHED and self._reader.heeds(decode_huffman(value) if size & 0x80 else value):
+                    return block, 0
                 first_cut = first_cut or at
                 cut_bytes += _MAX_EXPANSION * (stop - at) + FIELD_OVERHEAD_BYTES
             elif first_cut:
@@ -163,15 +177,17 @@ class HeaderBlocks(Generic[T]):
             at = stop
         return (block[:first_cut], cut_bytes) if first_cut else (block, 0)
 
-    def _learn(self, name: bytes) -> bool:
-        """Find out whether a name, as it travels, is one to ignore; long ones are not."""
+    def _learn(self, name: bytes) -> int:
+        """Find out whether a name, as it travels, is one to ignore, if only for some values; long ones are not."""
         try:
             text = decode_huffman(name[1:]) if name[0] & 0x80 else name[1:]
         except ValueError:
             return False
         if len(self._ignored_strings) >= _MAX_NAMES:
             self._ignored_strings.clear()
-        ignored = name[0] & 0x7F != 0x7F and self._reader.ignores(text)
+        ignored = int(name[0] & 0x7F != 0x7F and self._reader.ignores(text))
+        if ignored and text == self._reader.watched:
+            ignored = _WATCHED
         self._ignored_strings[name] = ignored
         return ignored
 

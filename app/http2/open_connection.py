@@ -47,6 +47,15 @@ class Application(Protocol):
         """Whether a field of this name is well-formed, and changes nothing about a head."""
         ...
 
+    @property
+    def watched(self) -> bytes:
+        """The name of a field that is ignored but for such values as `heeds` says; empty: there is none."""
+        ...
+
+    def heeds(self, value: bytes) -> bool:
+        """Whether the watched field changes something about a head with this value."""
+        ...
+
     def refused(self, error: Http2Error, transport: asyncio.BaseTransport) -> None:
         """Hear that a connection ends for what its peer did."""
         ...

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 HEADER: Final = b"traceparent"
 _VALUE: Final = rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf](?:-[!-~]*)?[\t ]*"
 _PARENT: Final = re.compile(rb"[\t ]*" + _VALUE)
-_LINE: Final = re.compile(rb"\r\n(?i:traceparent):[\t ]*([^\r\n]*)")
+_LINE: Final = re.compile(rb"\r\n(?i:traceparent):")
+_SAMPLED_LINE: Final = re.compile(_LINE.pattern + rb"[\t ]*" + _VALUE + rb"(?=\r\n)")
 
 
 class TraceParent(NamedTuple):
@@ -19,15 +20,17 @@ class TraceParent(NamedTuple):
 def read_parent(value: bytes) -> TraceParent | None:
     """Return the parent that a header's value names, None for one that is malformed or is not sampled."""
     found = _PARENT.fullmatch(value)
-    if found is None:
-        return None
-    parent = TraceParent(int(found[1], 16), int(found[2], 16))
-    return parent if parent.trace_id and parent.span_id else None
+    return None if found is None else _parent(found)
 
 
 def find_parent(head: bytes) -> TraceParent | None:
     """Return the parent that the head of an HTTP/1 request names; a second such header makes both void."""
-    first = _LINE.search(head)
-    if first is None or _LINE.search(head, first.end()) is not None:
+    found = _SAMPLED_LINE.search(head)
+    if found is None or len(_LINE.findall(head)) > 1:
         return None
-    return read_parent(first[1])
+    return _parent(found)
+
+
+def _parent(found: re.Match[bytes]) -> TraceParent | None:
+    parent = TraceParent(int(found[1], 16), int(found[2], 16))
+    return parent if parent.trace_id and parent.span_id else None

@@ -47,7 +47,8 @@ class TritonPythonModel:
 """
 ADD_ONE = """
     def answer(self, request, x):
-        pb_utils.Logger.log_info("adds one, as asked by " + json.loads(request.trace().get_context())["traceparent"])
+        context = json.loads(request.trace().get_context() or "{}")
+        pb_utils.Logger.log_info("adds one, as asked by " + context.get("traceparent", "nobody"))
         return answer(x + 1)
 """
 ASKS = """

@@ -91,3 +91,16 @@ def test_a_changing_field_costs_little_more_than_a_constant_one() -> None:
         constant.append(_cpu_us([first, *[base + _literal(b"0" * 55)] * 2000]))
         changing.append(_cpu_us([first, *[base + _literal(b"%055d" % i) for i in range(2000)]]))
     assert min(changing) - min(constant) <= 3.0
+
+
+@pytest.mark.parametrize("huffman", [True, False])
+@pytest.mark.parametrize("sensitive", [True, False])
+def test_a_watched_field_counts_with_the_values_that_are_heeded(huffman: bool, sensitive: bool) -> None:
+    wire = Wire()
+    values = ["a", "b-heeded", "c", "d-heeded", "e", "d-heeded"]
+    for i, value in enumerate(values):
+        block = wire.encoder.encode([*HEADERS, ("traceparent", value, sensitive)], huffman=huffman)  # type: ignore[list-item]
+        _send(wire, 2 * i + 1, block)
+    opened = [dict(head.headers)[b"traceparent"].decode() for head in wire.application.opened]
+    assert [value for value in opened if value.endswith("-heeded")] == ["b-heeded", "d-heeded", "d-heeded"]
+    assert [value for value in opened if not value.endswith("-heeded")] == ["a"] * 3, "whose heads are one"

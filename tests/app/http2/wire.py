@@ -112,6 +112,11 @@ class EchoApplication:
     def ignores(self, name: bytes) -> bool:
         return name.startswith(b"trace")
 
+    watched = b"traceparent"
+
+    def heeds(self, value: bytes) -> bool:
+        return value.endswith(b"-heeded")
+
     def read_head(self, headers: HeaderList, too_large: bool) -> EchoHead:
         self.reads += 1
         return EchoHead(self, headers, too_large)
