@@ -304,8 +304,8 @@ class Settings(BaseModel):
     trace_config: tuple[str, ...] = Field(
         (),
         description="Trace setting, as <key>=<value> (level=TIMESTAMPS, level=TENSORS, rate=<one in so many>, count, "
-        "mode=triton or opentelemetry), triton,<key>=<value> (file, log-frequency) or opentelemetry,<key>=<value> (url, "
-        "resource=<name>=<value>, bsp_*); may be given several times.",
+        "mode=triton or opentelemetry), triton,<key>=<value> (file, log-frequency), or opentelemetry,<key>=<value> "
+        "(url, resource=<name>=<value>, bsp_*); may be given several times.",
     )
     log_info: bool = Field(True, description="Whether information is logged.")
     log_warning: bool = Field(True, description="Whether warnings are logged.")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable
+from time import monotonic_ns
 
 from google.protobuf.message import DecodeError
 
@@ -17,9 +18,11 @@ logger = logging.getLogger(__name__)
 class UnaryCall(Call):
     """Collects the message; `dispatch` gets it when the request is complete."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_message", "receive_began_ns")
 
     _message: Buffer | None
+    receive_began_ns: int
+    """When the message came, unset if all of it came at once."""
 
     def receive(self, data: Buffer, end: bool) -> None:
         """Take DATA, which is mostly all of one message that is not compressed."""
@@ -38,6 +41,8 @@ class UnaryCall(Call):
             self.peer_ended = True
             self.dispatch(bytes(data[5:]))
         else:
+            if not self._received:
+                self.receive_began_ns = monotonic_ns()
             super().receive(data, end)
 
     def message(self, message: Buffer) -> None:

@@ -82,6 +82,8 @@ def _model_spans(trace: Trace, parent_id: int) -> Iterator[Span]:
         }
         if trace.request_id:
             about["triton.request_id"] = trace.request_id
+        if "cache_hit" in trace.attributes:
+            about["eagleray.cache_hit"] = True
         start_ns, end_ns = marks["REQUEST_START"][0], marks["REQUEST_END"][-1]
         name = trace.model_name
         yield Span(name, trace.id, parent_id, start_ns, end_ns, about, events, trace.attributes.get("error"))

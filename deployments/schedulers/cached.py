@@ -55,6 +55,8 @@ class CachedScheduler:
             request.reply = partial(self._keep, key, now_ns - began_ns, request.reply)
             self.scheduler.submit(request)
             return
+        if request.trace is not None:
+            request.trace.attributes["cache_hit"] = True
         self._statistics.record_cache_hit(now_ns, now_ns - request.received_ns, now_ns - began_ns)
         self._call_soon(partial(reply, request, response))
 

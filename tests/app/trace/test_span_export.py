@@ -128,6 +128,14 @@ def test_a_failed_request_says_why(collected: Collector) -> None:
     assert {span.name for span in collected.of(f"{3:032x}")} == {"InferRequest", "receive"}
 
 
+def test_an_answer_of_the_cache_has_not_run(collected: Collector) -> None:
+    trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), 0, "REQUEST_START", "QUEUE_START", "REQUEST_END")
+    trace.attributes["cache_hit"] = True
+    spans = exported(collected, trace)
+    assert spans.keys() == {"InferRequest", "m"}
+    assert spans["m"].attributes["eagleray.cache_hit"] is True
+
+
 def test_the_resource_is_as_given(collected: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.version=1")
     trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), 0, "HTTP_RECV_START")

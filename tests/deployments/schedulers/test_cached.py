@@ -13,6 +13,7 @@ from deployments.schedulers.cached import MAX_INPUT_BYTES, MAX_TEXTS, CachedSche
 from deployments.schedulers.default import DefaultScheduler
 from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
+from protocol.trace import TIMESTAMPS, new_trace
 from tests.deployments.fakes import Answers, FakeClock, FakeInstance, FakePool, response_cache
 
 X = np.array([[1, 2]], np.float32)
@@ -205,3 +206,15 @@ def test_a_hit_costs_less_than_a_quick_model():
         assert cache.find(cache.key(request)) is not None
         durations_ns.append(time.perf_counter_ns() - began_ns)
     assert min(durations_ns) < 100_000
+
+
+def test_a_traced_request_that_is_a_hit_says_so():
+    served = Served()
+    served.ask("first")
+    served.clock.run()
+    request = served.answers.request("second", inputs={"X": X})
+    request.trace = trace = new_trace(TIMESTAMPS)
+    served.scheduler.submit(request)
+    served.clock.run()
+    assert served.answers.order == ["first", "second"]
+    assert trace.attributes == {"cache_hit": True}
