@@ -214,6 +214,7 @@ class Settings(BaseModel):
         description="Model to load at the start in explicit mode; a pattern such as * stands for all that it fits. "
         "May be given several times.",
     )
+    console: bool = Field(True, description="Whether HTTP serves the console: a page at / that shows the models.")
     strict_readiness: bool = Field(True, description="Whether the server is ready only when every model is.")
     exit_on_error: bool = Field(False, description="Whether to stop when a model fails to load at the start.")
     strict_model_config: bool = Field(False, description="Deprecated by Triton: whether config.pbtxt must be complete.")

@@ -184,6 +184,8 @@ class LocalServer:
         if "http" in ports:
             base = f"{scheme}://{settings.http_address}:{ports['http']}"
             print(f"  HTTP       {base}")
+            if settings.console:
+                print(f"  console    {base}/")
         if "grpc" in ports:
             print(f"  gRPC       {settings.grpc_address}:{ports['grpc']}")
         if "admin" in ports:

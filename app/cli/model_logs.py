@@ -3,14 +3,9 @@
 import json
 import os
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
-
-_FOLLOW_S = 0.5
-_MAX_LINE_BYTES = 1 << 16
 
 
 def default_folder() -> Path:
@@ -18,67 +13,12 @@ def default_folder() -> Path:
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs" / "serve"
 
 
-class ModelLogs:
-    """The lines that a model and its replicas have logged.
-
-    Replicas of its own log nothing else. Of the file that packed models share, the lines that name the model count.
-    """
-
-    def __init__(self, model: str, folder: Path) -> None:
-        """Find the files.
-
-        Raises:
-            click.ClickException: there are none.
-        """
-        from repository_loader.plan import PACKED_APP, app_name
-
-        own = sorted(folder.glob(f"replica_{_escaped(app_name(model))}_*.log"), key=_age)
-        self._model = model
-        self.packed = not own
-        self.files = own or sorted(folder.glob(f"replica_{PACKED_APP}_*.log"), key=_age)
-        if not self.files:
-            raise click.ClickException(
-                f"no replica on this machine has logged for '{model}' in {folder}; the logs of other nodes are there"
-            )
-
-    def last(self, count: int) -> list[tuple[str, str]]:
-        """Return file and line of the last ones."""
-        found = [(path.name, line) for path in self.files for line in self._lines(path)]
-        return found[-count:] if count else []
-
-    def follow(self) -> Iterator[tuple[str, str]]:
-        """Return the lines that come, for ever; those of files that are new are not among them."""
-        ends = {path: path.stat().st_size for path in self.files}
-        while True:
-            for path, end in ends.items():
-                with path.open("rb") as file:
-                    file.seek(end)
-                    for line in iter(lambda file=file: file.readline(_MAX_LINE_BYTES), b""):  # type: ignore[misc]
-                        ends[path] = file.tell()
-                        text = line.decode("utf-8", "replace").rstrip("\n")
-                        if self._is_of_model(text):
-                            yield path.name, text
-            time.sleep(_FOLLOW_S)
-
-    def _lines(self, path: Path) -> Iterator[str]:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if self._is_of_model(line):
-                    yield line.rstrip("\n")
-
-    def _is_of_model(self, line: str) -> bool:
-        names = (f"'{self._model}'", f"[{self._model}]", f'"model": {json.dumps(self._model)}')
-        return not self.packed or any(name in line for name in names)
-
-
 def lines_of_node(model: str, count: int) -> list[tuple[str, str]]:
     """Return file and line of the last lines of this node's replicas; runs in a task there."""
+    from deployments.log.model_log import ModelLog
     from deployments.serve_internals import serve_logs_folder
 
-    try:
-        return ModelLogs(model, Path(serve_logs_folder())).last(count)
-    except click.ClickException:
-        return []
+    return ModelLog(model, Path(serve_logs_folder())).last(count)
 
 
 def _print_of_cluster(model: str, address: str, count: int, as_json: bool) -> None:
@@ -91,14 +31,6 @@ def _print_of_cluster(model: str, address: str, count: int, as_json: bool) -> No
         for file, line in found:
             told_by = {"node": node, "file": file, "line": line}
             click.echo(json.dumps(told_by) if as_json else f"[{node.partition(' ')[0]}] {line}")
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
-
-
-def _age(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 @click.command()
@@ -117,12 +49,19 @@ def logs(model: str, count: int, follow: bool, folder: Path | None, ray_address:
             raise click.UsageError("--ray-address goes with neither --follow nor --folder")
         _print_of_cluster(model, ray_address, count, as_json)
         return
-    found = ModelLogs(model, folder or default_folder())
+    from deployments.log.model_log import ModelLog
+
+    folder = folder or default_folder()
+    found = ModelLog(model, folder)
+    if not found.files:
+        raise click.ClickException(
+            f"no replica on this machine has logged for '{model}' in {folder}; the logs of other nodes are there"
+        )
 
     def show(file: str, line: str) -> None:
         click.echo(json.dumps({"file": file, "line": line}) if as_json else line)
 
-    if found.packed and not as_json:
+    if found.shared and not as_json:
         click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)
     for each in found.last(count):
         show(*each)

@@ -17,6 +17,11 @@ class Access:
     def __bool__(self) -> bool:
         return bool(self._keys) or not self._admin
 
+    @property
+    def serves_admin(self) -> bool:
+        """Whether the port serves the admin API."""
+        return self._admin
+
     def is_read(self, name: bytes) -> bool:
         """Whether a header of this name, in lower case, decides anything here."""
         return name == HEADER and bool(self._keys)

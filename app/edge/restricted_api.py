@@ -15,6 +15,8 @@ MODEL_REPOSITORY: Final = "model-repository"
 STATISTICS: Final = "statistics"
 TRACE: Final = "trace"
 LOGGING: Final = "logging"
+PUBLIC: Final = "public"
+"""Of the console's page and its files, which tell nothing: everybody may read them. None of `CATEGORIES`."""
 
 CATEGORIES: Final = (
     HEALTH,

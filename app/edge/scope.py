@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from app.edge.restricted_api import HEALTH, INFERENCE, LOGGING, MODEL_REPOSITORY, SHARED_MEMORY, TRACE
+from app.edge.restricted_api import HEALTH, INFERENCE, LOGGING, MODEL_REPOSITORY, PUBLIC, SHARED_MEMORY, TRACE
 
 NO_KEY: Final = ""
-"""Of health: probes have no key."""
+"""Of health: probes have no key; and of the console's page, on which a person gives one."""
 INFER: Final = "infer"
 READ: Final = "read"
 MANAGE: Final = "manage"
@@ -20,7 +20,7 @@ def scope_of(category: str, operation: str) -> str:
     What is in a category of the admin API and not known to read only, manages. TraceSetting and LogSettings of gRPC
     do either, which their messages tell, and so manage.
     """
-    if category == HEALTH:
+    if category in (HEALTH, PUBLIC):
         return NO_KEY
     if category in (INFERENCE, SHARED_MEMORY):
         return INFER

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.edge.restricted_api import LOGGING, MODEL_REPOSITORY, SHARED_MEMORY, TRACE
+from app.http.console_api import ConsoleApi
 from app.http.docs_api import DocsApi
 from app.http.endpoint import Endpoint
 from app.http.model_api import ModelApi
@@ -27,9 +28,9 @@ _CHANGING: Final = frozenset({MODEL_REPOSITORY, SHARED_MEMORY, TRACE, LOGGING})
 
 
 class Api:
-    """Finds the route of a request, and answers."""
+    """Finds the route of a request, and answers; routes of the console are none without one."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, console: ConsoleApi | None = None) -> None:
         self.endpoints: dict[str, Endpoint] = {
             **ModelApi(service).endpoints(),
             **RepositoryApi(service).endpoints(),
@@ -37,6 +38,7 @@ class Api:
             **SharedMemoryApi(service.shared_memory).endpoints(),
             **TrafficApi(service.traffic).endpoints(),
             **DocsApi(service.metadata).endpoints(),
+            **({} if console is None else console.endpoints()),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +60,8 @@ class Api:
         request = Request(scope, receive)
         if scope["method"] == "POST" and match.category in _CHANGING:
             require_same_site(request.headers)
-        return await self.endpoints[name](request)
+        endpoint = self.endpoints.get(name)
+        return error_response(404, "Not Found") if endpoint is None else await endpoint(request)
 
 
 def error_response(status: int, message: str, headers: dict[str, Any] | None = None) -> Response:

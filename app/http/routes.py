@@ -16,6 +16,7 @@ from app.edge.restricted_api import (
     METADATA,
     MODEL_CONFIG,
     MODEL_REPOSITORY,
+    PUBLIC,
     SHARED_MEMORY,
     STATISTICS,
     TRACE,
@@ -87,6 +88,13 @@ ROUTES: Final = (
     ApiRoute("GET", "/v2/docs", METADATA, "docs_page"),
     ApiRoute("GET", "/v2/docs/openapi.json", METADATA, "docs_document"),
     ApiRoute("GET", "/v2/docs/examples", METADATA, "docs_examples"),
+    ApiRoute("GET", "/", PUBLIC, "console_page"),
+    ApiRoute("GET", "/console/{file}", PUBLIC, "console_file"),
+    ApiRoute("GET", "/v2/console/state", STATISTICS, "console_state"),
+    ApiRoute("GET", "/v2/console/plan", METADATA, "console_plan"),
+    ApiRoute("GET", "/v2/console/models/{model}", MODEL_CONFIG, "console_model"),
+    # What a model logs may be anything: it is for those who manage.
+    ApiRoute("GET", "/v2/console/models/{model}/log", MODEL_REPOSITORY, "console_log"),
 )
 
 

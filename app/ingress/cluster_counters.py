@@ -2,23 +2,28 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import ray
 from ray import serve
 
-from deployments.core.counts import STATISTICS, Totals
+from app.service.statistics import NodeTotals
+from deployments.core.counts import BATCH_REASON, CLIENT, CPU, GPU, STATE, STATISTICS, Totals
 from deployments.replica.node_counters import NodeCounters
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 2.0
+_TOLD: Final = STATISTICS | {CLIENT, STATE, BATCH_REASON, CPU, GPU}
+"""What a node tells the others: statistics, and what the console shows beside them."""
 
 
 class ClusterCounters:
     """The counters of this node, and those of the others through their ingresses.
 
-    A node that does not answer in time stands with what it said last.
+    A node that does not answer in time stands with what it said last; one that is dead, with what it has counted.
     """
 
     def __init__(self, node_id: str, counters: NodeCounters) -> None:
@@ -32,12 +37,27 @@ class ClusterCounters:
 
     async def of_cluster(self) -> Totals:
         """Return what was counted on all nodes."""
-        if await asyncio.to_thread(_node_count) > 1:
+        own, *others = await self.of_nodes()
+        for other in others:
+            own.totals.add_totals(other.totals)
+        return own.totals
+
+    async def of_nodes(self) -> list[NodeTotals]:
+        """Return what was counted on each node, on this one first."""
+        alive = await asyncio.to_thread(_addresses)
+        if len(alive) > 1:
             await self._ask_others()
-        totals = await self.of_node()
-        for rows in self._elsewhere.values():
-            totals.add_list(rows)
-        return totals
+        return await asyncio.to_thread(self._read, alive)
+
+    def _read(self, alive: Mapping[str, str]) -> list[NodeTotals]:
+        began_s = time.thread_time()
+        totals = self._counters.totals()
+        nodes = [NodeTotals(self._node_id, alive.get(self._node_id, ""), totals, time.thread_time() - began_s)]
+        for node_id, rows in self._elsewhere.items():
+            began_s, totals = time.thread_time(), Totals()
+            totals.add_list(rows, present=node_id in alive)
+            nodes.append(NodeTotals(node_id, alive.get(node_id, ""), totals, time.thread_time() - began_s))
+        return nodes
 
     async def _ask_others(self) -> None:
         context = serve.get_replica_context()
@@ -54,8 +74,9 @@ class ClusterCounters:
         """Return this node's id and rows for another node; None when another ingress speaks for this one."""
         if asking_node_id == self._node_id or not self._counters.speaks_for_node():
             return None
-        return self._node_id, (await self.of_node()).to_list(STATISTICS)
+        return self._node_id, (await self.of_node()).to_list(_TOLD)
 
 
-def _node_count() -> int:
-    return sum(1 for node in ray.nodes() if node["Alive"])
+def _addresses() -> dict[str, str]:
+    """Return the address of each node that is alive, by its id."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}

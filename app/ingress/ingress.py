@@ -17,6 +17,7 @@ from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
 from app.ingress.node_ports import NodePorts
+from app.ingress.serve_cluster_view import ServeClusterView
 from app.ingress.traffic_report import TrafficReport
 from app.metrics.node_sampler import NodeSampler
 from app.service.log_settings import LogSettings
@@ -98,6 +99,8 @@ class Ingress:
         self.service.settings.state = ClusterState(controller)
         control = ClusterControl(controller, self.service.models)
         self.service.traffic.control = control
+        self._view = ServeClusterView(controller, self._fleet, node_id, self._counters.speaks_for_node)
+        self.service.cluster = self._view
         if self._settings.model_control_mode == "explicit":
             self.service.control = ExplicitControl(control)
         neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
@@ -190,6 +193,10 @@ class Ingress:
     async def node_counters(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
         """Return this node's id and what was counted here; None when another ingress speaks for the node."""
         return await self._cluster.answer(asking_node_id)
+
+    async def model_log(self, asking_node_id: str, model: str, count: int) -> tuple[str, list[tuple[str, str]]] | None:
+        """Return this node's id and what a model has logged here; None when another ingress speaks for the node."""
+        return await self._view.answer(asking_node_id, model, count)
 
     async def drain(self) -> None:
         """Say that this ingress is not ready, and, after the delay, answer what is under way and take nothing new.

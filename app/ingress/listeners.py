@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from app.console.live_state import LiveState
 from app.edge.access import Access
 from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
@@ -13,6 +14,7 @@ from app.grpc.front import GrpcFront
 from app.grpc.handlers import HANDLERS
 from app.grpc.port_options import port_options
 from app.http.api import Api
+from app.http.console_api import ConsoleApi
 from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.head_policy import HeadPolicy
@@ -47,6 +49,7 @@ class Listeners:
         self._keys = ApiKeys(settings.api_key, settings.api_key_file)
         self._key_watch: asyncio.Task[None] | None = None
         self._refusals = RefusalLog(loop.call_later, meters)
+        self._state = LiveState(service)
         self.ports: dict[str, int] = {}
 
     async def open(self) -> None:
@@ -113,8 +116,11 @@ class Listeners:
         if settings.http_use_ssl:
             client_root = settings.http_root_cert if settings.http_use_ssl_mutual else ""
             tls = ServerTls(settings.http_server_cert, settings.http_server_key, HTTP_1, client_root)
+        console = None
+        if settings.console:
+            console = ConsoleApi(self._service, self._state, manages=access.serves_admin)
         context = HttpContext(
-            Api(self._service),
+            Api(self._service, console),
             self._service.routing,
             limits,
             self._loop,

@@ -6,7 +6,7 @@ from app.service.example_body import example_body
 from app.service.health import UNREADY
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import READY, UNAVAILABLE
+from deployments.control.directory import READY, UNAVAILABLE, VersionEntry
 from protocol.model_metadata import model_metadata, server_metadata
 from repository_loader.namespaces import shared_name
 
@@ -76,12 +76,16 @@ class Metadata:
                     row |= {"version": "1", "state": UNAVAILABLE, "reason": entry.reason}
                 rows.append(row)
             for number, version in sorted(entry.versions.items()):
-                state, reason = version.state, version.reason
-                if state == READY and not self._models.version_ready(name, number, version):
-                    state, reason = UNAVAILABLE, self._models.fault(name, number)
-                if state == READY and not self._models.says_ready(name, number):
-                    state, reason = UNAVAILABLE, UNREADY
+                state, reason = self.state(name, number, version)
                 if state == READY or not ready_only:
                     row = {"name": shown, "version": str(number), "state": state}
                     rows.append(row | {"reason": reason} if reason else row)
         return rows
+
+    def state(self, name: str, number: int, version: VersionEntry) -> tuple[str, str]:
+        """Return the state of a model version as seen from here, and the reason for it."""
+        if version.state == READY and not self._models.version_ready(name, number, version):
+            return UNAVAILABLE, self._models.fault(name, number)
+        if version.state == READY and not self._models.says_ready(name, number):
+            return UNAVAILABLE, UNREADY
+        return version.state, version.reason

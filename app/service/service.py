@@ -5,6 +5,7 @@ Errors carry Triton's texts and are raised as ServingErrors.
 
 from app.service.client_settings import ClientSettings
 from app.service.client_shared_memory import ClientSharedMemory
+from app.service.cluster_view import ClusterView, NoClusterView
 from app.service.health import Health
 from app.service.log_settings import LogSettings
 from app.service.metadata import Metadata
@@ -51,3 +52,4 @@ class Service:
         self.statistics = Statistics(self.models, counters)
         self.control = control or NoModelControl()
         self.traffic = TrafficService(self.models)
+        self.cluster: ClusterView = NoClusterView()

@@ -1,11 +1,22 @@
 """What the models have done: on this node, as metrics show it, and in the whole cluster, as Triton's statistics."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.service.models import Models
 from deployments.core.counts import Totals
 from deployments.core.statistics_document import documents
 from protocol.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTotals:
+    """What was counted on one node; `address` is "" when it is dead, `spent_s` the processor time to read it here."""
+
+    node_id: str
+    address: str
+    totals: Totals
+    spent_s: float = 0.0
 
 
 class Counters(Protocol):
@@ -19,6 +30,10 @@ class Counters(Protocol):
         """Return what was counted on all nodes."""
         ...
 
+    async def of_nodes(self) -> list[NodeTotals]:
+        """Return what was counted on each node."""
+        ...
+
 
 class Statistics:
     """Answers from the counters."""
@@ -30,6 +45,10 @@ class Statistics:
     async def of_node(self) -> Totals:
         """Return what was counted on this node: of every model version that has run here, ready or not."""
         return await self._counters.of_node()
+
+    async def of_nodes(self) -> list[NodeTotals]:
+        """Return what was counted on each node, on this one first."""
+        return await self._counters.of_nodes()
 
     async def of(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """Return Triton's statistics of one model or all, as far as they are ready.

@@ -26,6 +26,7 @@ from deployments.control.gpu_cards import release_cards
 from deployments.control.growth_request import GrowthRequest
 from deployments.control.model_commands import ModelCommands, load_error, log_failures, told
 from deployments.control.model_table import ModelTable
+from deployments.control.plan_report import report_plan
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
 from deployments.control.repository_commands import RepositoryCommands
@@ -147,6 +148,10 @@ class RepositoryController:
     async def registered_repositories(self) -> dict[str, dict[str, str]]:
         """Return the repositories, each with the names that were given to models by their folders."""
         return await self._repositories.known()
+
+    async def report_plan(self) -> dict[str, Any]:
+        """Return what shall run, and why; see `report_plan`."""
+        return report_plan(self._table.plan)
 
     async def list_models(self) -> dict[str, Any]:
         """Look which models the repositories have; returns as `load`."""

@@ -427,3 +427,8 @@ class Totals:
         """Add what `to_list` has returned."""
         for *label, values in rows:
             self.row(Label(*label)).add(values, present=present)  # type: ignore[arg-type]
+
+    def add_totals(self, other: "Totals") -> None:
+        """Add other rows."""
+        for label, row in other.rows.items():
+            self.row(label).add(row.values())

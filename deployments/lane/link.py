@@ -46,6 +46,11 @@ class Link:
         self._warned: set[str] = set()
         self._task = loop.create_task(self._keep_open(), name=f"lane to {address.replica_id}")
 
+    @property
+    def node_id(self) -> str:
+        """The replica's node."""
+        return self._address.node_id
+
     def died_alone(self) -> bool:
         """Whether the replica has ended itself, which is logged, while only this process had a lane to it.
 

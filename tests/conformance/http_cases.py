@@ -149,7 +149,7 @@ ROUTING = (
     *(refused("HEAD", path) for path in ("/v2", "/v2/health/live", "/v2/models/floats/infer")),
     *(refused("OPTIONS", path) for path in ("/v2", "/v2/models/floats/infer")),
     *(refused("DELETE", path) for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/floats")),
-    *(lost("GET", path) for path in ("/", "/v1", "/v2/", "/v2/health", "/v2/health/live/", "/v2/models", "/v2/models/", "/v2/models/floats/", "/v2/models/floats/versions", "/v2/models/floats/versions/x", "/v2/models/floats/versions/-1/ready", "/metrics", "//v2", "/v2/../v2", "/v2%2Fhealth%2Flive")),
+    *(lost("GET", path) for path in ("/v1", "/v2/", "/v2/health", "/v2/health/live/", "/v2/models", "/v2/models/", "/v2/models/floats/", "/v2/models/floats/versions", "/v2/models/floats/versions/x", "/v2/models/floats/versions/-1/ready", "/metrics", "//v2", "/v2/../v2", "/v2%2Fhealth%2Flive")),
     *(lost("POST", path) for path in ("/v2/models/floats/infer/", "/v2/models/floats/versions/x/infer", "/v2/models/floats/versions/infer", "/v2/repository/models/floats", "/v2/models/floats/run")),
 )  # fmt: skip
 

@@ -20,6 +20,8 @@ COMMANDS = "e2e/test_command_line.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
 ACCESS = "e2e/test_access.py::"
+CONSOLE = "e2e/test_console.py::"
+CONSOLE_API = "app/http/test_console_api.py::"
 KEYS = "app/http/test_api_keys.py::"
 RETRY = "deployments/lane/test_retry.py::"
 CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
@@ -783,6 +785,27 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "listen on loopback only": (ACCESS + "test_the_documented_ports_are_those_that_listen",),
     # Commands
+    "is [a page](console.md) of at most 150 KB": (
+        CONSOLE_API + "test_the_page_and_all_its_files_are_small_and_may_load_nothing_from_elsewhere",
+        CONSOLE_API + "test_without_a_console_its_paths_are_none",
+    ),
+    "The page and its files need no key": ("app/http/test_api_keys.py::test_every_route_wants_the_key_of_its_scope",),
+    "What they ask for needs one for `read`": (
+        "app/http/test_api_keys.py::test_every_route_wants_the_key_of_its_scope",
+        CONSOLE + "test_models_are_found_by_keyboard_and_a_name_is_only_a_name",
+    ),
+    "Names of models, reasons and log lines are text": (
+        CONSOLE + "test_models_are_found_by_keyboard_and_a_name_is_only_a_name",
+        CONSOLE + "test_a_failed_model_shows_the_line_that_failed",
+    ),
+    "Its state is made at most once a second": (
+        CONSOLE_API + "test_one_document_serves_all_who_look_within_a_second",
+        CONSOLE_API + "test_the_state_has_every_version_with_what_it_counted",
+    ),
+    "What it shows as `curl` and as Python": (
+        CONSOLE + "test_a_request_of_an_image_is_answered_and_can_be_sent_elsewhere",
+        CONSOLE + "test_a_text_comes_back_whole_wherever_it_is_sent_from",
+    ),
     "ask the server at `--url`": (ACCESS + "test_status_shows_every_model",),
     "What goes wrong is one sentence": (ACCESS + "test_commands_say_what_went_wrong_in_one_line",),
     "`eagleray infer` takes values": (

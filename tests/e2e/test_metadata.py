@@ -137,7 +137,6 @@ def test_wrong_method_is_405(server: Server, method: str, path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v1",
         "/v2/",
         "/v2/health",

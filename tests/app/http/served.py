@@ -6,11 +6,14 @@ from typing import Any
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from app.console.live_state import LiveState
 from app.edge.restricted_api import RestrictedApis
 from app.http.api import Api
+from app.http.console_api import ConsoleApi
 from app.http.head_policy import HeadPolicy
 from app.service.client_settings import ClientSettings
 from app.service.service import Service
+from app.service.statistics import NodeTotals
 from deployments.control.directory import READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
@@ -70,6 +73,9 @@ class FakeCounters:
 
     of_cluster = of_node
 
+    async def of_nodes(self) -> list[NodeTotals]:
+        return [NodeTotals("node", "127.0.0.1", self.totals)]
+
 
 class FakeState:
     """A cluster of one ingress."""
@@ -95,7 +101,7 @@ def entry(name: str, *versions: tuple[int, str, str], more: str = "") -> ModelEn
 class Served(Wire):
     """A connection to an ingress with `good` (version 1 and 2), `half` (1 of 2), `bad` (none) and `stream` (decoupled)."""
 
-    def __init__(self, restricted: tuple[str, ...] = (), **options: Any) -> None:
+    def __init__(self, restricted: tuple[str, ...] = (), *, console: bool = True, **options: Any) -> None:
         host, self.fleet = FakeHost(), FakeFleet()
         self._echo = host.echo
         self.host = host
@@ -115,7 +121,8 @@ class Served(Wire):
             host.ready |= {(name, number) for number, version in model.versions.items() if version.state == READY}
         self.service.models.directory = Directory("epoch", 1, True, models)
         apis = RestrictedApis(restricted)
-        super().__init__(policy=HeadPolicy(apis), app=Api(self.service), routes=self.service.routing)
+        page = ConsoleApi(self.service, LiveState(self.service), manages=True) if console else None
+        super().__init__(policy=HeadPolicy(apis), app=Api(self.service, page), routes=self.service.routing)
 
     @property
     def target(self) -> EchoTarget:

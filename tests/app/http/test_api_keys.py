@@ -25,6 +25,7 @@ MANAGING = {
     "change_traffic",
     "update_trace_settings",
     "update_log_settings",
+    "console_log",
 }
 
 
@@ -37,7 +38,7 @@ def key_of(scope: str) -> bytes:
 
 
 def wanted(route: ApiRoute) -> str:
-    if route.category == "health":
+    if route.category in ("health", "public"):
         return ""
     if route.category in ("inference", "shared-memory"):
         return "infer"
@@ -46,7 +47,7 @@ def wanted(route: ApiRoute) -> str:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_wants_the_key_of_its_scope(route: ApiRoute) -> None:
-    path = route.path.format(model="echo", version="1", region="r", repository="a")
+    path = route.path.format(model="echo", version="1", region="r", repository="a", file="console.css")
     head = f"{route.method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n".encode()
 
     async def test() -> None:
@@ -113,7 +114,7 @@ def test_a_port_without_routes_asks_for_one_key_for_everything() -> None:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_a_port_without_the_admin_api_refuses_what_manages_and_nothing_else(route: ApiRoute) -> None:
-    path = route.path.format(model="echo", version="1", region="r", repository="a")
+    path = route.path.format(model="echo", version="1", region="r", repository="a", file="console.css")
 
     async def test() -> None:
         wire = Wire(policy=HeadPolicy(access=Access(admin=False)))

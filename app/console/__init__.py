@@ -1,0 +1,1 @@
+"""The console: the page at `/`, and what it asks for beside the API that every client uses."""

@@ -1,0 +1,65 @@
+"""Asks the controller for its plan, and one ingress of each node for what a model has logged there."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from app.service.cluster_view import NodeLog
+from deployments.lane.fleet import Fleet
+from deployments.log.model_log import ModelLog
+from deployments.serve_internals import serve_logs_folder
+from protocol.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 2.0
+
+
+class ServeClusterView:
+    """The `ClusterView` of an ingress; `speaks_for_node` says whether this one tells others of its node."""
+
+    def __init__(
+        self, controller: DeploymentHandle, fleet: Fleet, node_id: str, speaks_for_node: Callable[[], bool]
+    ) -> None:
+        self._controller = controller
+        self._fleet = fleet
+        self._node_id = node_id
+        self._speaks_for_node = speaks_for_node
+
+    async def plan(self) -> dict[str, Any]:
+        """Return the plan; see `ClusterView`."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                report: dict[str, Any] = await self._controller.report_plan.remote()
+        except Exception as error:
+            logger.warning("the plan could not be told: %s: %s", type(error).__name__, error)
+            raise Unavailable("the plan cannot be told at present") from None
+        return report | {"replicas": self._fleet.replicas()}
+
+    async def logs(self, model: str, count: int) -> list[NodeLog]:
+        """Return the last lines on each node that has any; a node that does not answer in time has none."""
+        found = {self._node_id: await asyncio.to_thread(_read, model, count)}
+        context = serve.get_replica_context()
+        handle = serve.get_deployment_handle(context.deployment, context.app_name)
+        try:
+            asked = handle.broadcast("model_log", self._node_id, model, count)
+            answers = await asked.results_async(timeout_s=_TIMEOUT_S, return_exceptions=True)
+            found.update(answer for answer in answers if isinstance(answer, tuple))
+        except TimeoutError:
+            logger.warning("not every node told its log of '%s' in %g s", model, _TIMEOUT_S)
+        return [NodeLog(node_id, [(file, line) for file, line in lines]) for node_id, lines in found.items() if lines]
+
+    async def answer(self, asking_node_id: str, model: str, count: int) -> tuple[str, list[tuple[str, str]]] | None:
+        """Return this node's id and lines for another node; None when another ingress speaks for this one."""
+        if asking_node_id == self._node_id or not self._speaks_for_node():
+            return None
+        return self._node_id, await asyncio.to_thread(_read, model, count)
+
+
+def _read(model: str, count: int) -> list[tuple[str, str]]:
+    return ModelLog(model, Path(serve_logs_folder())).last(count, controller=True)
