@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from app.cli.client.commands import infer, load, reload, status, unload
 from app.cli.client.repository import repository
+from app.cli.client.top import top
 from app.cli.client.traffic import traffic
 from app.cli.doctor import doctor
 from app.cli.model_logs import logs
@@ -249,7 +250,7 @@ def version() -> None:
     click.echo(installed("eagleray"))
 
 
-for _command in (status, infer, load, unload, reload, repository, traffic, logs, doctor):
+for _command in (status, top, infer, load, unload, reload, repository, traffic, logs, doctor):
     main.add_command(_command)
 
 

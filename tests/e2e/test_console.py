@@ -108,9 +108,11 @@ def test_models_are_found_by_keyboard_and_a_name_is_only_a_name(console: Server,
     assert page.evaluate("document.querySelectorAll('.rows img').length") == 0
     assert "UNAVAILABLE" in page.text(".rows") and page.text(".rows").count("READY") >= 6
     page.press("/")
+    page.wait("document.activeElement.id === 'search'")
     page.command("Input.insertText", text="pipeline")
     page.wait("document.querySelectorAll('.rows .row').length === 1")
     page.press("ArrowDown")
+    page.wait("document.activeElement.classList.contains('row')")
     page.press("Enter")
     page.wait_for_text("h1", "digits_pipeline")
     page.wait_for_text("#config", "the models that a request passes")

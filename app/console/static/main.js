@@ -112,7 +112,8 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
     if (!shown.startsWith("models")) location.hash = "#/";
-    requestAnimationFrame(() => modelsView?.search.focus());
+    route();
+    modelsView.search.focus();
   } else if (event.key === "Escape" && event.target === modelsView?.search) {
     event.target.value = "";
     modelsView.draw();

@@ -1,0 +1,203 @@
+"""`eagleray top`: the console's table in a terminal."""
+
+import json
+import select
+import sys
+import termios
+import time
+import tty
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from app.cli.client.live_rates import Rates, rates_between
+from app.cli.client.remote_server import RemoteServer, server_options
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_POLL_S: Final = 1.0
+_WINDOW: Final = 10
+_STATES: Final = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow", "": "dim"}
+_URGENCY: Final = ("UNAVAILABLE", "LOADING", "UNLOADING", "READY", "")
+_HEAD_LINES: Final = 4
+
+_SORTS: Final[dict[str, Callable[[Rates], Any]]] = {
+    "name": lambda rates: (),
+    "state": lambda rates: _URGENCY.index(rates.row["state"]) if rates.row["state"] in _URGENCY else 0,
+    "rate": lambda rates: -rates.answered,
+    "p99": lambda rates: -(rates.p99_us or 0),
+    "queue": lambda rates: -(rates.queue_us or 0),
+    "flight": lambda rates: -(rates.row.get("in_flight", 0) + rates.row.get("pending", 0)),
+}
+_COLUMNS: Final[tuple[tuple[str, int, Callable[[Rates], str]], ...]] = (
+    ("version", 44, lambda rates: str(rates.row["version"] or "-")),
+    ("state", 34, lambda rates: rates.row["state"] or "not loaded"),
+    ("req/s", 0, lambda rates: _rate(rates.answered)),
+    ("failed/s", 72, lambda rates: _rate(rates.failed)),
+    ("p50", 60, lambda rates: _time(rates.p50_us)),
+    ("p99", 52, lambda rates: _time(rates.p99_us)),
+    ("queue", 84, lambda rates: _time(rates.queue_us)),
+    ("compute", 94, lambda rates: _time(rates.compute_us)),
+    ("batch", 104, lambda rates: "-" if rates.batch is None else f"{rates.batch:.1f}"),
+    ("in flight", 112, lambda rates: str(rates.row.get("in_flight", 0))),
+    ("wait", 66, lambda rates: str(rates.row.get("pending", 0))),
+    ("runs", 134, lambda rates: " ".join(filter(None, (rates.row.get("placement"), rates.row.get("device"))))),
+)
+"""Each column, the narrowest terminal that has it, and what stands in it."""
+
+
+@click.command()
+@click.argument("address", metavar="[URL]", default="")
+@click.option("--once", is_flag=True, help="Show it once; also where the output is no terminal.")
+@click.option("--sort", "order", type=click.Choice(tuple(_SORTS)), default="rate", show_default=True, help="By what.")
+@server_options
+def top(address: str, once: bool, order: str, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+    """Show what all models do, every second: requests, latencies, queues. Keys: s sorts otherwise, q ends it."""
+    server = RemoteServer(address or url, api_key, ca_file)
+    states = deque([_state_of(server)], maxlen=_WINDOW + 1)
+    if as_json or once or not sys.stdout.isatty():
+        time.sleep(_POLL_S)
+        _follow(server, states)
+        if as_json:
+            click.echo(
+                json.dumps({"server": states[-1]["server"], "nodes": states[-1]["nodes"], "models": _rows(states)})
+            )
+        else:
+            _print(states, order)
+        return
+    _watch(server, states, order)
+
+
+def _state_of(server: RemoteServer) -> dict[str, Any]:
+    state: dict[str, Any] = server.get("/v2/console/state")
+    return state
+
+
+def _follow(server: RemoteServer, states: "deque[dict[str, Any]]") -> None:
+    """Take a state that is newer; another ingress may have an older one."""
+    state = _state_of(server)
+    if state["at_ms"] > states[-1]["at_ms"]:
+        states.append(state)
+
+
+def _rows(states: "deque[dict[str, Any]]") -> list[dict[str, Any]]:
+    return [rates.to_dict() for rates in rates_between(states[0], states[-1])]
+
+
+def _print(states: "deque[dict[str, Any]]", order: str) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(picture(states[0], states[-1], order, console.width, None))
+
+
+def _watch(server: RemoteServer, states: "deque[dict[str, Any]]", order: str) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    names = list(_SORTS)
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(picture(states[0], states[-1], order, *console.size), refresh=True)
+            key = pressed(_POLL_S)
+            if key in ("q", "\x03", "\x1b"):
+                return
+            if key == "s":
+                order = names[(names.index(order) + 1) % len(names)]
+            else:
+                _follow(server, states)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Have keys be read one by one; what is returned waits for one for so long, and returns "" without."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def pressed(wait_s: float) -> str:
+        ready, _, _ = select.select([descriptor], [], [], wait_s)
+        return sys.stdin.read(1) if ready else ""
+
+    try:
+        tty.setcbreak(descriptor)
+        yield pressed
+    except KeyboardInterrupt:
+        return
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _no_key(wait_s: float) -> str:
+    time.sleep(wait_s)
+    return ""
+
+
+def picture(first: dict[str, Any], last: dict[str, Any], order: str, width: int, height: int | None) -> "Group":
+    """Return a line on the server and a table no wider than the terminal, and no higher if that has a height."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    found = rates_between(first, last)
+    found.sort(key=lambda rates: (_SORTS[order](rates), rates.row["name"], rates.row["version"]))
+    shown = found if height is None else found[: max(1, height - _HEAD_LINES)]
+    table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, 170))
+    table.add_column("model", no_wrap=True, overflow="ellipsis", ratio=1, min_width=8)
+    columns = [column for column in _COLUMNS if width >= column[1]]
+    for title, _, _ in columns:
+        numeric = title not in ("state", "runs")
+        table.add_column(title, justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis")
+    for rates in shown:
+        style = _STATES.get(rates.row["state"], "")
+        cells = [Text(text(rates), style if title == "state" else "") for title, _, text in columns]
+        table.add_row(Text(_printable(rates.row["name"])), *cells)
+    parts: list[Table | Text] = [_line(_summary(found, last, order), "bold", width), table]
+    if len(shown) < len(found):
+        parts.append(_line(f"and {len(found) - len(shown)} more", "dim", width))
+    return Group(*parts)
+
+
+def _summary(found: list[Rates], state: dict[str, Any], order: str) -> str:
+    server = state["server"]
+    ready = sum(rates.row["state"] == "READY" for rates in found)
+    answered = sum(rates.answered for rates in found)
+    flight = sum(rates.row.get("in_flight", 0) for rates in found)
+    nodes = sum(bool(node["address"]) for node in state["nodes"])
+    return (
+        f"{_printable(server['name'])} {server['version']}: {'ready' if server['ready'] else 'not ready'}, "
+        f"{ready} of {len(found)} versions ready, {_rate(answered)} req/s, {flight} in flight, "
+        f"{nodes} node{'s' if nodes != 1 else ''}; by {order}"
+    )
+
+
+def _line(text: str, style: str, width: int) -> Any:
+    from rich.text import Text
+
+    line = Text(text, style=style, no_wrap=True)
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _printable(text: str) -> str:
+    """Return a name without anything that a terminal would act upon."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _rate(value: float) -> str:
+    return "0" if not value else f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def _time(us: float | None) -> str:
+    if us is None:
+        return "-"
+    if us < 1000:
+        return f"{us:.0f} µs"
+    return f"{us / 1000:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"

@@ -1,0 +1,76 @@
+"""`eagleray top`: what two states of a server look like in a terminal."""
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from app.cli.client.live_rates import quantile, rates_between
+from app.cli.client.top import picture
+
+BOUNDS = [100, 200, 300, 500, 1000]
+
+
+def row(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "name": name, "version": 1, "state": "READY", "reason": "", "placement": "packed"} | more
+
+
+def state(at_ms: int, *rows: dict[str, Any]) -> dict[str, Any]:
+    server = {"name": "triton", "version": "1.0", "ready": True}
+    return {"at_ms": at_ms, "server": server, "bounds_us": BOUNDS, "nodes": [{"address": "a"}], "models": list(rows)}
+
+
+def drawn(first: dict[str, Any], last: dict[str, Any], order: str, width: int, height: int | None) -> list[str]:
+    out = StringIO()
+    Console(file=out, width=width, highlight=False, force_terminal=False).print(
+        picture(first, last, order, width, height)
+    )
+    return out.getvalue().splitlines()
+
+
+def test_rates_are_what_was_counted_between_two_states() -> None:
+    first = state(1000, row("m", success=10, queue_us=100, compute_us=50, computed=10, latency=[4, 6], batches=1))
+    last = state(
+        3000,
+        row(
+            "m", success=30, queue_us=2100, compute_us=1050, computed=30, latency=[4, 16, 10], batches=6, inferences=20
+        ),
+        row("new", success=4, failed=2),
+    )
+    known, new = rates_between(first, last)
+    assert (known.answered, known.queue_us, known.compute_us, known.batch) == (10.0, 100.0, 50.0, 4.0)
+    assert known.p50_us == 200 and known.p99_us is not None and 295 < known.p99_us <= 300
+    assert (new.answered, new.failed, new.p50_us) == (2.0, 1.0, None)
+
+
+def test_a_counter_that_fell_began_anew() -> None:
+    (rates,) = rates_between(state(0, row("m", success=1000)), state(1000, row("m", success=5)))
+    assert rates.answered == 5
+
+
+def test_a_quantile_beyond_the_last_bound_is_known_to_its_double() -> None:
+    assert quantile([0] * 5 + [1], BOUNDS, 0.99) == 1000 + 0.99 * 1000
+    assert quantile([], BOUNDS, 0.5) is None
+
+
+def test_the_table_is_no_wider_and_no_higher_than_the_terminal_and_keeps_what_matters() -> None:
+    rows = [row(f"model_{number}", success=number) for number in range(300)]
+    first, last = state(0, *(each | {"success": 0} for each in rows)), state(1000, *rows)
+    for width in (40, 60, 80, 120, 200):
+        lines = drawn(first, last, "rate", width, 24)
+        assert len(lines) <= 24 and max(map(len, lines)) <= width
+        assert "req/s" in lines[1] and "model_299" in lines[2] and lines[-1].startswith("and ")
+    assert "p99" in drawn(first, last, "rate", 60, 24)[1] and "queue" not in drawn(first, last, "rate", 60, 24)[1]
+    assert len(drawn(first, last, "rate", 120, None)) == 302
+
+
+def test_what_fails_comes_first_when_sorted_by_state() -> None:
+    rows = state(0, row("a"), row("z", state="UNAVAILABLE", reason="gone"))
+    assert drawn(rows, rows, "state", 100, None)[2].startswith("z ")
+    assert drawn(rows, rows, "name", 100, None)[2].startswith("a ")
+
+
+def test_a_name_cannot_command_the_terminal() -> None:
+    rows = state(0, row("\x1b[2J\x07evil"))
+    shown = "\n".join(drawn(rows, rows, "name", 100, None))
+    assert "\x1b" not in shown and "\x07" not in shown and "evil" in shown
