@@ -806,6 +806,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONSOLE + "test_a_request_of_an_image_is_answered_and_can_be_sent_elsewhere",
         CONSOLE + "test_a_text_comes_back_whole_wherever_it_is_sent_from",
     ),
+    "`eagleray top` shows the console's table": (
+        "app/cli/test_top.py::test_the_table_is_no_wider_and_no_higher_than_the_terminal_and_keeps_what_matters",
+        "app/cli/test_top.py::test_a_name_cannot_command_the_terminal",
+        CONSOLE + "test_the_same_table_is_shown_in_a_terminal",
+    ),
     "ask the server at `--url`": (ACCESS + "test_status_shows_every_model",),
     "What goes wrong is one sentence": (ACCESS + "test_commands_say_what_went_wrong_in_one_line",),
     "`eagleray infer` takes values": (

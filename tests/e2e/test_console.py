@@ -228,6 +228,18 @@ def test_the_plan_says_where_a_model_runs_and_why(console: Server, page: Browser
     page.wait_for_text(".node .meters", "GiB of")
 
 
+def test_the_same_table_is_shown_in_a_terminal(console: Server, key: tuple[str, Path]) -> None:
+    env = environment(EAGLERAY_CLIENT_KEY=key[0])
+    done = run(EAGLERAY, "top", f"http://{console.address}", "--sort", "state", env=env)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "6 of 7 versions ready" in lines[0] and lines[2].startswith(HOSTILE)
+    document = json.loads(run(EAGLERAY, "top", "--json", "--url", console.address, env=env).stdout)
+    assert {row["name"] for row in document["models"]} >= {"digits", "echo", HOSTILE}
+    refused = run(EAGLERAY, "top", "--once", "--url", console.address)
+    assert refused.returncode == 1 and "expects an API key" in refused.stderr
+
+
 @pytest.mark.parametrize("place", ["#/", "#/model/digits/2", "#/model/digits_pipeline/1", "#/cluster"])
 def test_a_phone_shows_all_of_it(console: Server, page: Browser, place: str) -> None:
     page.resize(360, 740)
