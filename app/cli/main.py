@@ -21,7 +21,7 @@ from app.cli.doctor import doctor
 from app.cli.model_logs import logs
 from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
-from app.cli.triton_flags import ALIASES, REASONS
+from app.cli.triton_flags import ALIASES, OLD_TRACE_FLAGS, REASONS
 from app.edge.api_keys import ApiKeys, new_key
 from app.environment import environment, unknown_variables
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
+_TRACE_CONFIG = "app.cli.trace_config"
+"""Where a command keeps what old flags have said of traces."""
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
@@ -63,16 +65,24 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def triton_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command accept the rest of tritonserver's flags, with a warning that says why they mean nothing here."""
+    """Let a command accept the rest of tritonserver's flags, with a warning: they mean nothing here, or are old."""
 
     def warn(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
         if value:
             flag = str(parameter.name).replace("_", "-")
             click.echo(f"warning: --{flag} has no effect: {REASONS[flag]}", err=True)
 
-    for flag in REASONS:
-        option = click.option(f"--{flag}", hidden=True, multiple=True, expose_value=False, callback=warn)
-        command = option(command)
+    def take(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
+        flag = str(parameter.name).replace("_", "-")
+        for text in value:
+            setting = f"{OLD_TRACE_FLAGS[flag]}={text}"
+            click.echo(f"warning: --{flag} is deprecated: use --trace-config {setting}", err=True)
+            context.meta.setdefault(_TRACE_CONFIG, []).append(setting)
+
+    for flags, callback in ((REASONS, warn), (OLD_TRACE_FLAGS, take)):
+        for flag in flags:
+            option = click.option(f"--{flag}", hidden=True, multiple=True, expose_value=False, callback=callback)
+            command = option(command)
     return command
 
 
@@ -120,8 +130,10 @@ def read_settings(flags: dict[str, Any]) -> Settings:
     merged["model_repository"] = tuple(_repository(path) for path in merged["model_repository"])
     for name in FILE_SETTINGS & merged.keys():
         merged[name] = os.path.abspath(merged[name]) if merged[name] else ""
-    if "trace_config" in merged:
-        merged["trace_config"] = tuple(with_absolute_file(flag, os.getcwd()) for flag in merged["trace_config"])
+    context = click.get_current_context(silent=True)
+    old = context.meta.get(_TRACE_CONFIG, ()) if context is not None else ()
+    traces = (*old, *merged.get("trace_config", ()))
+    merged["trace_config"] = tuple(with_absolute_file(flag, os.getcwd()) for flag in traces)
     try:
         settings = Settings(**merged)
     except ValidationError as error:

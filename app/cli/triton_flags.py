@@ -1,4 +1,4 @@
-"""Flags of tritonserver that are no settings here: accepted, so that a command line can be kept, with a warning why.
+"""Flags of tritonserver that are no settings here: accepted, so that a command line can be kept, with a warning.
 
 The list follows `tritonserver --help` of 2.51 and later; `tests/app/cli/test_triton_flags.py` holds all of them.
 """
@@ -6,7 +6,6 @@ The list follows `tritonserver --help` of 2.51 and later; `tests/app/cli/test_tr
 _THREADS = "an ingress serves all connections on one event loop"
 _POOLS = "memory is not pooled by the server; models allocate what they need"
 _GRPC_POOLS = "calls are served by an HTTP/2 protocol of Eagleray's own, which has no such pool"
-_TRACES = "use --trace-config"
 _SAGEMAKER = "the endpoints of SageMaker are not offered yet"
 _VERTEX_AI = "the endpoints of Vertex AI are not offered yet"
 
@@ -31,16 +30,20 @@ REASONS: dict[str, str] = {
     "sagemaker-port": _SAGEMAKER,
     "sagemaker-safe-port-range": _SAGEMAKER,
     "sagemaker-thread-count": _SAGEMAKER,
-    "trace-count": _TRACES,
-    "trace-file": _TRACES,
-    "trace-level": _TRACES,
-    "trace-log-frequency": _TRACES,
-    "trace-rate": _TRACES,
     "vertex-ai-default-model": _VERTEX_AI,
     "vertex-ai-port": _VERTEX_AI,
     "vertex-ai-thread-count": _VERTEX_AI,
 }
 """Flag, without its dashes → why it means nothing here."""
+
+OLD_TRACE_FLAGS: dict[str, str] = {
+    "trace-count": "count",
+    "trace-file": "triton,file",
+    "trace-level": "level",
+    "trace-log-frequency": "triton,log-frequency",
+    "trace-rate": "rate",
+}
+"""Flag, without its dashes, that tritonserver still takes → the setting of `--trace-config` that it stands for."""
 
 ALIASES: dict[str, tuple[str, ...]] = {"model_repository": ("--model-store",)}
 """Setting → the other flags that tritonserver has for it."""

@@ -37,6 +37,8 @@ class TraceFile:
         self._path = path
         self._index = 0
         self._gathered: dict[Sampler, list[bytes]] = {}
+        self._counts: dict[Sampler, int] = {}
+        """How many traces of each sampler have come."""
 
     def write(self, items: Sequence[Item]) -> None:
         """Write traces, or keep them until there are enough for a file.
@@ -46,22 +48,27 @@ class TraceFile:
         """
         now: list[bytes] = []
         for trace, sampler in items:
-            frequency = sampler.sampling.log_frequency
             if trace is None:
                 self._write_gathered(sampler)
-            elif not frequency:
+                self._counts.pop(sampler, None)
+            elif not sampler.sampling.log_frequency:
                 now.append(_text(trace))
             else:
-                gathered = self._gathered.setdefault(sampler, [])
-                gathered.append(_text(trace))
-                if len(gathered) >= frequency:
-                    self._write_gathered(sampler)
+                self._gather(_text(trace), sampler)
         if now:
             append(self._path, b",".join(now))
 
     def finish(self) -> None:
         """Write what was kept."""
         for sampler in list(self._gathered):
+            self._write_gathered(sampler)
+
+    def _gather(self, text: bytes, sampler: Sampler) -> None:
+        """Keep a trace, and write what is kept when it is enough, or no more will come."""
+        gathered = self._gathered.setdefault(sampler, [])
+        gathered.append(text)
+        count = self._counts[sampler] = self._counts.get(sampler, 0) + 1
+        if len(gathered) >= sampler.sampling.log_frequency or count == sampler.sampling.count:
             self._write_gathered(sampler)
 
     def _write_gathered(self, sampler: Sampler) -> None:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import click
@@ -5,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli.main import main, read_settings, settings_options, triton_options
-from app.cli.triton_flags import REASONS
+from app.cli.triton_flags import OLD_TRACE_FLAGS, REASONS
 from app.settings import Settings
 
 FLAGS = [
@@ -108,8 +109,7 @@ FLAGS = [
 @settings_options
 @triton_options
 def command(**flags: object) -> None:
-    read_settings(flags)
-    click.echo("ran")
+    click.echo(f"ran {read_settings(flags).trace_config}")
 
 
 def invoke(*arguments: str) -> tuple[str, int]:
@@ -126,9 +126,20 @@ def test_every_flag_of_tritonserver_is_taken(given: str, repository: str, tmp_pa
     name = given.partition("=")[0]
     if name in REASONS:
         assert f"warning: --{name} has no effect: {REASONS[name]}" in output
+    elif name in OLD_TRACE_FLAGS:
+        assert f"warning: --{name} is deprecated: use --trace-config {OLD_TRACE_FLAGS[name]}=" in output
     else:
         assert name.replace("-", "_") in Settings.model_fields
         assert "warning" not in output
+
+
+def test_old_flags_of_traces_are_what_they_stand_for(tmp_path: Path) -> None:
+    old = ("--trace-file=traces.json", "--trace-level=TIMESTAMPS", "--trace-level=TENSORS", "--trace-rate=5")
+    output, code = invoke(f"--model-repository={tmp_path}", *old, "--trace-config=rate=7")
+    expected = (f"triton,file={os.getcwd()}/traces.json", "level=TIMESTAMPS", "level=TENSORS", "rate=5", "rate=7")
+    assert code == 0 and f"ran {expected}" in output, output
+    output, code = invoke(f"--model-repository={tmp_path}", "--trace-level=MAX")
+    assert code == 2 and "Unable to parse 'trace_level', got: MAX" in output
 
 
 def test_a_flag_may_be_followed_by_its_value(tmp_path: Path) -> None:

@@ -100,6 +100,14 @@ def test_files_of_so_many_traces_each_have_numbers(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 5
 
 
+def test_the_last_traces_that_are_wanted_are_written_at_once(tmp_path: Path) -> None:
+    sampler = Sampler(Sampling(TIMESTAMPS, 1, 5, 3))
+    file = TraceFile(str(tmp_path / "t"))
+    for number in range(1, 6):
+        file.write([(trace(number), sampler)])
+    assert [ids(tmp_path / f"t.{number}") for number in range(2)] == [[1, 2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize("content", [b"no array", b"[1]\n"])
 def test_a_file_of_somebody_elses_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes"
