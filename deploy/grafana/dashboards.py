@@ -143,7 +143,7 @@ def _grafana_panel(panel: Panel) -> dict[str, Any]:
         "description": panel.text,
         "datasource": _SOURCE,
         "fieldConfig": {"defaults": field, "overrides": []},
-        "options": _OPTIONS[panel.kind],
+        "options": _MANY if any("{{model}}" in legend for legend in panel.queries) else _OPTIONS[panel.kind],
         "targets": [
             {"refId": chr(ord("A") + place), "expr": query, "legendFormat": legend, "datasource": _SOURCE, **more}
             for place, (legend, query) in enumerate(panel.queries.items())
@@ -151,6 +151,11 @@ def _grafana_panel(panel: Panel) -> dict[str, Any]:
     }
 
 
+_MANY: Final = {
+    "legend": {"displayMode": "table", "placement": "right", "calcs": ["max"], "sortBy": "Max", "sortDesc": True},
+    "tooltip": {"mode": "multi", "sort": "desc"},
+}
+"""Of curves that may be many: those with the highest stand first."""
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "timeseries": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
     "stat": {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "area"},

@@ -877,6 +877,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The Serve pages of Ray's dashboard": (
         STATISTICS + "test_rays_metrics_show_the_models",
         "deployments/replica/test_ray_metrics.py::test_a_sample_of_latencies_keeps_their_proportions",
+        "docs/test_metrics_page.py::test_rays_serve_dashboards_ask_for_what_rays_metrics_are_told",
     ),
     "A Prometheus job on Ray's service-discovery file": (
         "docs/test_metrics_page.py::test_the_documented_job_scrapes_each_node_of_rays_file_once",

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import yaml
 from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
+from ray.dashboard.modules.metrics.dashboards.serve_dashboard_panels import SERVE_GRAFANA_PANELS
+from ray.dashboard.modules.metrics.dashboards.serve_deployment_dashboard_panels import SERVE_DEPLOYMENT_GRAFANA_PANELS
 
 from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
@@ -50,3 +52,12 @@ def test_the_documented_job_scrapes_each_node_of_rays_file_once() -> None:
     targets = {re.fullmatch(port["regex"], each).expand(replacement) for each in kept}  # type: ignore[union-attr]
     assert targets == {"10.0.0.1:8002", "10.0.0.2:8002", "[fd00::3]:8002"}
     assert (drop["action"], name["target_label"], name["replacement"]) == ("drop", "job", "eagleray")
+
+
+def test_rays_serve_dashboards_ask_for_what_rays_metrics_are_told() -> None:
+    told = set(re.findall(r"`ray_(serve_\w+?)(?:_total)?`", PAGE.read_text()))
+    assert len(told) == 5
+    asked = " ".join(
+        target.expr for panel in [*SERVE_DEPLOYMENT_GRAFANA_PANELS, *SERVE_GRAFANA_PANELS] for target in panel.targets
+    )
+    assert not [name for name in told if f"ray_{name}" not in asked]

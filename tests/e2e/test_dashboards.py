@@ -2,10 +2,6 @@
 
 import math
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from app.metrics.model_labels import model_labels
@@ -15,7 +11,7 @@ from tests.app.metrics.test_eagleray_metrics import MODELS, own
 from tests.app.metrics.test_triton_metrics import ALL, everything
 from tests.deploy.test_prometheus import FOLDER
 from tests.e2e.conftest import isolated
-from tests.prometheus import Prometheus, load, needs_prometheus, prometheus
+from tests.prometheus import Prometheus, load, needs_prometheus, prometheus, samples
 from tests.serving import Server, wait_until
 
 RULES = FOLDER / "rules/*.yml"
@@ -27,7 +23,7 @@ def queries(*, made_up: bool) -> dict[tuple[str, str, str], str]:
     """Return the queries by dashboard, panel and legend, for all nodes and models."""
     return {
         (dashboard.name, panel.title, legend): re.sub(
-            r"\$(node|model|version|gpu)\b", ".*", query.replace("$__rate_interval", "10s")
+            r"\$(node|model|version|gpu)\b", ".*", query.replace("$__rate_interval", "20s")
         ).replace("$ensemble", "digits_pipeline")
         for dashboard in dashboards()
         for row in dashboard.rows.values()
@@ -53,31 +49,9 @@ def all_answer(source: Prometheus, asked: dict[tuple[str, str, str], str]) -> No
         return not left
 
     try:
-        wait_until(look, "data for every query", timeout_s=60, poll_s=0.5)
+        wait_until(look, "data for every query", timeout_s=90, poll_s=0.5)
     except AssertionError as error:
         raise AssertionError(f"{error}: {left}") from None
-
-
-@contextmanager
-def samples(text: bytes) -> Iterator[str]:
-    """Serve a page of metrics; yields its address."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 @needs_prometheus
@@ -97,5 +71,5 @@ def test_panels_of_what_is_not_here_show_data_of_samples_that_are_made_up(tmp_pa
     text = render(totals, model_labels(MODELS), Shown(ALL), MODELS)
     asked = queries(made_up=True)
     assert {name for name, _, _ in asked} == {"gpu", "cluster", "model"}
-    with samples(text) as address, prometheus(tmp_path, address, RULES) as source:
+    with samples(lambda: text) as address, prometheus(tmp_path, address, RULES) as source:
         all_answer(source, asked)

@@ -133,6 +133,9 @@ class Reader:
         with browser.open(url, timeout=10) as page:
             root = re.match(r"http://[^/]+", page.url)
             assert root
+            (script,) = re.findall(rb'src="\./([^"]+\.js)"', page.read())
+        with browser.open(f"{root[0]}/{script.decode()}", timeout=10) as answer:
+            assert len(answer.read()) > 100_000
         with browser.open(f"{root[0]}/api/serve/applications/", timeout=10) as answer:
             assert "eagleray" in json.load(answer)["applications"]
 
