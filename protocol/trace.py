@@ -13,6 +13,8 @@ ID_BITS: Final = 53
 """So many bits of an id are random, so that a reader of JSON who has only doubles keeps it."""
 MAX_RECORDS: Final = 4096
 """Timestamps and traces of models, of one request, that a process keeps."""
+MAX_TEXT: Final = 1024
+"""Characters of a request's id, and of an error."""
 MAX_TENSOR_BYTES: Final = 1 << 20
 MAX_TENSORS_BYTES: Final = 8 << 20
 """Of all tensors of one request that a process keeps."""
@@ -90,6 +92,10 @@ class Trace:
             self.room.tensor_bytes -= len(tensor.data)
             self.tensors.append(tensor)
 
+    def fail(self, message: str) -> None:
+        """Note why the request has failed."""
+        self.attributes["error"] = plain(message)
+
     def traceparent(self) -> str:
         """Return this part as the parent of whatever it asks for, in the W3C's form."""
         return f"00-{self.trace_id:032x}-{self.id:016x}-01"
@@ -97,6 +103,11 @@ class Trace:
     def log_fields(self) -> dict[str, str]:
         """Return what lines of the log say about a request that is traced."""
         return {"trace_id": f"{self.trace_id:032x}", "span_id": f"{self.id:016x}"}
+
+
+def plain(text: str) -> str:
+    """Return a text that can be written in UTF-8, and is not too long to be kept."""
+    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def new_trace(flags: int, trace_id: int = 0, parent_id: int = 0) -> Trace:

@@ -134,7 +134,7 @@ class _TracedSink:
 
     def on_error(self, error: ServingError) -> None:
         now_ns = monotonic_ns()
-        self._trace.attributes["error"] = error.message
+        self._trace.fail(error.message)
         self._trace.mark("INFER_RESPONSE_COMPLETE", now_ns)
         self._trace.mark(self._send_start, now_ns)
         self._sink.on_error(error)
@@ -143,7 +143,7 @@ class _TracedSink:
 
     def cancelled(self) -> None:
         """End the trace of a request that its client has given up."""
-        self._trace.attributes["error"] = "cancelled"
+        self._trace.fail("cancelled")
         self._end()
 
     def _end(self) -> None:

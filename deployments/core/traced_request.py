@@ -9,7 +9,7 @@ from protocol.bytes_tensor import encode_bytes
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Reply
 from protocol.signature import Signature, TensorSpec
-from protocol.trace import MAX_TENSOR_BYTES, TENSORS, Trace, TracedTensor
+from protocol.trace import MAX_TENSOR_BYTES, TENSORS, Trace, TracedTensor, plain
 
 QUEUE_INPUT: Final = "TENSOR_QUEUE_INPUT"
 BACKEND_OUTPUT: Final = "TENSOR_BACKEND_OUTPUT"
@@ -41,7 +41,7 @@ class TracedModel(Protocol):
 
 def follow(request: InferRequest, trace: Trace, model: TracedModel, now_ns: Callable[[], int]) -> None:
     """Trace a request that is about to be given to a model version."""
-    trace.model_name, trace.version, trace.request_id = model.name, model.version, request.id
+    trace.model_name, trace.version, trace.request_id = model.name, model.version, plain(request.id)
     request.trace = trace
     request.reply = partial(_replied, model, now_ns, request.reply)
     if trace.flags & TENSORS:
@@ -82,7 +82,7 @@ def _replied(
             tell(request, result)
             return
     else:
-        trace.attributes["error"] = result.message
+        trace.fail(result.message)
     request.reply = tell
     ended_ns = now_ns()
     if request.received_ns:

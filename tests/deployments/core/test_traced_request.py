@@ -6,12 +6,22 @@ from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
 from deployments.core.model_version import ModelVersion
 from deployments.core.statistics import ModelStatistics
+from deployments.lane.trace_frames import records, take_records
 from deployments.schedulers.ensemble import ensemble_scheduler
 from deployments.schedulers.fifo import FifoBatcher
 from protocol.errors import Internal
 from protocol.infer import InferResponse
 from protocol.signature import Signature
-from protocol.trace import MAX_RECORDS, MAX_TENSOR_BYTES, TENSORS, TIMESTAMPS, TracedTensor, new_trace
+from protocol.trace import (
+    MAX_RECORDS,
+    MAX_TENSOR_BYTES,
+    MAX_TEXT,
+    TENSORS,
+    TIMESTAMPS,
+    Trace,
+    TracedTensor,
+    new_trace,
+)
 from repository_loader.package import ModelPackage
 from tests.deployments.fakes import MS, Answers, FakeClock, FakeInstance, config_of
 from tests.deployments.schedulers.test_ensemble import model, step
@@ -90,6 +100,15 @@ def test_an_error_ends_a_trace_and_is_told_in_it(bench):
     assert trace.attributes["error"] == "broken"
     assert trace.at_ns("REQUEST_END") is not None
     assert bench.answers.error("r") == "Internal: broken"
+
+
+def test_any_text_can_be_sent_on(bench):
+    bench.instance.error = Internal("\ud800" * 5000)
+    trace = bench.infer("m", id="r\udfff")
+    bench.run()
+    sent = b"".join(records(trace, 0))
+    take_records(taken := Trace(TIMESTAMPS, trace.trace_id, trace.id), sent, None)
+    assert (taken.request_id, taken.attributes["error"]) == ("r?", "?" * MAX_TEXT)
 
 
 def test_a_refused_request_has_neither_queued_nor_run(bench):

@@ -130,3 +130,20 @@ def test_wall_time_is_read_where_the_thread_was_not_interrupted(monkeypatch: pyt
     monkeypatch.setattr(trace_frames.time, "monotonic_ns", monotonic_ns)
     monkeypatch.setattr(trace_frames.time, "time_ns", lambda: now[0] + 7_000_000_000)
     assert abs(wall_ahead_ns() - 7_000_000_000) < 1_000
+
+
+@on_loop
+async def test_a_traced_request_of_a_sequence_goes_where_its_sequence_is() -> None:
+    async with Lanes(2) as lanes:
+        target: Any = lanes.fleet.target("echo")
+        target.follow_sequences(1_000_000)
+        taken = set()
+        for flag in (b"start", b"end"):
+            body = b'{"parameters":{"sequence_id":7,"sequence_%b":true},"inputs":[]}' % flag
+            trace = new_trace(TIMESTAMPS)
+            sink, _ = send(lanes, body, trace)
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.responses == [body]
+            assert trace.at_ns("REQUEST_END") is not None
+            taken.add(trace.attributes["replica"])
+        assert len(taken) == 1

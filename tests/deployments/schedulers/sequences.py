@@ -68,12 +68,13 @@ class Sequences:
         self.scheduler = SequenceScheduler(config, self.pools, self.statistics, self.clock, states)
         self.answers = {}
 
-    def send(self, name, sequence_id, flags=0, value=1, **rest):
+    def send(self, name, sequence_id, flags=0, value=1, trace=None, **rest):
         """Submit a request that adds a value to its sequence, and turn until nothing waits."""
         value = np.full((rest.pop("rows", 1), rest.pop("width", 1)), value, np.int32)
         request = InferRequest(
             {"INPUT": value}, len(value), self._take, id=name, sequence_id=sequence_id, flags=flags, **rest
         )
+        request.trace = trace
         self.scheduler.submit(request)
         self.clock.run()
         return request

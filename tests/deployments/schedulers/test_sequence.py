@@ -7,6 +7,8 @@ from deployments.schedulers.sequence import BACKLOG_HOLD_VARIABLE, EXPIRED, MOVE
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import InferRequest
+from protocol.trace import TIMESTAMPS, new_trace
+from tests.deployments.fakes import MS
 from tests.deployments.schedulers.sequences import CONTROLS, END, ONLY, START, Sequences, sequence_config
 
 OLDEST = "oldest { max_candidate_sequences: 4 }"
@@ -397,3 +399,18 @@ def test_a_model_without_controls_gets_its_inputs_alone():
     sequences.scheduler._controls.check(request)
     sequences.scheduler._controls.set(request)
     assert request.inputs == {} and CONTROLS
+
+
+@both
+def test_requests_of_sequences_are_traced(config):
+    sequences = Sequences(config)
+    traces = [new_trace(TIMESTAMPS) for _ in range(2)]
+    for trace, (name, flags) in zip(traces, {"first": START, "second": END}.items(), strict=True):
+        sequences.send(name, 5, flags, trace=trace)
+        sequences.clock.advance(1)
+        sequences.finish_all()
+    stages = ["QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
+    for trace in traces:
+        assert [name for name, _ in trace.timestamps] == stages
+        assert trace.at_ns("COMPUTE_END") - trace.at_ns("COMPUTE_START") == MS
+        assert trace.attributes["batch_requests"] == 1
