@@ -52,11 +52,17 @@ def note_batch(request: InferRequest, batch: Batch) -> None:
     """Note the stages of the batch that a traced request has run in."""
     trace = request.trace
     assert trace is not None
+    _note_start(trace, request)
     trace.mark("QUEUE_START", request.queued_ns)
     _note_compute(trace, batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
     trace.attributes |= {"batch_rows": batch.rows, "batch_requests": len(batch.requests)}
     if batch.reason:
         trace.attributes["batch_reason"] = batch.reason
+
+
+def _note_start(trace: Trace, request: InferRequest) -> None:
+    if trace.at_ns("REQUEST_START") is None:
+        trace.mark("REQUEST_START", request.received_ns)
 
 
 def _note_compute(trace: Trace, start_ns: int, input_end_ns: int, output_start_ns: int, end_ns: int) -> None:
@@ -86,7 +92,7 @@ def _replied(
     request.reply = tell
     ended_ns = now_ns()
     if request.received_ns:
-        trace.mark("REQUEST_START", request.received_ns)
+        _note_start(trace, request)
         if trace.at_ns("QUEUE_START") is None:
             trace.mark("QUEUE_START", request.queued_ns)
     if model.signature.decoupled and model.pool is not None and request.started_ns:
