@@ -409,7 +409,14 @@ def test_requests_of_sequences_are_traced(config):
         sequences.send(name, 5, flags, trace=trace)
         sequences.clock.advance(1)
         sequences.finish_all()
-    stages = ["QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
+    stages = [
+        "REQUEST_START",
+        "QUEUE_START",
+        "COMPUTE_START",
+        "COMPUTE_INPUT_END",
+        "COMPUTE_OUTPUT_START",
+        "COMPUTE_END",
+    ]
     for trace in traces:
         assert [name for name, _ in trace.timestamps] == stages
         assert trace.at_ns("COMPUTE_END") - trace.at_ns("COMPUTE_START") == MS
