@@ -23,7 +23,7 @@ def queries(*, made_up: bool) -> dict[tuple[str, str, str], str]:
     """Return the queries by dashboard, panel and legend, for all nodes and models."""
     return {
         (dashboard.name, panel.title, legend): re.sub(
-            r"\$(node|model|version|gpu)\b", ".*", query.replace("$__rate_interval", "20s")
+            r"\$(node|model|version|gpu)\b", ".*", query.replace("$__rate_interval", "30s")
         ).replace("$ensemble", "digits_pipeline")
         for dashboard in dashboards()
         for row in dashboard.rows.values()
