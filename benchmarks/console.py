@@ -25,10 +25,11 @@ from app.http.console_api import ConsoleApi
 from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
+from app.service.cluster_view import NoClusterView
 from app.service.service import Service
 from app.service.statistics import NodeTotals
 from benchmarks.metrics import write_models
-from deployments.core.counts import MODEL, Label, ModelCounts, Totals
+from deployments.core.counts import CPU, GPU, MODEL, Label, ModelCounts, Totals
 from deployments.core.refusals import Refusals
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
@@ -56,10 +57,18 @@ class _Counters:
         return [NodeTotals("node", "127.0.0.1", totals, time.thread_time() - began_s)]
 
 
-def serve(pipe: Connection, models: int, busy: bool = False) -> None:
+class _View(NoClusterView):
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = plan
+
+    async def plan(self) -> dict[str, Any]:
+        return self._plan
+
+
+def serve(pipe: Connection, models: int, busy: bool = False, plan: dict[str, Any] | None = None) -> None:
     """Serve the console's state until the pipe closes; tells the port, and for each message its processor time in s.
 
-    `busy` has every model count on.
+    `busy` has every model count on, `plan` is what the console is told of the plan, if anything.
     """
 
     async def run() -> None:
@@ -70,11 +79,15 @@ def serve(pipe: Connection, models: int, busy: bool = False) -> None:
             )
             fleet: Any = SimpleNamespace(target=lambda *_: None, says_ready=lambda *_: True)
             service = Service("triton", "0", True, host, fleet, _Counters(rows), Refusals(rows))
+            if plan is not None:
+                service.cluster = _View(plan)
             directory = service.models.directory
             directory.models, directory.epoch, directory.settled = write_models(rows, models), "epoch", True
             api = Api(service, ConsoleApi(service, LiveState(service), manages=True))
             context = HttpContext(api, service.routing, HttpLimits(), asyncio.get_running_loop())
             front = HttpFront(context)
+            rows.row(Label(CPU, "", 0))
+            rows.row(Label(GPU, "GPU-1234", 0))
             spare_long_lived_objects()  # as every ingress does
             pipe.send(await front.listen("127.0.0.1", 0))
             counting = asyncio.create_task(_count_on(rows, models)) if busy else None

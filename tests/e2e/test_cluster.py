@@ -397,6 +397,25 @@ def test_application_is_healthy_again_after_a_node_has_died(cluster: Cluster, ow
     wait_until(lambda: ingresses(cluster) == ("RUNNING", {"RUNNING": 1}), "one ingress", 90.0, 0.5)
 
 
+def console_shows_both_nodes(server: Server) -> None:
+    """The console has what was counted on the other node, the share of its GPU that the replica holds, and its log."""
+    plan = server.get("/v2/console/plan").json
+    (held,) = [each for each in plan["deployments"] if each["application"] == "waits"]
+    assert (held["gpu"], 0 < held["gpus"] <= 1, held["models"][0]["why"]) == (0, True, "runs on a GPU")
+    nodes = {key: node for key, _, node in plan["replicas"]}
+    assert nodes[held["key"]] != nodes["eagleray-packed#models"]
+
+    def counted() -> bool:
+        state = server.get("/v2/console/state").json
+        (row,) = [row for row in state["models"] if row["name"] == "waits"]
+        alive = {node["id"] for node in state["nodes"] if node["address"]}
+        return row.get("success") == 1 and set(nodes.values()) <= alive
+
+    wait_until(counted, "the request that was answered on the other node", 30.0)
+    logged = {each["node"] for each in server.get("/v2/console/models/waits/log").json["nodes"]}
+    assert nodes[held["key"]] in logged
+
+
 def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: Cluster, tmp_path: Path) -> None:
     """Runs last: the node stays."""
     repository = tmp_path / "repository"
@@ -421,6 +440,7 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
         answer = server.infer("waits", tensor("X", "INT32", [1], [0]))
         assert answer.json["outputs"][0]["data"] == [1]
         assert server.get("/v2/models/digits/ready").status == 200
+        console_shows_both_nodes(server)
         server.stop()
     finally:
         server.kill()

@@ -7,12 +7,19 @@ import sys
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from benchmarks.console import serve
+from deployments.control.plan_report import report_plan
+from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan
 from tests.chromium import Browser, needs_chromium
+from tests.e2e.test_terminal import Terminal
 from tests.repositories import EXAMPLES
 from tests.serving import EAGLERAY, Server, environment, run, wait_until
 
@@ -240,6 +247,39 @@ def test_the_same_table_is_shown_in_a_terminal(console: Server, key: tuple[str, 
     assert refused.returncode == 1 and "expects an API key" in refused.stderr
 
 
+def test_the_table_in_a_terminal_goes_on_until_q(console: Server, key: tuple[str, Path]) -> None:
+    terminal = Terminal(EAGLERAY, "top", "--url", console.address, "--api-key", key[0])
+    try:
+        terminal.wait_for("; by rate")
+        terminal.wait_for("digits_pipeline")
+        terminal.press(b"s")
+        terminal.wait_for("; by p99")
+        terminal.press(b"q")
+        assert terminal.process.wait(30) == 0
+    finally:
+        if terminal.process.is_running():
+            terminal.process.kill()
+        terminal.process.wait(10)
+        terminal.close()
+
+
+def test_halves_are_those_of_numpy(page: Browser) -> None:
+    values = [0.0, -0.0, 1.0, -2.5, 65504.0, 65520.0, 6e-8, 2.98e-8, 6.1e-5, 0.1, 1 / 3, 1e-10, 2049.0, 2051.0, -1e5]
+    script = f"import('/console/tensors.js').then(m => {json.dumps(values)}.map(v => m.halfBits(v, 'FP16')))"
+    with np.errstate(over="ignore"):
+        expected = np.array(values, dtype=np.float32).astype(np.float16)
+    assert page.evaluate(script) == expected.view(np.uint16).tolist()
+    bits = [0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0xC100]
+    script = f"import('/console/tensors.js').then(m => {bits}.map(b => m.halfValue(b, 'FP16')))"
+    assert page.evaluate(script) == np.array(bits, dtype=np.uint16).view(np.float16).tolist()
+
+
+def test_a_restricted_api_is_asked_for_by_its_header(page: Browser) -> None:
+    text = "This API is restricted, expecting header 'admin-key'"
+    script = f"import('/console/api.js').then(m => new m.ServerError(403, {json.dumps(text)}).header)"
+    assert page.evaluate(script) == "admin-key"
+
+
 @pytest.mark.parametrize("place", ["#/", "#/model/digits/2", "#/model/digits_pipeline/1", "#/cluster"])
 def test_a_phone_shows_all_of_it(console: Server, page: Browser, place: str) -> None:
     page.resize(360, 740)
@@ -262,9 +302,25 @@ def test_light_and_dark(console: Server, page: Browser) -> None:
     assert page.evaluate("localStorage.clear() || true")
 
 
+def plan_with_gpus() -> dict[str, Any]:
+    """Return what an ingress tells of two replicas that share a card, and of a model that has no place."""
+    card = {"num_cpus": 0.05, "memory_bytes": 4 << 30, "gpu": 0}
+    deployments = [
+        DeploymentPlan(name, "v1", "isolated", (model_plan(name),), 1, num_gpus=share, **card)
+        for name, share in (("resnet", 0.25), ("bert", 0.4))
+    ]
+    report = report_plan(Plan(tuple(deployments), (), {"huge": "model 'huge' needs more memory than a GPU has"}))
+    return report | {"replicas": [[f"{each.app_name}#v1", f"{each.app_name}_v1#abc", "node"] for each in deployments]}
+
+
+def model_plan(name: str) -> ModelPlan:
+    package: Any = SimpleNamespace(config=ModelConfig(name=name))
+    return ModelPlan(name, 1, package, "isolated", (), 1 << 20, (), "runs on a GPU")
+
+
 def test_of_300_models_only_those_that_are_seen_are_drawn(browser: Browser) -> None:
     ours, theirs = get_context("spawn").Pipe()
-    server = get_context("spawn").Process(target=serve, args=(theirs, 300, True))
+    server = get_context("spawn").Process(target=serve, args=(theirs, 300, True, plan_with_gpus()))
     server.start()
     theirs.close()
     try:
@@ -279,6 +335,12 @@ def test_of_300_models_only_those_that_are_seen_are_drawn(browser: Browser) -> N
         })()""")
         browser.wait("window.drawn.size > 5")
         assert browser.evaluate("drawn.size") < 60
+        browser.evaluate("location.hash = '#/cluster'")
+        browser.wait_for_text(".node", "GPU 0 of the cluster 65 % held")
+        browser.wait_for_text(".node", "bert v1 40 %")
+        browser.wait_for_text(".node .meters", "GPU …1234")
+        browser.wait_for_text(".cluster .about", "1 model without a place")
+        assert "[object" not in browser.text("#main")
     finally:
         ours.close()
         server.join(10)

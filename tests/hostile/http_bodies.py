@@ -261,9 +261,9 @@ for path in (
     b"/metrics",
     b"/-/routes",
     b"/api/serve/applications/",
-    b"/console/..%2fassets.py",
-    b"/console/%2e%2e%2f%2e%2e%2fx",
-    b"/console/assets.py",
+    b"/",
+    b"/console/main.js",
+    b"/v2/console/state",
     b"/v2\\health",
     b"/v2/health/live;x",
 ):

@@ -12,7 +12,7 @@ BODY_TIMEOUT_S = 4.0
 FLAGS = (
     *("--http-header-timeout-s", str(HEADER_TIMEOUT_S), "--http-body-timeout-s", str(BODY_TIMEOUT_S)),
     *("--http-max-input-size", str(LIMIT_BYTES), "--grpc-max-message-size", str(LIMIT_BYTES)),
-    *("--model-control-mode", "explicit", "--load-model", "*"),
+    *("--model-control-mode", "explicit", "--load-model", "*", "--console", "false"),
 )
 """The server on which the cases hold; all other limits are the defaults."""
 

@@ -45,7 +45,7 @@ export class ClusterView {
     const alive = state.nodes.filter((node) => node.address);
     const gone = Object.keys(unplaced).length;
     setText(this.about, `${alive.length} node${alive.length === 1 ? "" : "s"}, ${deployments.length} deployments, ${replicas.length} replicas reached from here` +
-      (embedded.length ? `, ${embedded.length} model versions in the ingresses` : "") + (gone ? `, ${gone} models without a place` : ""));
+      (embedded.length ? `, ${embedded.length} model versions in the ingresses` : "") + (gone ? `, ${gone} model${gone === 1 ? "" : "s"} without a place` : ""));
     const key = JSON.stringify([alive.map((node) => [node.id, node.gpus.map((gpu) => gpu.uuid)]), replicas, deployments.map((each) => each.key)]);
     if (key !== this.key) {
       this.key = key;
@@ -58,7 +58,7 @@ export class ClusterView {
   node(node) {
     const byKey = new Map(this.plan.deployments.map((each) => [each.key, each]));
     const here = this.plan.replicas.filter(([, , id]) => id === node.id).map(([key, replica]) => [byKey.get(key), replica]).filter(([each]) => each);
-    const cpu = meter("CPU"), memory = meter("memory"), gpus = node.gpus.map((gpu, place) => [meter(`GPU ${place}`), meter("its memory")]);
+    const cpu = meter("CPU"), memory = meter("memory"), gpus = node.gpus.map((gpu) => [meter(`GPU …${gpu.uuid.slice(-4)}`), meter("its memory")]);
     const cards = new Map();
     for (const [each, replica] of here) {
       const where = each.gpus ? (each.gpu === null ? "GPUs" : `GPU ${each.gpu}`) : "CPU";
@@ -79,7 +79,7 @@ export class ClusterView {
         h("i", { class: "share s" + (place % 6) }),
         each.models.length === 1 ? h("a", { href: "#/model/" + encodeURIComponent(each.models[0].name) }, `${each.models[0].name} v${each.models[0].version}`) : h("span", { title: each.models.map((model) => model.name).join(", ") }, `${each.models.length} packed model versions`),
         h("small", { class: "soft" }, ` ${unit === "GPU" ? percent(each.gpus) : each.cpus + " CPU"} · some ${bytes(each.memory_bytes)} · ${replica.slice(-8)}`))));
-      return h("div", {}, h("h3", {}, where, h("small", { class: "soft" }, unit === "GPU" ? ` ${percent(whole)} held` : ` ${Math.round(whole * 100) / 100} reserved`)), bar, list);
+      return h("div", {}, h("h3", {}, where === "CPU" || where === "GPUs" ? where : `${where} of the cluster`, h("small", { class: "soft" }, unit === "GPU" ? ` ${percent(whole)} held` : ` ${Math.round(whole * 100) / 100} reserved`)), bar, list);
     });
     this.nodes.set(node.id, (now) => {
       cpu.set(now.cpu, now.cpu === undefined ? "–" : percent(now.cpu));

@@ -12,7 +12,7 @@ export function h(tag, properties = {}, ...children) {
     else if (name === "role" || name.includes("-")) made.setAttribute(name, value);
     else made[name] = value;
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return made;
 }
 

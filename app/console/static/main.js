@@ -11,7 +11,7 @@ const THEMES = ["", "light", "dark"];
 const main = document.getElementById("main");
 const trouble = document.getElementById("trouble");
 const store = new Store();
-let view = null, shown = null, modelsView = null, declined = false;
+let view = null, shown = null, modelsView = null, declined = false, indexed = false;
 
 store.nodeName = (id) => store.state?.nodes.find((node) => node.id === id)?.address || id.slice(0, 8);
 store.failed = (error) => {
@@ -44,6 +44,10 @@ function draw() {
   if (error?.header && !declined) askForKey(error);
   trouble.hidden = !error || (Boolean(error.header) && !declined);
   setText(trouble, error ? `${error.message}${state ? "; what you see is from before" : ""}` : "");
+  if (state && !indexed) {
+    indexed = true; // in explicit mode, what could be loaded is known once somebody has asked for the index
+    post("/v2/repository/index", {}).catch(() => {});
+  }
   if (state) {
     const { name, version, ready } = state.server;
     const place = document.getElementById("server");
@@ -126,6 +130,4 @@ window.addEventListener("hashchange", route);
 store.addEventListener("change", draw);
 theme(0);
 route();
-// In explicit mode the directory names what could be loaded once somebody has asked for the index.
-post("/v2/repository/index", {}).catch(() => {});
 store.poll();

@@ -62,7 +62,7 @@ export class ModelView {
     try {
       this.take(await get("/v2/console/models/" + encodeURIComponent(this.id)));
     } catch (error) {
-      if (error.header) throw this.store.failed(error);
+      if (error.header) this.store.failed(error);
       setText(this.reason, error.message);
     }
     this.loadPlan();
@@ -72,10 +72,15 @@ export class ModelView {
     this.details = details;
     this.shownState = this.followed?.row.state;
     if (details.graph) this.graphPlace.replaceChildren((this.graph = new Graph(details.graph, this.store)).element);
-    if (details.inputs && details.versions.length) {
+    const asked = JSON.stringify([details.inputs, details.outputs, details.versions]);
+    if (details.inputs && details.versions.length && this.asked !== asked) {
+      this.asked = asked; // what is typed stays when something else has changed
       const version = this.version || Number(details.versions[details.versions.length - 1]);
       this.tryPlace.replaceChildren((this.tryIt = new TryIt(details, version)).element);
-    } else this.tryPlace.replaceChildren();
+    } else if (!details.versions?.length) {
+      this.asked = "";
+      this.tryPlace.replaceChildren();
+    }
     if (details.traffic) this.trafficPlace.replaceChildren(trafficCard(this.id, details, () => this.load()));
     this.configPlace.replaceChildren(details.config ? configCard(details.config) : "");
     if (details.may_load) {
@@ -86,6 +91,7 @@ export class ModelView {
   }
 
   async control(verb) {
+    this.failure = "";
     try {
       await post(`/v2/repository/models/${encodeURIComponent(this.id)}/${verb}`, {});
     } catch (error) {
@@ -121,7 +127,7 @@ export class ModelView {
         h("button", { class: "quiet small", textContent: "Again", onclick: (event) => busy(event.target, () => this.showLog()) }));
     } catch (error) {
       if (error.header) this.store.failed(error);
-      this.logPlace.append(h("p", { class: "soft" }, `The log is not shown: ${error.message}`));
+      setText(this.logPlace.querySelector("p") || this.logPlace.appendChild(h("p", { class: "soft" })), `The log is not shown: ${error.message}`);
     }
   }
 
@@ -216,6 +222,13 @@ function configCard(lines) {
     h("div", { class: "scroll" }, h("table", { class: "config" }, h("thead", {}, h("tr", {}, h("th", {}, "config.pbtxt, completed"), h("th", {}, "what it does here"))), h("tbody", {}, rows))));
 }
 
+/** Returns what has become of the latest canary. */
+function canaryLines(canary) {
+  const events = (canary.history || []).slice(-6).map((each) =>
+    h("li", {}, `v${each.version} at ${each.percent} %: ${each.event}, ${count(each.requests)} requests, ${percent(each.error_rate)} failed, p99 ${each.p99_ms} ms`));
+  return h("div", {}, h("h3", {}, `Canary v${canary.version}: ${canary.state}, ${canary.percent} %`), h("ul", { class: "held soft" }, events));
+}
+
 /** Returns sliders for the weights of the versions; what they come to is said in percent before it is set. */
 function trafficCard(id, details, done) {
   const { traffic, may_shift_traffic: may } = details;
@@ -242,7 +255,7 @@ function trafficCard(id, details, done) {
   });
   const set = h("button", { class: "primary", id: "set-traffic", textContent: "Set", onclick: change(() => ({ weights: Object.fromEntries(fields.map(({ version, slider }) => [version, Number(slider.value)])) })) });
   const clear = h("button", { class: "quiet", textContent: "As configured", onclick: change(() => ({ clear: true })) });
-  const canary = traffic.canary ? h("p", { class: "soft" }, "Canary: ", h("code", {}, JSON.stringify(traffic.canary).slice(0, 400))) : null;
+  const canary = traffic.canary && canaryLines(traffic.canary);
   show();
   return h("section", { class: "card", id: "traffic" }, h("h2", {}, "Traffic of requests that name no version"), fields.map((each) => each.element),
     may ? h("div", { class: "tools" }, set, clear, status) : h("p", { class: "soft" }, "It is changed where the admin API is served."), canary);

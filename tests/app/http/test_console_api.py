@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from app.console.assets import read_assets
 from app.console.live_state import LiveState
 from app.http.console_api import ConsoleApi
@@ -46,6 +48,15 @@ def test_the_page_and_all_its_files_are_small_and_may_load_nothing_from_elsewher
             known = await served.request("GET", f"/console/{name}", If_None_Match=file.headers["etag"])
             assert (known.status, known.body) == (304, b"")
         assert total <= MAX_PAGE_BYTES, total
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["..%2fassets.py", "%2e%2e", "assets.py", "%00", "../assets.py", "main.js%2f"])
+def test_other_files_are_not_served(name: str) -> None:
+    async def test() -> None:
+        answer = await Served().request("GET", f"/console/{name}")
+        assert (answer.status, answer.error) == (404, "Not Found")
 
     run(test)
 
