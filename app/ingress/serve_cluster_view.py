@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +19,16 @@ from protocol.errors import Unavailable
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 2.0
+_KEPT_S: Final = 1.0
+_READERS: Final = 2
+_MAX_LINE: Final = 2000
 
 
 class ServeClusterView:
-    """The `ClusterView` of an ingress; `speaks_for_node` says whether this one tells others of its node."""
+    """The `ClusterView` of an ingress; `speaks_for_node` says whether this one tells others of its node.
+
+    However many ask, the controller is asked once a second, and two logs are read at a time.
+    """
 
     def __init__(
         self, controller: DeploymentHandle, fleet: Fleet, node_id: str, speaks_for_node: Callable[[], bool]
@@ -30,19 +37,36 @@ class ServeClusterView:
         self._fleet = fleet
         self._node_id = node_id
         self._speaks_for_node = speaks_for_node
+        self._asking = asyncio.Lock()
+        self._asked_s = float("-inf")
+        self._report: dict[str, Any] | None = None
+        self._readers = asyncio.Semaphore(_READERS)
 
     async def plan(self) -> dict[str, Any]:
         """Return the plan; see `ClusterView`."""
+        async with self._asking:
+            if time.monotonic() - self._asked_s > _KEPT_S:
+                self._report = await self._ask()
+                self._asked_s = time.monotonic()
+        if self._report is None:
+            raise Unavailable("the plan cannot be told at present")
+        return self._report | {"replicas": self._fleet.replicas()}
+
+    async def _ask(self) -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 report: dict[str, Any] = await self._controller.report_plan.remote()
+                return report
         except Exception as error:
             logger.warning("the plan could not be told: %s: %s", type(error).__name__, error)
-            raise Unavailable("the plan cannot be told at present") from None
-        return report | {"replicas": self._fleet.replicas()}
+            return None
 
     async def logs(self, model: str, count: int) -> list[NodeLog]:
         """Return the last lines on each node that has any; a node that does not answer in time has none."""
+        async with self._readers:
+            return await self._logs(model, count)
+
+    async def _logs(self, model: str, count: int) -> list[NodeLog]:
         found = {self._node_id: await asyncio.to_thread(_read, model, count)}
         context = serve.get_replica_context()
         handle = serve.get_deployment_handle(context.deployment, context.app_name)
@@ -62,4 +86,5 @@ class ServeClusterView:
 
 
 def _read(model: str, count: int) -> list[tuple[str, str]]:
-    return ModelLog(model, Path(serve_logs_folder())).last(count, controller=True)
+    lines = ModelLog(model, Path(serve_logs_folder())).last(count, controller=True)
+    return [(file, line[:_MAX_LINE]) for file, line in lines]

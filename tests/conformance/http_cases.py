@@ -107,6 +107,21 @@ METADATA = (
     ),
     Case("document", "4.1", "GET", "/v2/docs/openapi.json", has={"openapi": "3.1.0"}, deviates="ours"),
     Case("examples", "4.1", "GET", "/v2/docs/examples", deviates="ours"),
+    Case("console", "4.1", "GET", "/", headers_back={"content-type": "text/html; charset=utf-8"}, deviates="ours"),
+    Case("file of the console", "4.1", "GET", "/console/main.js", deviates="ours"),
+    Case("no file of the console", "4.1", "GET", "/console/x", 404, error="Not Found", deviates="ours"),
+    Case("state", "4.1", "GET", "/v2/console/state", has={"server": {"name": "triton"}}, deviates="ours"),
+    Case("plan", "4.1", "GET", "/v2/console/plan", has={"unplaced": {}}, deviates="ours"),
+    Case(
+        "model of the console",
+        "4.1",
+        "GET",
+        "/v2/console/models/simple",
+        has={"name": "simple", "max_batch_size": 8, "may_load": False},
+        deviates="ours",
+    ),
+    Case("unknown model of the console", "4.2", "GET", "/v2/console/models/nope", 404, error=UNKNOWN, deviates="ours"),
+    Case("log of the console", "4.1", "GET", "/v2/console/models/simple/log", deviates="ours"),
 )
 
 STATISTICS = (

@@ -146,6 +146,24 @@ def test_a_request_of_an_image_is_answered_and_can_be_sent_elsewhere(
     assert "SCORES [[" in paste(page, "Python", key, tmp_path)
 
 
+def test_a_request_too_long_for_a_line_comes_in_a_file(
+    console: Server, page: Browser, key: tuple[str, Path], tmp_path: Path
+) -> None:
+    show(page, console, "#/model/digits/1")
+    page.wait("document.querySelector('h1').textContent === 'digits' && document.querySelector('#send') !== null")
+    page.type("#try input.dim", "40")
+    page.type("#try textarea", "0.5")
+    page.click("#pin")
+    page.click("#send")
+    page.wait("document.querySelector('.snippets a') !== null")
+    page.command("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.click(".snippets a")
+    wait_until(lambda: (tmp_path / "request.json").exists(), "the saved request")
+    answer = json.loads(paste(page, "curl", key, tmp_path))
+    assert (answer["model_version"], answer["outputs"][0]["shape"]) == ("1", [40, 10])
+    assert "SCORES [[" in paste(page, "Python", key, tmp_path)
+
+
 def test_a_text_comes_back_whole_wherever_it_is_sent_from(
     console: Server, page: Browser, key: tuple[str, Path], tmp_path: Path
 ) -> None:

@@ -58,7 +58,7 @@ class Followed {
     const point = {
       atMs,
       rate: step.success / seconds,
-      errors: (step.failed + 0) / seconds,
+      errors: step.failed / seconds,
       p50: quantile(window.latency, bounds, 0.5),
       p99: quantile(window.latency, bounds, 0.99),
       queue: window.success ? window.queue_us / window.success : null,

@@ -177,7 +177,7 @@ export class TryIt {
   }
 
   async send() {
-    this.result.classList.remove("wrong");
+    this.snippets.replaceChildren(); // those of the request before
     try {
       const inputs = this.fields.map((field) => field.read()).filter(Boolean);
       await (this.details.decoupled ? this.stream(inputs) : this.infer(inputs));
