@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 1.0
 _WINDOW: Final = 10
+_LOOKS: Final = 10
 _STATES: Final = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow", "": "dim"}
 _URGENCY: Final = ("UNAVAILABLE", "LOADING", "UNLOADING", "READY", "")
 _HEAD_LINES: Final = 4
@@ -60,8 +61,11 @@ def top(address: str, once: bool, order: str, url: str, api_key: str, ca_file: s
     server = RemoteServer(address or url, api_key, ca_file)
     states = deque([_state_of(server)], maxlen=_WINDOW + 1)
     if as_json or once or not sys.stdout.isatty():
-        time.sleep(_POLL_S)
-        _follow(server, states)
+        for _ in range(_LOOKS):  # the server may answer the same for a while
+            time.sleep(_POLL_S)
+            _follow(server, states)
+            if len(states) > 1:
+                break
         if as_json:
             click.echo(
                 json.dumps({"server": states[-1]["server"], "nodes": states[-1]["nodes"], "models": _rows(states)})

@@ -121,6 +121,8 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "Escape" && event.target === modelsView?.search) {
     event.target.value = "";
     modelsView.draw();
+  } else if (event.key === "Escape" && !typing && !document.getElementById("ask").open) {
+    location.hash = "#/";
   } else if (event.key === "ArrowDown" && event.target === modelsView?.search) {
     event.preventDefault();
     modelsView.body.firstElementChild?.focus();

@@ -1,12 +1,16 @@
 """`eagleray top`: what two states of a server look like in a terminal."""
 
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from typing import Any
 
+from click.testing import CliRunner
 from rich.console import Console
 
 from app.cli.client.live_rates import quantile, rates_between
-from app.cli.client.top import picture
+from app.cli.client.top import picture, top
 
 BOUNDS = [100, 200, 300, 500, 1000]
 
@@ -68,6 +72,32 @@ def test_what_fails_comes_first_when_sorted_by_state() -> None:
     rows = state(0, row("a"), row("z", state="UNAVAILABLE", reason="gone"))
     assert drawn(rows, rows, "state", 100, None)[2].startswith("z ")
     assert drawn(rows, rows, "name", 100, None)[2].startswith("a ")
+
+
+def test_it_waits_for_a_state_that_is_newer() -> None:
+    first, last = state(0, row("m", success=1)), state(2000, row("m", success=21))
+    answers = iter([first, first, last])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(next(answers)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        done = CliRunner().invoke(top, [f"http://127.0.0.1:{server.server_port}", "--json"])
+        server.shutdown()
+        thread.join()
+    assert done.exit_code == 0, done.output
+    (model,) = json.loads(done.output)["models"]
+    assert model["answered_per_s"] == 10.0
 
 
 def test_a_name_cannot_command_the_terminal() -> None:
