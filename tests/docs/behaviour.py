@@ -886,6 +886,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         STATISTICS + "test_the_page_of_metrics_lists_what_a_server_exports",
         "docs/test_metrics_page.py::test_the_page_lists_every_metric_with_its_type_and_labels",
     ),
+    "A scrape that tells of 300 models": (
+        "app/metrics/test_scrape.py::test_a_scrape_of_300_models_is_quick_and_holds_no_loop",
+        "app/metrics/test_scrape.py::test_what_was_counted_since_the_last_scrape_is_in_the_next",
+    ),
     "A version that nobody has unloaded and that cannot serve is told": (
         OWN_METRICS + "test_a_version_is_down_that_cannot_serve_and_that_nobody_has_unloaded",
         OWN_METRICS + "test_a_model_without_versions_is_down_as_the_index_shows_it",
