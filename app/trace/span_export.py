@@ -95,7 +95,7 @@ def _model_spans(trace: Trace, parent_id: int) -> Iterator[Span]:
 def _compute_spans(trace: Trace, marks: Mapping[str, list[int]]) -> Iterator[Span]:
     """Return the spans of each batch that the request has run in: one, but for iterative sequences."""
     names = ("QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
-    batch = {f"eagleray.{name}": value for name, value in trace.attributes.items() if name.startswith("batch_")}
+    batch = {f"eagleray.{name}": value for name, value in dict(trace.attributes).items() if name.startswith("batch_")}
     for queued, start, input_end, output_start, end in zip(*(marks.get(name, ()) for name in names), strict=False):
         yield Span("queue", new_id(), trace.id, queued, start)
         times = (start, input_end, output_start, end)

@@ -15,6 +15,8 @@ from protocol.trace import Trace, new_trace
 _HTTP: Final = ("HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END")
 _GRPC: Final = ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END")
 _NAMES: Final = (_HTTP, _GRPC, _GRPC)
+MAX_SENDS: Final = 64
+"""Responses of one request whose sending is noted, besides the last."""
 
 Ended = Callable[[Trace, Sampler], None]
 
@@ -113,7 +115,7 @@ class _TracedToken:
 class _TracedSink:
     """Passes answers on, and notes when."""
 
-    __slots__ = ("_send_end", "_send_start", "_sink", "_target", "_trace")
+    __slots__ = ("_left", "_send_end", "_send_start", "_sink", "_target", "_trace")
 
     def __init__(self, sink: Sink, trace: Trace, send_start: str, send_end: str, target: TracedTarget) -> None:
         self._sink = sink
@@ -121,22 +123,26 @@ class _TracedSink:
         self._send_start = send_start
         self._send_end = send_end
         self._target: TracedTarget | None = target
+        self._left = MAX_SENDS
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
-        now_ns = monotonic_ns()
         if final:
-            self._trace.mark("INFER_RESPONSE_COMPLETE", now_ns)
-        self._trace.mark(self._send_start, now_ns)
+            self._trace.mark("INFER_RESPONSE_COMPLETE", monotonic_ns())
+        elif not self._left:
+            self._sink.on_response(json_length, parts, final)
+            return
+        else:
+            self._left -= 1
+        self._trace.mark(self._send_start, monotonic_ns())
         self._sink.on_response(json_length, parts, final)
         self._trace.mark(self._send_end, monotonic_ns())
         if final:
             self._end()
 
     def on_error(self, error: ServingError) -> None:
-        now_ns = monotonic_ns()
         self._trace.fail(error.message)
-        self._trace.mark("INFER_RESPONSE_COMPLETE", now_ns)
-        self._trace.mark(self._send_start, now_ns)
+        self._trace.mark("INFER_RESPONSE_COMPLETE", monotonic_ns())
+        self._trace.mark(self._send_start, monotonic_ns())
         self._sink.on_error(error)
         self._trace.mark(self._send_end, monotonic_ns())
         self._end()
