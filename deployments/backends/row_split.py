@@ -28,6 +28,7 @@ SLOW_RUNS: Final = 16
 COMPARED_RUNS: Final = 12
 
 Feed = Mapping[str, Array]
+_Way = Callable[["RowSplit", Sequence[str], Feed, int, Any], list[Array]]
 
 
 class RowSplit:
@@ -58,11 +59,12 @@ class RowSplit:
         self._slow_run_count = 0
         self._whole_ns: list[float] = []
         self._parts_ns: list[float] = []
-        self._way = self._watch
+        # Not a bound method: the session is to go with its last user, and not with a collection of cycles.
+        self._way: _Way = RowSplit._watch
 
     def run(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
         """Return the outputs `names` for `rows` rows; may be called on several threads at once."""
-        return self._way(names, feed, rows, options)
+        return self._way(self, names, feed, rows, options)
 
     def _whole(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
         del rows
@@ -80,7 +82,7 @@ class RowSplit:
             self._slow_run_count += 1
             enough = self._slow_run_count == SLOW_RUNS
         if enough:
-            self._way = self._whole
+            self._way = RowSplit._whole
             by_rows = all(array.ndim and len(array) == rows for array in outputs)
             if by_rows and all(len(array) == rows for array in feed.values()):
                 threading.Thread(target=self._open, name="open-session", daemon=True).start()
@@ -96,7 +98,7 @@ class RowSplit:
                 exc_info=True,
             )
             return
-        self._way = self._compare
+        self._way = RowSplit._compare
 
     def _compare(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
         if rows < self._core_count:
@@ -108,7 +110,7 @@ class RowSplit:
         outputs = (self._divided if divided else self._whole)(names, feed, rows, options)
         with self._lock:
             times_ns.append((self._clock_ns() - start_ns) / rows)
-            if len(self._parts_ns) >= COMPARED_RUNS and self._way == self._compare:
+            if len(self._parts_ns) >= COMPARED_RUNS and self._way is RowSplit._compare:
                 self._decide()
         return outputs
 
@@ -121,9 +123,9 @@ class RowSplit:
             whole_us,
         )
         if parts_us < whole_us:
-            self._way = self._divided
+            self._way = RowSplit._divided
         else:
-            self._way = self._whole
+            self._way = RowSplit._whole
             self._single = None
 
     def _divided(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:

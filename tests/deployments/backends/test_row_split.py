@@ -57,7 +57,7 @@ class Split:
     def watch_and_compare(self, rows=4):
         for _ in range(SLOW_RUNS):
             self.run(rows)
-        wait_until(lambda: self._split._way == self._split._compare, "a second session")
+        wait_until(lambda: self._split._way is RowSplit._compare, "a second session")
         for _ in range(2 * COMPARED_RUNS):
             self.run(rows)
         self.whole.rows.clear()

@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 from deployments.core.counts import Totals
@@ -18,6 +20,7 @@ from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.deployments.lane.harness import Lanes, Sink
+from tests.repositories import write_small_models
 
 CONFIG = """
 backend: "python" max_batch_size: 4
@@ -182,6 +185,44 @@ def test_loaded_models_are_spared_from_collections_until_one_is_given_up(models:
         await host.close()
 
     asyncio.run(check())
+
+
+def test_a_session_goes_with_its_model_and_all_else_when_sixteen_have_gone(tmp_path: Path) -> None:
+    """Not with a collection, which may look at it long after, or never: what stays is spared from them."""
+    root = write_small_models(tmp_path)
+    snapshot = load_repositories([str(root)], LoaderOptions(), None)
+    plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(8),)))
+    packages = packages_by_name(plan)
+    given = {
+        model.name: HostedModel.of(model, packages).to_dict()
+        for deployment in plan.deployments
+        for model in deployment.models
+    }
+    sessions: list[Any] = []
+
+    class Session(onnxruntime.InferenceSession):  # type: ignore[misc, no-any-unimported]
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            sessions.append(weakref.ref(self))
+
+    async def check() -> None:
+        host = await host_of(given["floats"])
+        versions = []
+        for number in range(20):
+            await host.apply([given["floats"], given["flags"]])
+            versions.append(weakref.ref(host.served["flags", 1]))
+            await host.apply([given["floats"]])
+            assert [ref() is None for ref in sessions] == [False] + [True] * (number + 1)
+        assert sum(ref() is not None for ref in versions) <= 16
+        await host.close()
+
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(onnxruntime, "InferenceSession", Session)
+            asyncio.run(check())
+    finally:
+        gc.enable()
 
 
 def test_python_models_run_inline_when_alone_or_when_they_say_so(models: dict[str, dict[str, Any]]) -> None:
