@@ -1,10 +1,8 @@
 """Two nodes whose requests are traced: what a collector of OpenTelemetry's spans gets, and what the log says."""
 
 import json
-import os
 import secrets
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -121,9 +119,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
             processes.append(server)
             yield Traced(server.wait_ready(), collected, logs / "lines")
             server.stop()
-            for process in reversed(processes[:2]):
-                os.kill(process.pid, signal.SIGTERM)
-                process.exit_code()
     finally:
         for process in reversed(processes):
             process.kill()
