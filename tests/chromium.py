@@ -118,21 +118,26 @@ class Browser:
         self.wait(query)
 
     def click(self, selector: str) -> None:
-        """Press and release the mouse on the middle of an element, which must be what lies on top there."""
-        quoted = json.dumps(selector)
-        self.wait(f"document.querySelector({quoted}) !== null")
+        """Press and release the mouse on the middle of an element, until it has felt that: pages move while they load."""
+        wait_until(lambda: self._click(selector), f"a click on {selector}", poll_s=0.2)
+
+    def _click(self, selector: str) -> bool:
         place = self.evaluate(f"""(() => {{
-            const element = document.querySelector({quoted});
+            const element = document.querySelector({json.dumps(selector)});
+            if (element === null) return null;
             element.scrollIntoView({{ block: "center", behavior: "instant" }});
-            const box = element.getBoundingClientRect();
-            const x = box.x + box.width / 2, y = box.y + box.height / 2;
-            const top = document.elementFromPoint(x, y);
-            return {{ x, y, hit: top !== null && (element.contains(top) || top.contains(element)) }};
+            const box = element.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+            if (!element.contains(document.elementFromPoint(x, y))) return null;
+            window.aim = element;
+            window.hit = false;
+            document.addEventListener("click", (event) => (window.hit = window.aim.contains(event.target)), {{ capture: true, once: true }});
+            return {{ x, y }};
         }})()""")
-        assert place["hit"], f"something lies over {selector}"
-        at = {"x": place["x"], "y": place["y"], "button": "left", "clickCount": 1}
+        if place is None:
+            return False
         for kind in ("mousePressed", "mouseReleased"):
-            self.command("Input.dispatchMouseEvent", type=kind, **at)
+            self.command("Input.dispatchMouseEvent", type=kind, x=place["x"], y=place["y"], button="left", clickCount=1)
+        return bool(self.evaluate("window.hit"))
 
     def type(self, selector: str, text: str) -> None:
         """Replace what an input holds, as by hand."""

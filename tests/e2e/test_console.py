@@ -281,6 +281,27 @@ def test_the_table_in_a_terminal_goes_on_until_q(console: Server, key: tuple[str
         terminal.close()
 
 
+@pytest.mark.parametrize(
+    ("shape", "place"), [("[1, 3, 2, 2]", "4 * c + p"), ("[-1, 2, 2, 3]", "3 * p + c")], ids=["NCHW", "NHWC"]
+)
+def test_an_image_lies_in_a_tensor_as_its_shape_says_and_is_shown_again(page: Browser, shape: str, place: str) -> None:
+    shape = shape.replace("-1", "1")
+    found = page.evaluate(f"""(async () => {{
+        const tensors = await import("/console/tensors.js"), outputs = await import("/console/outputs.js");
+        const pixels = Uint8ClampedArray.from({{ length: 16 }}, (_, at) => 10 * at);
+        const layout = tensors.imageLayout({shape}, "UINT8");
+        const bytes = tensors.fromPixels(pixels, layout, "UINT8", "0 to 1");
+        const wrong = [0, 1, 2, 3].flatMap((p) => [0, 1, 2].filter((c) => bytes[{place}] !== pixels[4 * p + c]));
+        const floats = tensors.fromPixels(pixels, layout, "FP32", "-1 to 1".replace("-", "−"));
+        const shown = outputs.showOutput({{ name: "Y", datatype: "UINT8", shape: {shape}, data: bytes }});
+        [...shown.querySelectorAll("button")].find((each) => each.textContent === "Image").click();
+        const drawn = shown.querySelector("canvas").getContext("2d").getImageData(0, 0, 2, 2).data;
+        const lost = [0, 1, 2, 3].flatMap((p) => [0, 1, 2].filter((c) => drawn[4 * p + c] !== pixels[4 * p + c]));
+        return [wrong.length, lost.length, Math.min(...floats), Math.max(...floats) < 0.1];
+    }})()""")
+    assert found == [0, 0, -1, True]
+
+
 def test_halves_are_those_of_numpy(page: Browser) -> None:
     values = [0.0, -0.0, 1.0, -2.5, 65504.0, 65520.0, 6e-8, 2.98e-8, 6.1e-5, 0.1, 1 / 3, 1e-10, 2049.0, 2051.0, -1e5]
     script = f"import('/console/tensors.js').then(m => {json.dumps(values)}.map(v => m.halfBits(v, 'FP16')))"

@@ -173,7 +173,7 @@ export class ModelView {
       ["running", count(row.executing || 0)],
       ["oldest waits", row.oldest_us ? time(row.oldest_us) : NONE],
       ["batch, mean", now?.batch ? count(Math.round(now.batch * 10) / 10) : NONE],
-      ["answered to clients", count(clients)],
+      ["to clients", count(clients)],
       ["cache hits", row.cache_hits ? count(row.cache_hits) : NONE],
       ["processes", row.ready === undefined ? NONE : [row.ready, row.loading ? `+ ${row.loading} loading` : "", row.unready ? `+ ${row.unready} not ready` : ""].filter(Boolean).join(" ")],
       ["backend", row.backend || NONE],
