@@ -100,7 +100,7 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
 
-    def wait(self, condition: str, timeout_s: float = 30.0) -> Any:
+    def wait(self, condition: str, timeout_s: float = 90.0) -> Any:
         """Wait until JavaScript comes to something true, and return it."""
         try:
             return wait_until(lambda: self.evaluate(condition), condition, timeout_s)
@@ -119,7 +119,7 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Press and release the mouse on the middle of an element, until it has felt that: pages move while they load."""
-        wait_until(lambda: self._click(selector), f"a click on {selector}", poll_s=0.2)
+        wait_until(lambda: self._click(selector), f"a click on {selector}", 90.0, 0.2)
 
     def _click(self, selector: str) -> bool:
         place = self.evaluate(f"""(() => {{

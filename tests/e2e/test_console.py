@@ -241,7 +241,7 @@ def test_traffic_is_shifted_by_a_slider(console: Server, page: Browser, key: tup
             )
         return bool(answer.json["shares"] == {"1": 0.5, "2": 0.5})
 
-    wait_until(shares, "half of the requests for each version")
+    wait_until(shares, "half of the requests for each version", 60.0)
 
 
 def test_the_plan_says_where_a_model_runs_and_why(console: Server, page: Browser) -> None:
