@@ -17,6 +17,7 @@ from deployments.schedulers.ensemble_step import (
     sequence_parameters,
     step_error,
     step_inputs,
+    step_request,
 )
 from deployments.schedulers.scheduler import STOPPING, Scheduler, reply
 from deployments.schedulers.step_limit import limited
@@ -150,21 +151,8 @@ class EnsembleScheduler:
             inputs, rows = step_inputs(run.tensors, step, request.id)
         except ServingError as error:
             return self._fail(run, step_error(self._name, step, error))
-        child = InferRequest(
-            inputs,
-            rows,
-            partial(self._step_replied, run, step),
-            id=request.id,
-            outputs=run.plan.step_outputs[step.index],
-            parameters=request.parameters,
-            priority=request.priority,
-            timeout_us=request.timeout_us,
-            sequence_id=run.sequence_id,
-            flags=run.flags,
-            callers=request.callers,
-        )
-        if request.trace is not None:
-            child.trace = request.trace.child(step.model_name, step.version)
+        heard = partial(self._step_replied, run, step)
+        child = step_request(run, step, inputs, rows, run.plan.step_outputs[step.index], heard)
         run.in_flight += 1
         run.children.append(child)
         self._sends[step.index](child)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from deployments.schedulers.ensemble_plan import Step
 from protocol.errors import QueueFull, ServingError, Unavailable
-from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, Parameter
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, Parameter, Reply
 from protocol.normalise import normalise
 
 Tensors = Sequence[Array | None] | Mapping[int, Array | None]
@@ -41,6 +41,29 @@ def step_inputs(tensors: Tensors, step: Step, request_id: str) -> tuple[dict[str
     rows, shapes = normalise(step.signature, sent, request_id)
     arrays = zip(inputs.items(), shapes, strict=True)
     return {name: array.reshape(shape) for (name, array), shape in arrays}, rows
+
+
+def step_request(
+    state: SequenceState, step: Step, inputs: dict[str, Array], rows: int, outputs: tuple[str, ...], reply: Reply
+) -> InferRequest:
+    """Return what a step's model is asked; it is on the ensemble's behalf in all that the ensemble's request says."""
+    request = state.request
+    child = InferRequest(
+        inputs,
+        rows,
+        reply,
+        id=request.id,
+        outputs=outputs,
+        parameters=request.parameters,
+        priority=request.priority,
+        timeout_us=request.timeout_us,
+        sequence_id=state.sequence_id,
+        flags=state.flags,
+        callers=request.callers,
+    )
+    if request.trace is not None:
+        child.trace = request.trace.child(step.model_name, step.version)
+    return child
 
 
 def read_only(array: Array) -> Array:

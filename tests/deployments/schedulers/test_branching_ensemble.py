@@ -67,6 +67,12 @@ def test_each_response_of_a_decoupled_step_starts_the_steps_after_it():
     assert bench.statistics.counts.execution_count == 1 and not bench.scheduler._running
 
 
+def test_a_step_knows_who_waits_for_the_ensemble():
+    bench = chain()
+    bench.submit(callers=("asks",))
+    assert bench.router.take("many").callers == ("asks",)
+
+
 def test_the_last_response_ends_the_request_when_nothing_else_is_on_its_way():
     bench = chain()
     bench.submit()

@@ -175,11 +175,18 @@ def test_first_error_is_the_answer_and_no_step_starts_after_it():
 def test_what_the_client_sent_along_goes_to_every_step():
     bench = diamond()
     bench.submit(
-        "id", parameters={"k": 1}, priority=2, timeout_us=3, sequence_id=4, flags=SEQUENCE_START | SEQUENCE_END
+        "id",
+        parameters={"k": 1},
+        priority=2,
+        timeout_us=3,
+        sequence_id=4,
+        flags=SEQUENCE_START | SEQUENCE_END,
+        callers=("asks",),
     )
     child = bench.router.take("first")
     assert (child.id, child.parameters, child.priority, child.timeout_us) == ("id", {"k": 1}, 2, 3)
     assert (child.sequence_id, child.flags, child.rows) == (4, SEQUENCE_START | SEQUENCE_END, 1)
+    assert child.callers == ("asks",)
 
 
 def test_step_may_change_the_sequence_of_those_after_it():
