@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from app.metrics.config_facts import config_facts
 from app.metrics.exposition import Exposition, Sample, escape
 from deployments.control.directory import READY, UNAVAILABLE, ModelEntry, VersionEntry
-from repository_loader.traffic import Traffic
+from repository_loader.traffic import NO_TRAFFIC, Traffic
 
 _CANARY_STATES = ("running", "succeeded", "rolled back", "stopped")
 _FAILED = {1: VersionEntry(UNAVAILABLE)}
@@ -45,7 +45,7 @@ def write_directory(out: Exposition, labels_of: Callable[[str, int], str], model
 def _shares(labels_of: Callable[[str, int], str], models: Mapping[str, ModelEntry]) -> Iterator[Sample]:
     for name, entry in sorted(models.items()):
         ready = [number for number, version in entry.versions.items() if version.state == READY]
-        shares = Traffic.from_dict(entry.traffic).shares(ready)
+        shares = (Traffic.from_dict(entry.traffic) if entry.traffic else NO_TRAFFIC).shares(ready)
         yield from ((labels_of(name, number), shares.get(number, 0)) for number in sorted(ready))
 
 

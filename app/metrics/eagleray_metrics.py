@@ -96,6 +96,7 @@ def _write_batches(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
         place = min((label.number - 1).bit_length() if label.number > 0 else 0, len(_BATCH_SIZES))
         counts[place] += row.count
         sizes[label.name, label.version] = counts, total + row.count * label.number
+        out.pause()
     text = "Rows of the batches that have run"
     shown = ((labels_of(*key), counts, total) for key, (counts, total) in sizes.items())
     out.histograms("eagleray_batch_size", text, tuple(map(str, _BATCH_SIZES)), shown)

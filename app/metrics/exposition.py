@@ -6,7 +6,7 @@ writer. Tests read what it writes with prometheus-client's parser.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
@@ -16,6 +16,7 @@ Histograms = dict[tuple[str, str], tuple[list[int], float, Sequence[str], str]]
 """Counts, sum, bounds and text by name and labels."""
 _LABELS: Final = "\0"
 _LINES_AT_ONCE: Final = 1000
+_SAMPLES_AT_ONCE: Final = 100
 
 
 class Exposition:
@@ -36,13 +37,15 @@ class Exposition:
         """Write a family of counters or gauges; one without samples has its head only, as Triton's."""
         self._head(name, kind, text)
         start = f"{name}{{"
-        self.lines += [
+        rest = iter(samples)
+        while some := [
             f"{start}{labels}}} {value if type(value) is int else number(value)}"
             if labels
             else f"{name} {number(value)}"
-            for labels, value in samples
-        ]
-        self.pause()
+            for labels, value in islice(rest, _SAMPLES_AT_ONCE)
+        ]:
+            self.lines += some
+            self.pause()
 
     def histograms(
         self, name: str, text: str, bounds: Sequence[str], rows: Iterable[tuple[str, list[int], float]]

@@ -228,6 +228,7 @@ def _write_first_responses(out: Exposition, totals: Totals, labels_of: Callable[
         if label.kind == FIRST_RESPONSE:
             found = buckets.setdefault((label.name, label.version), [])
             found.append((label.number if label.number >= 0 else 1 << 62, cast(BucketCount, row).count))
+            out.pause()
     out.family(FIRST_RESPONSE_FAMILY, "histogram", "Duration from request to first response in milliseconds")
     for (name, version), counted in sorted(buckets.items()):
         counted.sort()
