@@ -33,13 +33,12 @@ from deployments.core.counts import (
 )
 from deployments.core.duration_buckets import BOUNDS_NS
 from deployments.core.pauses import Pauses
-from deployments.core.request_meter import CANCELLED, FAILED, FIRST_BUCKET, INFLIGHT, SUM_NS
+from deployments.core.request_meter import FAILED, FIRST_BUCKET, INFLIGHT
 from repository_loader.namespaces import shared_name
 
 _MIN_AGE_S: Final = 1.0
 _MAX_AGE_S: Final = 30.0
 _SHARE: Final = 0.01
-_ENSEMBLE: Final = "ensemble"
 _KINDS: Final = frozenset({MODEL, CLIENT, BATCH_SIZE, BATCH_REASON, STATE})
 
 Row = dict[str, Any]
@@ -123,7 +122,6 @@ def _row(name: str, version: int, entry: ModelEntry) -> Row:
         "name": shared_name(name) or name,
         "version": version,
         "backend": entry.backend,
-        "canary": bool(entry.traffic.get("canary_version")),
     }
 
 
@@ -204,8 +202,6 @@ def _add_client(row: Row, values: list[int]) -> None:
     """Add what clients got in one wire form; `latency` is their successes by bucket, without the empty last ones."""
     row["in_flight"] = row.get("in_flight", 0) + values[INFLIGHT]
     row["client_errors"] = row.get("client_errors", 0) + values[FAILED]
-    row["client_cancelled"] = row.get("client_cancelled", 0) + values[CANCELLED]
-    row["client_us"] = row.get("client_us", 0) + values[SUM_NS] // 1000
     row["latency"] = _trimmed(_sums(row.get("latency", ()), values[FIRST_BUCKET:]))
 
 

@@ -174,6 +174,7 @@ export class ModelView {
       ["oldest waits", row.oldest_us ? time(row.oldest_us) : NONE],
       ["batch, mean", now?.batch ? count(Math.round(now.batch * 10) / 10) : NONE],
       ["to clients", count(clients)],
+      ["errors to clients", count(row.client_errors || 0)],
       ["cache hits", row.cache_hits ? count(row.cache_hits) : NONE],
       ["processes", row.ready === undefined ? NONE : [row.ready, row.loading ? `+ ${row.loading} loading` : "", row.unready ? `+ ${row.unready} not ready` : ""].filter(Boolean).join(" ")],
       ["backend", row.backend || NONE],

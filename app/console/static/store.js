@@ -6,7 +6,7 @@ const POLL_MS = 1000;
 const AWAY_MS = 5000;
 const KEPT = 120;
 const WINDOW_MS = 10_000;
-const SUMS = ["success", "failed", "client_errors", "queue_us", "compute_us", "request_us", "computed", "batches",
+const SUMS = ["success", "failed", "queue_us", "compute_us", "request_us", "computed", "batches",
   "inferences", "cache_hits"];
 
 /** Returns the quantile of counts by bucket in microseconds, by interpolation; null without any. */
