@@ -51,21 +51,31 @@ class Browser:
             self._process = subprocess.Popen(
                 [PROGRAM, *FLAGS, f"--user-data-dir={self._folder.name}/profile", "about:blank"], stderr=output
             )
+        self._open = ExitStack()
+        try:
+            self._connect(log)
+            self.resize(width, height)
+        except BaseException:
+            self.close()
+            raise
 
+    def _connect(self, log: Path) -> None:
         def listening() -> re.Match[str] | None:
             return re.search(r"DevTools listening on ws://([^/]+)/", log.read_text("utf-8", "replace"))
 
         address = wait_until(listening, "Chromium", _START_S)[1]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://{address}/json") as answer:
-            target = next(each for each in json.load(answer) if each["type"] == "page")
-        self._open = ExitStack()
-        self._socket = self._open.enter_context(connect(target["webSocketDebuggerUrl"], max_size=None, proxy=None))
+
+        def pages() -> list[str]:
+            with opener.open(f"http://{address}/json") as answer:
+                return [each["webSocketDebuggerUrl"] for each in json.load(answer) if each["type"] == "page"]
+
+        url = wait_until(pages, "the first page", _START_S)[0]
+        self._socket = self._open.enter_context(connect(url, max_size=None, proxy=None, open_timeout=_START_S))
         self._ids = itertools.count(1)
         self.problems: list[str] = []
         for domain in ("Page", "Runtime", "Log", "DOM"):
             self.command(f"{domain}.enable")
-        self.resize(width, height)
 
     def command(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self._ids)
@@ -162,5 +172,8 @@ class Browser:
     def close(self) -> None:
         self._open.close()
         self._process.terminate()
-        self._process.wait(30)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
         self._folder.cleanup()
