@@ -27,7 +27,7 @@ _MAX_LINE: Final = 2000
 class ServeClusterView:
     """The `ClusterView` of an ingress; `speaks_for_node` says whether this one tells others of its node.
 
-    However many ask, the controller is asked once a second, and two logs are read at a time.
+    However many ask, the controller is asked once a second, and two logs are read at a time, whoever asks.
     """
 
     def __init__(
@@ -63,11 +63,7 @@ class ServeClusterView:
 
     async def logs(self, model: str, count: int) -> list[NodeLog]:
         """Return the last lines on each node that has any; a node that does not answer in time has none."""
-        async with self._readers:
-            return await self._logs(model, count)
-
-    async def _logs(self, model: str, count: int) -> list[NodeLog]:
-        found = {self._node_id: await asyncio.to_thread(_read, model, count)}
+        found = {self._node_id: await self._read(model, count)}
         context = serve.get_replica_context()
         handle = serve.get_deployment_handle(context.deployment, context.app_name)
         try:
@@ -82,7 +78,12 @@ class ServeClusterView:
         """Return this node's id and lines for another node; None when another ingress speaks for this one."""
         if asking_node_id == self._node_id or not self._speaks_for_node():
             return None
-        return self._node_id, await asyncio.to_thread(_read, model, count)
+        return self._node_id, await self._read(model, count)
+
+    async def _read(self, model: str, count: int) -> list[tuple[str, str]]:
+        # Held while this node reads and no longer: nodes that ask each other would wait for each other.
+        async with self._readers:
+            return await asyncio.to_thread(_read, model, count)
 
 
 def _read(model: str, count: int) -> list[tuple[str, str]]:

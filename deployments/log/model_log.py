@@ -1,36 +1,41 @@
 """What a model and its replicas have logged on a node: lines of the files that Serve keeps for each replica."""
 
-import json
 import re
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from repository_loader.plan import PACKED_APP, app_name
+from deployments.core.pauses import Pauses
+from deployments.log.line_format import escaped
+from repository_loader.plan import PACKED_APP, PACKED_DEPLOYMENT, app_name
 
 _FOLLOW_S: Final = 0.5
 _MAX_LINE_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 12 << 20
 _MAX_FILES: Final = 64
-_CONTROLLER: Final = "replica_eagleray_RepositoryController_*.log"
+_VERSION: Final = r"v\d+(?:-cpu|-any|-gpu\d+)?"
 
 
 class ModelLog:
-    """Finds a model's lines in the last 4 MiB of each file; the newest 64 files count.
+    """Finds a model's lines in the last 4 MiB of each file, the newest first, and in no more than 16 MiB.
 
     Replicas of its own log nothing else. Of the file that packed models share, and of the controller's, the lines that
     name the model count, with those that continue them.
     """
 
     def __init__(self, model: str, folder: Path) -> None:
-        own = folder.glob(f"replica_{_escaped(app_name(model))}_*.log")
-        self.own = _newest(own)
-        self.shared = [] if self.own else _newest(folder.glob(f"replica_{PACKED_APP}_*.log"))
-        self._controller = _newest(folder.glob(_CONTROLLER))
-        name = re.escape(model)
-        as_json = re.escape(json.dumps(model))
-        self._named = re.compile(rf"'{name}(?:_\d+)?'|\[{name}\]|\"model\": {as_json}")
+        self.own = _newest(folder, app_name(model), _VERSION)
+        self.shared = [] if self.own else _newest(folder, PACKED_APP, PACKED_DEPLOYMENT)
+        self._controller = _newest(folder, "eagleray", "RepositoryController")
+        # Our lines have texts as they stand in JSON, those of others as they are.
+        name = "|".join(re.escape(each) for each in dict.fromkeys((model, escaped(model))))
+        self._named = re.compile(
+            rf"(?<!instance )'(?:{name})'|instance '(?:{name})(?:_\d+){{1,2}}(?:_gpu\d+)?'"
+            rf"|\[(?:{name})\]|\"model\": \"{re.escape(escaped(model))}\""
+        )
 
     @property
     def files(self) -> list[Path]:
@@ -39,29 +44,44 @@ class ModelLog:
 
     def last(self, count: int, *, controller: bool = False) -> list[tuple[str, str]]:
         """Return file and line of the last ones; those of the controller come first, where they are wanted."""
-        files = [*self._controller, *self.files] if controller else self.files
-        found = [(path.name, line) for path in files for line in self._lines(path)]
-        return found[-count:] if count else []
+        found = self._last_of(self.files, count, _MAX_BYTES)
+        if controller:
+            # What the replicas' files have does not use up what may be read of the controller's.
+            found.extendleft(reversed(self._last_of(self._controller, count - len(found), _TAIL_BYTES)))
+        return list(found)
+
+    def _last_of(self, files: Sequence[Path], count: int, max_bytes: int) -> deque[tuple[str, str]]:
+        found: deque[tuple[str, str]] = deque()
+        for path in reversed(files):
+            if len(found) >= count or not max_bytes:
+                break
+            lines = deque(self._lines(path, max_bytes), count - len(found))
+            found.extendleft((path.name, line) for line in reversed(lines))
+            max_bytes -= min(max_bytes, _TAIL_BYTES, path.stat().st_size)
+        return found
 
     def follow(self) -> Iterator[tuple[str, str]]:
         """Return the lines that come, for ever; those of files that are new are not among them."""
+        pause = Pauses()
         ends = {path: path.stat().st_size for path in self.files}
         while True:
             for path, end in ends.items():
                 with path.open("rb") as file:
                     file.seek(end)
-                    for line in self._of_model(path, _read(file)):
+                    for line in self._of_model(path, _read(file, pause)):
                         yield path.name, line
                     ends[path] = file.tell()
             time.sleep(_FOLLOW_S)
 
-    def _lines(self, path: Path) -> Iterator[str]:
+    def _lines(self, path: Path, max_bytes: int) -> Iterator[str]:
+        pause = Pauses()
+        max_bytes = min(max_bytes, _TAIL_BYTES)
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            if size > _TAIL_BYTES:
+            file.seek(max(0, size - max_bytes))
+            if size > max_bytes:
                 file.readline(_MAX_LINE_BYTES)
-            yield from self._of_model(path, _read(file))
+            yield from self._of_model(path, _read(file, pause))
 
     def _of_model(self, path: Path, lines: Iterable[str]) -> Iterator[str]:
         named = path in self.own
@@ -75,7 +95,8 @@ class ModelLog:
 def failed_lines(lines: Sequence[str], model: str) -> list[int]:
     """Return which lines say what went wrong.
 
-    Of the last traceback the line of the model's own code and the exception, else the last error; none without one.
+    Of the last traceback the line of the model's own code and the exception, or the one line that has all of it as
+    JSON; else the last error; none without one.
     """
     for start in range(len(lines) - 1, -1, -1):
         if "Traceback (most recent call last)" in lines[start]:
@@ -83,6 +104,8 @@ def failed_lines(lines: Sequence[str], model: str) -> list[int]:
     else:
         errors = [place for place, line in enumerate(lines) if _ERROR.match(line)]
         return errors[-1:]
+    if lines[start].startswith("{"):
+        return [start]
     depth = _depth(lines[start])
     frames: list[int] = []
     for place in range(start + 1, len(lines)):
@@ -102,14 +125,14 @@ def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _read(file: BinaryIO) -> Iterator[str]:
+def _read(file: BinaryIO, pause: Pauses) -> Iterator[str]:
     for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
+        pause()
         yield line.decode("utf-8", "replace").rstrip("\n")
 
 
-def _escaped(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
-
-
-def _newest(found: Iterable[Path]) -> list[Path]:
+def _newest(folder: Path, app: str, deployment: str) -> list[Path]:
+    """Return the newest files of a deployment's replicas, oldest first; `deployment` is a pattern."""
+    name = re.compile(rf"replica_{re.escape(app)}_{deployment}_[a-z0-9]+\.log")
+    found = (path for path in folder.glob("replica_*.log") if name.fullmatch(path.name))
     return sorted(found, key=lambda path: path.stat().st_mtime)[-_MAX_FILES:]
