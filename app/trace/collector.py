@@ -7,24 +7,26 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.trace.sampler import Sampler
-from protocol.trace import Trace
+from protocol.trace import MAX_TENSORS_BYTES, Trace
 
 logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 4096
 """Traces that wait for the thread; what comes beyond is dropped, and counted."""
+MAX_WAITING_BYTES: Final = 64 << 20
+"""Of the tensors of traces that wait, or are at work; what comes beyond is dropped, and counted."""
 PAUSE_S: Final = 0.05
 """How long the thread gathers what comes before it works."""
 
-Item = tuple[Trace | None, Sampler]
-"""A trace and whose turn it was; without a trace, nothing more comes of that sampler."""
+Item = tuple[Trace, Sampler]
+"""A trace and whose turn it was."""
 
 
 class Collector:
     """Hands traces to `consume` on a thread of its own, which starts with the first of them.
 
     Args:
-        consume: takes some; an exception of its is logged, and what it was given is lost.
+        consume: takes some, or none after `wake`; an exception of its is logged, and what it was given is lost.
         finish: is called on the thread after the last of them.
     """
 
@@ -32,22 +34,29 @@ class Collector:
         self.dropped_count = 0
         self._consume = consume
         self._finish = finish
-        self._waiting: deque[Item] = deque()
+        self._waiting: deque[tuple[Item, int]] = deque()
+        self._come_bytes = 0  # which only the loop's thread changes, as only the collector's changes the next
+        self._gone_bytes = 0
         self._come = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def put(self, trace: Trace | None, sampler: Sampler) -> None:
+    def put(self, trace: Trace, sampler: Sampler) -> None:
         """Take a trace whose request has ended; on the loop's thread, and never blocks."""
-        if len(self._waiting) >= MAX_WAITING:
+        size = MAX_TENSORS_BYTES - trace.room.tensor_bytes
+        come_bytes = self._come_bytes + size
+        if len(self._waiting) >= MAX_WAITING or come_bytes - self._gone_bytes > MAX_WAITING_BYTES:
             self.dropped_count += 1
             return
-        if self._thread is None and trace is None:
-            return
-        self._waiting.append((trace, sampler))
+        self._come_bytes = come_bytes
+        self._waiting.append(((trace, sampler), size))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
             self._thread.start()
+        self._come.set()
+
+    def wake(self) -> None:
+        """Have `consume` called soon, if anything has ever come; what has changed is nothing that waits here."""
         self._come.set()
 
     def close(self, timeout_s: float) -> None:
@@ -71,9 +80,9 @@ class Collector:
         self._safely(self._finish)
 
     def _work(self) -> None:
-        items = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if items:
-            self._safely(lambda: self._consume(items))
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._safely(lambda: self._consume([item for item, _ in taken]))
+        self._gone_bytes += sum(size for _, size in taken)
 
     @staticmethod
     def _safely(work: Callable[[], None]) -> None:

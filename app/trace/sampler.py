@@ -18,12 +18,16 @@ class Sampling:
 
 
 class Sampler:
-    """Takes turns. Who asks lowers `left`; at 0 the request is traced, which is told by `taken`."""
+    """Takes turns. Who asks lowers `left`; at 0 the request is traced, which is told by `taken`.
 
-    __slots__ = ("_count_left", "left", "sampling")
+    `ended` says that other settings hold now; only requests that are under way still come to an end.
+    """
+
+    __slots__ = ("_count_left", "ended", "left", "sampling")
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
+        self.ended = False
         self._count_left = sampling.count
         self.left = sampling.rate if sampling.count else 0
 

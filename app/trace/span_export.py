@@ -138,9 +138,8 @@ class SpanExport:
         """Export the spans of some traces."""
         ahead_ns = wall_ahead_ns()
         for trace, _ in items:
-            if trace is not None:
-                for span in spans(trace):
-                    self._export(span, trace.trace_id, ahead_ns)
+            for span in spans(trace):
+                self._export(span, trace.trace_id, ahead_ns)
 
     def finish(self) -> None:
         """Send what is left; blocks, for half a minute where the collector does not answer."""

@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,8 +14,10 @@ import orjson
 
 from app.trace.collector import Item
 from app.trace.sampler import Sampler
+from deployments.core.pauses import Pauses
 from protocol.bytes_tensor import decode_bytes
 from protocol.datatypes import BY_NAME
+from protocol.infer import Array
 from protocol.trace import TENSORS, TIMESTAMPS, Trace, TracedTensor
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ _MODE: Final = 0o640
 _LOCK_TIMEOUT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.01
 _MAX_INDEX: Final = 1_000_000
+_MAX_KEPT_BYTES: Final = 16 << 20
+_SLICE: Final = 2_000
 
 
 class TraceFile:
@@ -37,6 +41,7 @@ class TraceFile:
         self._path = path
         self._index = 0
         self._gathered: dict[Sampler, list[bytes]] = {}
+        self._gathered_bytes = 0
         self._counts: dict[Sampler, int] = {}
         """How many traces of each sampler have come."""
 
@@ -47,16 +52,23 @@ class TraceFile:
             OSError: they cannot be written.
         """
         now: list[bytes] = []
+        now_bytes = 0
+        pauses = Pauses()
         for trace, sampler in items:
-            if trace is None:
-                self._write_gathered(sampler)
-                self._counts.pop(sampler, None)
-            elif not sampler.sampling.log_frequency:
-                now.append(_text(trace))
-            else:
-                self._gather(_text(trace), sampler)
+            text = _text(trace, pauses)
+            if sampler.sampling.log_frequency:
+                self._gather(text, sampler)
+                continue
+            now.append(text)
+            now_bytes += len(text)
+            if now_bytes >= _MAX_KEPT_BYTES:
+                append(self._path, b",".join(now))
+                now, now_bytes = [], 0
         if now:
             append(self._path, b",".join(now))
+        for sampler in [each for each in self._counts if each.ended]:
+            del self._counts[sampler]
+            self._write_gathered(sampler)
 
     def finish(self) -> None:
         """Write what was kept."""
@@ -64,16 +76,20 @@ class TraceFile:
             self._write_gathered(sampler)
 
     def _gather(self, text: bytes, sampler: Sampler) -> None:
-        """Keep a trace, and write what is kept when it is enough, or no more will come."""
+        """Keep a trace, and write what is kept when it is enough, or too much, or no more will come."""
         gathered = self._gathered.setdefault(sampler, [])
         gathered.append(text)
+        self._gathered_bytes += len(text)
         count = self._counts[sampler] = self._counts.get(sampler, 0) + 1
         if len(gathered) >= sampler.sampling.log_frequency or count == sampler.sampling.count:
             self._write_gathered(sampler)
+        if self._gathered_bytes >= _MAX_KEPT_BYTES:
+            self.finish()
 
     def _write_gathered(self, sampler: Sampler) -> None:
         texts = self._gathered.pop(sampler, None)
         if texts:
+            self._gathered_bytes -= sum(map(len, texts))
             self._write_next(b"[" + b",".join(texts) + b"]")
 
     def _write_next(self, data: bytes) -> None:
@@ -134,11 +150,15 @@ def _lock(descriptor: int) -> None:
             return
 
 
-def _text(trace: Trace) -> bytes:
-    return orjson.dumps(list(objects(trace)))[1:-1]
+def _text(trace: Trace, pauses: Pauses) -> bytes:
+    texts = []
+    for each in objects(trace, pauses):
+        texts.append(orjson.dumps(each))
+        pauses()
+    return b",".join(texts)
 
 
-def objects(trace: Trace) -> Iterator[dict[str, Any]]:
+def objects(trace: Trace, pauses: Pauses) -> Iterator[dict[str, Any]]:
     """Return the objects that stand for a trace and those below it, as Triton writes them."""
     about: dict[str, Any] = {"id": trace.id, "model_name": trace.model_name, "model_version": trace.version}
     if trace.request_id:
@@ -153,25 +173,35 @@ def objects(trace: Trace) -> Iterator[dict[str, Any]]:
         for tensor in trace.tensors:
             about_tensor = {
                 "name": tensor.name,
-                "data": data_text(tensor),
+                "data": data_text(tensor, pauses),
                 "shape": ",".join(map(str, tensor.shape)),
                 "dtype": tensor.datatype,
             }
             yield {"id": trace.id, "activity": tensor.activity, "tensor": about_tensor}
     for child in trace.children:
-        yield from objects(child)
+        yield from objects(child, pauses)
 
 
-def data_text(tensor: TracedTensor) -> str:
+def data_text(tensor: TracedTensor, pauses: Pauses) -> str:
     """Return the elements of a tensor, with commas between them; "" where its data were not kept."""
     if not tensor.data:
         return ""
     if tensor.datatype == "BYTES":
-        array = decode_bytes(tensor.data, 0, len(tensor.data), tensor.shape, tensor.name, "")
-        return ",".join([f'"{element.decode("utf-8", "replace")}"' for element in array.ravel().tolist()])
+        values = decode_bytes(tensor.data, 0, len(tensor.data), tensor.shape, tensor.name, "").ravel()
+        return _joined(values, lambda element: f'"{element.decode("utf-8", "replace")}"', pauses)
     values = np.frombuffer(tensor.data, BY_NAME[tensor.datatype].numpy)
     if tensor.datatype == "BF16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
     if tensor.datatype == "BOOL":
         values = values.view(np.uint8)
-    return ",".join(map(str, values.tolist() if values.dtype.kind != "f" else values))
+    return _joined(values, str, pauses)
+
+
+def _joined(values: Array, text: Callable[[Any], str], pauses: Pauses) -> str:
+    """Return all elements as text; `join` does not let another thread run before it ends, so it gets few at a time."""
+    texts = []
+    for at in range(0, values.size, _SLICE):
+        some = values[at : at + _SLICE]
+        texts.append(",".join(map(text, some if some.dtype.kind == "f" else some.tolist())))
+        pauses()
+    return ",".join(texts)

@@ -45,10 +45,11 @@ class Tracing:
             known = self._samplers.pop(model, None)
             samplers[model] = known if known is not None and known.sampling == sampling else Sampler(sampling)
             if known is not None and known is not samplers[model]:
-                self._collector.put(None, known)
+                known.ended = True
         for sampler in self._samplers.values():
-            self._collector.put(None, sampler)
+            sampler.ended = True
         self._samplers = samplers
+        self._collector.wake()
 
     def target(self, name: str, target: Target) -> Target:
         """Return where requests to a model go that would go to this target."""

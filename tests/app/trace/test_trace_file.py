@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from app.trace.sampler import Sampler, Sampling
 from app.trace.trace_file import TraceFile, append, data_text
+from deployments.core.pauses import Pauses
 from protocol.bytes_tensor import encode_bytes
 from protocol.infer import Array
 from protocol.trace import TENSORS, TIMESTAMPS, Trace, TracedTensor
@@ -91,8 +93,9 @@ def test_files_of_so_many_traces_each_have_numbers(tmp_path: Path) -> None:
     file = TraceFile(str(path))
     file.write([(trace(number), twos) for number in range(1, 6)] + [(trace(7), threes)])
     assert sorted(os.listdir(tmp_path)) == ["traces.json.0", "traces.json.1"]
-    file.write([(None, twos)])  # its settings changed
-    file.write([(None, twos)])
+    twos.ended = True
+    file.write([])
+    file.write([])
     file.finish()
     assert [ids(tmp_path / f"traces.json.{number}") for number in range(4)] == [[1, 2], [3, 4], [5], [7]]
     TraceFile(str(path)).write([(trace(8), twos), (trace(9), twos)])
@@ -133,10 +136,43 @@ TENSORS_AS_TEXT = {
     ("datatype", "array", "text"), [(k, *v) for k, v in TENSORS_AS_TEXT.items()], ids=TENSORS_AS_TEXT
 )
 def test_data_are_text(datatype: str, array: Array, text: str) -> None:
-    assert data_text(TracedTensor("A", "t", datatype, array.shape, array.tobytes())) == text
+    assert data_text(TracedTensor("A", "t", datatype, array.shape, array.tobytes()), Pauses()) == text
 
 
 def test_data_of_bytes_are_quoted_and_those_that_were_not_kept_are_empty() -> None:
     array = np.array([[b"a,b", "ü\xff".encode("latin-1")]], object)
-    assert data_text(TracedTensor("A", "t", "BYTES", (1, 2), encode_bytes(array))) == '"a,b","\ufffd\ufffd"'
-    assert data_text(TracedTensor("A", "t", "FP32", (1 << 20,), b"")) == ""
+    assert data_text(TracedTensor("A", "t", "BYTES", (1, 2), encode_bytes(array)), Pauses()) == '"a,b","\ufffd\ufffd"'
+    assert data_text(TracedTensor("A", "t", "FP32", (1 << 20,), b""), Pauses()) == ""
+
+
+@pytest.mark.parametrize("datatype", ["UINT8", "FP16", "BYTES"])
+def test_a_large_tensor_is_made_text_with_pauses(datatype: str) -> None:
+    data = bytes(1 << 20)
+    tensor = TracedTensor("A", "t", datatype, ((1 << 18) if datatype == "BYTES" else -1,), data)
+    pauses_before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    assert data_text(tensor, Pauses()).count(",") > 1 << 17
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - pauses_before > 10
+
+
+def test_traces_that_come_after_their_settings_have_changed_are_written_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    file = TraceFile(str(path))
+    for number in range(3):
+        sampler = Sampler(Sampling(TIMESTAMPS, 1, -1, 1000))
+        file.write([(trace(10 + number), sampler)])
+        sampler.ended = True
+        file.write([(trace(20 + number), sampler)])
+    assert [ids(tmp_path / f"t.{number}") for number in range(3)] == [[10, 20], [11, 21], [12, 22]]
+
+
+def test_what_waits_for_a_file_is_written_when_it_gets_large(tmp_path: Path) -> None:
+    sampler = Sampler(Sampling(TENSORS, 1, -1, 2**32 - 1))
+    file = TraceFile(str(tmp_path / "t"))
+    for number in range(20):
+        large = trace(number, TENSORS)
+        large.add_tensor(TracedTensor("A", "X", "UINT8", (1 << 20,), b"\xff" * (1 << 20)))
+        file.write([(large, sampler)])
+    names = sorted(os.listdir(tmp_path), key=lambda name: int(name.removeprefix("t.")))
+    written = [each for name in names for each in ids(tmp_path / name)]
+    assert len(names) > 1 and written == list(range(len(written)))
+    assert 20 - len(written) < 5, "each is 4 MiB of text"

@@ -12,6 +12,7 @@ from app.service.trace_settings import TraceSettings
 from protocol.errors import Unavailable
 from tests.app.http.served import Served
 from tests.app.http.wire import infer
+from tests.serving import wait_until
 
 FLAGS = ("level=TIMESTAMPS", "rate=1")
 
@@ -136,3 +137,20 @@ def test_no_more_are_traced_than_are_asked_for(tmp_path: Path, count: int) -> No
         assert bench.names().count("HTTP_RECV_START") == count
 
     asyncio.run(run())
+
+
+@on_loop
+async def test_traces_are_written_though_settings_changed_while_their_requests_were_under_way(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS, "triton,log-frequency=1000")
+    for number in range(3):
+        bench.target.hold = True
+        await bench.send(infer(model="good"))
+        await bench.set({"trace_rate": str(number + 2)})
+        await bench.set({"trace_rate": "1"})
+        bench.target.fail(Unavailable("gone"))
+    wait_until(lambda: sum(_heads(path) for path in tmp_path.glob("traces.json.[0-9]")) == 3, "all to be written")
+    bench.service.tracing.close(30)
+
+
+def _heads(path: Path) -> int:
+    return sum("model_name" in each for each in json.loads(path.read_text()))

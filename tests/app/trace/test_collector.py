@@ -1,0 +1,69 @@
+"""What waits for the thread that writes traces is bounded."""
+
+import threading
+from collections.abc import Sequence
+
+from app.trace.collector import MAX_WAITING_BYTES, Collector, Item
+from app.trace.sampler import Sampler, Sampling
+from protocol.trace import MAX_TENSOR_BYTES, MAX_TENSORS_BYTES, TENSORS, Trace, TracedTensor, new_trace
+from tests.serving import wait_until
+
+SAMPLER = Sampler(Sampling(TENSORS, 1))
+MAX_LARGE = MAX_WAITING_BYTES // MAX_TENSORS_BYTES
+
+
+def large() -> Trace:
+    trace = new_trace(TENSORS)
+    step = trace.child("step")
+    for _ in range(MAX_TENSORS_BYTES // MAX_TENSOR_BYTES):
+        step.add_tensor(TracedTensor("A", "X", "UINT8", (MAX_TENSOR_BYTES,), bytes(MAX_TENSOR_BYTES)))
+    return trace
+
+
+def test_large_traces_are_dropped_before_they_fill_the_memory() -> None:
+    may_go = threading.Event()
+    gone: list[int] = []
+
+    def consume(items: Sequence[Item]) -> None:
+        may_go.wait()
+        gone.append(len(items))
+
+    collector = Collector(consume, lambda: None)
+    try:
+        for _ in range(MAX_LARGE + 3):
+            collector.put(large(), SAMPLER)
+        assert collector.dropped_count == 3
+        collector.put(new_trace(TENSORS), SAMPLER)
+        assert collector.dropped_count == 3, "one without tensors has room"
+        may_go.set()
+        wait_until(lambda: sum(gone) == MAX_LARGE + 1, "all to be taken")
+        more = iter(large, None)
+        wait_until(lambda: _taken(collector, next(more)), "room for more")
+    finally:
+        may_go.set()
+        collector.close(30)
+
+
+def _taken(collector: Collector, trace: Trace) -> bool:
+    dropped_count = collector.dropped_count
+    collector.put(trace, SAMPLER)
+    return collector.dropped_count == dropped_count
+
+
+def test_whoever_wakes_the_thread_has_it_look_again() -> None:
+    looks = 0
+
+    def consume(items: Sequence[Item]) -> None:
+        nonlocal looks
+        looks += not items
+
+    collector = Collector(consume, lambda: None)
+    collector.put(new_trace(TENSORS), SAMPLER)
+
+    def looked() -> bool:
+        collector.wake()
+        return looks > 0
+
+    wait_until(looked, "the thread to look")
+    collector.close(30)
+    assert collector.dropped_count == 0
