@@ -82,10 +82,10 @@ class LiveState:
 
     async def _make(self) -> StateDocument:
         self._service.models.require_known()
-        began_s = self._clock_s()
+        began_s, at_ms = self._clock_s(), round(time.time() * 1000)
         nodes = await self._service.statistics.of_nodes()
         rows, server = self._rows(), self._server()
-        self._last = await asyncio.to_thread(_write, server, rows, nodes, began_s)
+        self._last = await asyncio.to_thread(_write, server, rows, nodes, began_s, at_ms)
         return self._last
 
     def _server(self) -> Row:
@@ -125,8 +125,8 @@ def _row(name: str, version: int, entry: ModelEntry) -> Row:
     }
 
 
-def _write(server: Row, rows: list[Row], nodes: list[NodeTotals], began_s: float) -> StateDocument:
-    """Make the document; blocks, and pauses so that a loop in another thread goes on."""
+def _write(server: Row, rows: list[Row], nodes: list[NodeTotals], began_s: float, at_ms: int) -> StateDocument:
+    """Make the document of what was counted at `at_ms`; blocks, and pauses so that a loop in another thread goes on."""
     pause, spent_s = Pauses(), time.thread_time()
     machines = [_machine(node) for node in nodes]
     own, *others = (node.totals for node in nodes)
@@ -137,7 +137,7 @@ def _write(server: Row, rows: list[Row], nodes: list[NodeTotals], began_s: float
         row |= counted.get((row["id"], row["version"]), {})
     pause()
     document = {
-        "at_ms": round(time.time() * 1000),
+        "at_ms": at_ms,
         "server": server,
         "bounds_us": [bound // 1000 for bound in BOUNDS_NS],
         "nodes": machines,
@@ -189,8 +189,7 @@ def _by_version(totals: Totals, pause: Callable[[], None]) -> dict[tuple[str, in
 
 def _add_model(row: Row, counts: ModelCounts) -> None:
     row["success"] = counts.success_count
-    failures = (counts.rejected_count, counts.canceled_count, counts.backend_count, counts.other_count)
-    row["failed"] = sum(failures)
+    row["failed"] = counts.rejected_count + counts.backend_count + counts.other_count  # without clients that gave up
     row["inferences"], row["batches"] = counts.inference_count, counts.execution_count
     row["request_us"], row["queue_us"] = counts.success_ns // 1000, counts.queue_ns // 1000
     compute_ns = counts.compute_input_ns + counts.compute_infer_ns + counts.compute_output_ns

@@ -41,6 +41,30 @@ class TritonPythonModel:
     def execute(self, requests):
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(each, "TEXT").as_numpy())]) for each in requests]
 """
+ODD = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        found = {
+            "PIXELS": np.linspace(0, 1, 3 * 224 * 224, dtype=np.float32).reshape(1, 3, 224, 224),
+            "LOGITS": np.array([-np.inf, np.nan, np.inf, 1.5], np.float32),
+            "IDS": np.array([2**62 + 1, -(2**53) - 1, 7], np.int64),
+        }
+        answers = []
+        for request in requests:
+            found["SAME"] = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in found.items()]))
+        return answers
+"""
+ODD_MODEL = """
+backend: "python"
+input { name: "X" data_type: TYPE_FP32 dims: [ 3 ] }
+output { name: "PIXELS" data_type: TYPE_FP32 dims: [ 1, 3, 224, 224 ] }
+output { name: "LOGITS" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "IDS" data_type: TYPE_INT64 dims: [ 3 ] }
+output { name: "SAME" data_type: TYPE_FP32 dims: [ 3 ] }
+"""
 TEXT_MODEL = """
 backend: "python"
 input { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
@@ -49,9 +73,9 @@ output { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] }
 DIFFICULT = 'it\'s "grüß" $HOME `id` \\n 😀 </script>'
 
 
-def write_model(root: Path, name: str, code: str) -> None:
+def write_model(root: Path, name: str, code: str, config: str = TEXT_MODEL) -> None:
     (root / name / "1").mkdir(parents=True)
-    (root / name / "config.pbtxt").write_text(TEXT_MODEL)
+    (root / name / "config.pbtxt").write_text(config)
     (root / name / "1" / "model.py").write_text(code)
 
 
@@ -69,6 +93,7 @@ def console(key: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
         shutil.copytree(EXAMPLES / name, repository / name, ignore=shutil.ignore_patterns("__pycache__"))
     write_model(repository, HOSTILE, BROKEN)
     write_model(repository, "echo", ECHO)
+    write_model(repository, "odd", ODD, ODD_MODEL)
     flags = ("--placement", "packed", "--num-cpus", "4", "--no-dashboard", "--strict-readiness=false")
     flags += ("--model-control-mode", "explicit", "--load-model", "*", "--api-key-file", str(key[1]))
     server = Server(repository, tmp_path_factory.mktemp("console-log") / "log", *flags)
@@ -93,7 +118,7 @@ def let_in(console: Server, browser: Browser, key: tuple[str, Path]) -> Browser:
     browser.wait_for_text("#ask", "this server expects an API key")
     browser.type("#key-value", key[0])
     browser.click("#use-key")
-    browser.wait("document.querySelectorAll('.rows .row').length === 7")
+    browser.wait("document.querySelectorAll('.rows .row').length === 8")
     assert browser.evaluate("localStorage.length === 0 && sessionStorage.length === 1")
     return browser
 
@@ -113,7 +138,7 @@ def test_models_are_found_by_keyboard_and_a_name_is_only_a_name(console: Server,
     show(page, console, "#/")
     page.wait_for_text(".rows", HOSTILE)
     assert page.evaluate("document.querySelectorAll('.rows img').length") == 0
-    assert "UNAVAILABLE" in page.text(".rows") and page.text(".rows").count("READY") >= 6
+    assert "UNAVAILABLE" in page.text(".rows") and page.text(".rows").count("READY") >= 7
     page.press("/")
     page.wait("document.activeElement.id === 'search'")
     page.command("Input.insertText", text="pipeline")
@@ -173,10 +198,41 @@ def test_a_text_comes_back_whole_wherever_it_is_sent_from(
     page.wait(f"document.querySelector('#try .answer-text')?.textContent === {json.dumps(DIFFICULT)}")
     assert json.loads(paste(page, "curl", key, tmp_path))["outputs"][0]["data"] == [DIFFICULT]
     assert repr(DIFFICULT.encode()) in paste(page, "Python", key, tmp_path)
-    page.type("#try textarea", "")
-    page.evaluate("document.querySelector('#try textarea').value = '[1, 2]'")
+    page.type("#try textarea", "[INST] hello")
     page.click("#send")
-    page.wait_for_text("#try [role=alert]", "takes 1 values, and there are 2")
+    page.wait("document.querySelector('#try .answer-text')?.textContent === '[INST] hello'")
+
+
+def test_large_answers_and_numbers_that_json_lacks_are_shown(console: Server, page: Browser) -> None:
+    show(page, console, "#/model/odd")
+    page.type("[data-input=X] textarea", "Infinity, -inf, nan")
+    page.click("#send")
+    page.wait("document.querySelector('[data-output=SAME]') !== null")
+    assert page.evaluate("document.querySelector('[data-output=PIXELS] canvas').width") == 224
+    assert shown_numbers(page, "LOGITS") == ["-Infinity", "NaN", "Infinity", "1.5"]
+    assert shown_numbers(page, "IDS") == [str(2**62 + 1), str(-(2**53) - 1), "7"]
+    assert shown_numbers(page, "SAME") == ["Infinity", "-Infinity", "NaN"]
+
+
+def shown_numbers(page: Browser, output: str) -> list[str]:
+    place = f"[data-output={output}]"
+    page.click(f"{place} .segments button:last-of-type")
+    return page.text(f"{place} .shown pre").split()
+
+
+def test_the_bars_of_a_vocabulary_are_its_highest(page: Browser) -> None:
+    found = page.evaluate("""import("/console/outputs.js").then((outputs) => {
+        const data = Array.from({ length: 200_000 }, (_, at) => at);
+        const shown = outputs.showOutput({ name: "Y", datatype: "FP32", shape: [1, data.length], data });
+        return shown.querySelector(".bars .best span").textContent;
+    })""")
+    assert found == "199999"
+
+
+def test_texts_are_elements_by_line_or_a_list_in_json(page: Browser) -> None:
+    texts = ['["a", "b"]', "[INST] a\nb"]
+    script = f"import('/console/tensors.js').then(m => {json.dumps(texts)}.map(t => m.parseValues(t, 'BYTES', [2])))"
+    assert page.evaluate(script) == [["a", "b"], ["[INST] a", "b"]]
 
 
 def paste(page: Browser, language: str, key: tuple[str, Path], folder: Path) -> str:
@@ -258,7 +314,7 @@ def test_the_same_table_is_shown_in_a_terminal(console: Server, key: tuple[str, 
     done = run(EAGLERAY, "top", f"http://{console.address}", "--sort", "state", env=env)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert "6 of 7 versions ready" in lines[0] and lines[2].startswith(HOSTILE)
+    assert "7 of 8 versions ready" in lines[0] and lines[2].startswith(HOSTILE)
     document = json.loads(run(EAGLERAY, "top", "--json", "--url", console.address, env=env).stdout)
     assert {row["name"] for row in document["models"]} >= {"digits", "echo", HOSTILE}
     refused = run(EAGLERAY, "top", "--once", "--url", console.address)
@@ -313,31 +369,69 @@ def test_halves_are_those_of_numpy(page: Browser) -> None:
     assert page.evaluate(script) == np.array(bits, dtype=np.uint16).view(np.float16).tolist()
 
 
+def test_a_history_that_comes_or_goes_with_a_node_is_no_traffic(page: Browser) -> None:
+    states = [
+        (10**6, "ab"),
+        (10**6 + 5, "ab"),
+        (10, "a"),
+        (13, "a"),
+        (10**6 + 9, "ab"),
+        (10**6, "ab"),
+        (10**6 + 4, "ab"),
+    ]
+    documents = [
+        {
+            "at_ms": 1000 * at,
+            "server": {},
+            "bounds_us": [100, 200],
+            "nodes": [{"id": each} for each in nodes],
+            "models": [{"id": "m", "version": 1, "success": count, "latency": [0, count]}],
+        }
+        for at, (count, nodes) in enumerate(states, 1)
+    ]
+    found = page.evaluate(f"""import("/console/store.js").then(({{ Store }}) => {{
+        const store = new Store();
+        for (const each of {json.dumps(documents)}) store._take(each);
+        return [store.rows[0].history.map((point) => point.rate), store.totals.map((total) => total.clients)];
+    }})""")
+    assert found == [[5, 0, 3, 0, 0, 4], [0, 5, 0, 3, 0, 0, 4]]
+
+
 def test_a_restricted_api_is_asked_for_by_its_header(page: Browser) -> None:
     text = "This API is restricted, expecting header 'admin-key'"
     script = f"import('/console/api.js').then(m => new m.ServerError(403, {json.dumps(text)}).header)"
     assert page.evaluate(script) == "admin-key"
 
 
-@pytest.mark.parametrize("place", ["#/", "#/model/digits/2", "#/model/digits_pipeline/1", "#/cluster"])
-def test_a_phone_shows_all_of_it(console: Server, page: Browser, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "parts"),
+    [
+        ("#/", ".rows .row"),
+        ("#/model/digits/2", "#send, #config, #plan .deployment"),
+        ("#/model/digits_pipeline/1", "#graph .box, #send, #config, #plan .deployment"),
+        ("#/cluster", ".node .meters, .node .held"),
+    ],
+)
+def test_a_phone_shows_all_of_it(console: Server, page: Browser, place: str, parts: str) -> None:
     page.resize(360, 740)
     try:
         show(page, console, place)
-        page.wait("document.querySelector('#main h1, #main .rows .row') !== null")
+        for part in parts.split(", "):
+            page.wait(f"document.querySelector({json.dumps(part)}) !== null")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
     finally:
         page.resize(1280, 900)
 
 
 def test_light_and_dark(console: Server, page: Browser) -> None:
-    seen = set()
+    colours = {}
     for _ in range(3):
         page.click("#theme")
-        seen.add(
-            page.evaluate("document.documentElement.dataset.theme + getComputedStyle(document.body).backgroundColor")
-        )
-    assert len(seen) == 3 and any(each.startswith("dark") for each in seen)
+        theme = page.evaluate("document.documentElement.dataset.theme")
+        colours[theme] = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number)")
+    assert colours.keys() == {"", "light", "dark"}
+    assert max(colours["dark"][:3]) < 64 and min(colours["light"][:3]) > 192
+    assert colours[""] in (colours["dark"], colours["light"])
     assert page.evaluate("localStorage.clear() || true")
 
 

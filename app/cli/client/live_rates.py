@@ -1,18 +1,34 @@
-"""What lies between two states of a server: rates, quantiles and mean times of each model version."""
+"""What lies between states of a server: rates, quantiles and mean times of each model version."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Final
 
 Row = Mapping[str, Any]
+State = Mapping[str, Any]
+
+_SUMS: Final = (
+    "success",
+    "failed",
+    "queue_us",
+    "compute_us",
+    "computed",
+    "batches",
+    "inferences",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """One model version between two states; times are in µs, None where nothing says."""
+    """One model version between two states; times are in µs, None where nothing says.
+
+    `answered` are its requests a second, also those of ensembles; `clients` are those that clients had answered.
+    """
 
     row: Row
     answered: float
+    clients: float
     failed: float
     p50_us: float | None
     p99_us: float | None
@@ -32,32 +48,62 @@ class Rates:
         )
 
 
-def rates_between(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[Rates]:
-    """Return the rates of each model version of the later state; those of one and the same state are 0."""
+def rates_between(states: Sequence[State]) -> list[Rates]:
+    """Return the rates of each model version of the last state, 0 where none before it can be compared.
+
+    Counters are sums over the nodes that an ingress knows of: states that know of other nodes are not compared, nor
+    rows of which a counter fell.
+    """
+    last = states[-1]
+    nodes = _node_ids(last)
+    earlier: list[tuple[State, dict[tuple[str, int], Row]]] = []
+    for state in reversed(states[:-1]):
+        if _node_ids(state) != nodes:
+            break
+        earlier.append((state, {(row["id"], row["version"]): row for row in state["models"]}))
+    return [_rates(row, *_window(row, last, earlier), last) for row in last["models"]]
+
+
+def _node_ids(state: State) -> set[str]:
+    return {node["id"] for node in state["nodes"]}
+
+
+def _window(row: Row, last: State, earlier: Sequence[tuple[State, Mapping[tuple[str, int], Row]]]) -> tuple[Row, State]:
+    """Return the first row, and its state, since which all counters have only grown."""
+    found = row, last
+    for state, rows in earlier:
+        before = rows.get((row["id"], row["version"]))
+        if before is None or not _has_grown(found[0], before):
+            break
+        found = before, state
+    return found
+
+
+def _has_grown(row: Row, before: Row) -> bool:
+    latency, past = row.get("latency", ()), before.get("latency", ())
+    return (
+        all(row.get(name, 0) >= before.get(name, 0) for name in _SUMS)
+        and len(latency) >= len(past)
+        and all(map(int.__ge__, latency, past))
+    )
+
+
+def _rates(row: Row, before: Row, first: State, last: State) -> Rates:
     seconds = max((last["at_ms"] - first["at_ms"]) / 1000, 1e-3)
-    before = {(row["id"], row["version"]): row for row in first["models"]}
-    return [
-        _rates(row, before.get((row["id"], row["version"]), {}), seconds, last["bounds_us"]) for row in last["models"]
-    ]
-
-
-def _rates(row: Row, before: Row, seconds: float, bounds_us: Sequence[int]) -> Rates:
-    def grown(name: str) -> int:
-        now, past = row.get(name, 0), before.get(name, 0)
-        return int(now - past if now >= past else now)  # a counter that fell began anew, with a new server
-
-    answered, computed, batches = grown("success"), grown("computed"), grown("batches")
-    past = before.get("latency", ())
-    latency = [max(0, count - (past[at] if at < len(past) else 0)) for at, count in enumerate(row.get("latency", ()))]
+    grown = {name: row.get(name, 0) - before.get(name, 0) for name in _SUMS}
+    answered, computed, batches = grown["success"], grown["computed"], grown["batches"]
+    pairs = zip_longest(row.get("latency", ()), before.get("latency", ()), fillvalue=0)
+    latency = [now - past for now, past in pairs]
     return Rates(
         row,
         answered / seconds,
-        grown("failed") / seconds,
-        quantile(latency, bounds_us, 0.5),
-        quantile(latency, bounds_us, 0.99),
-        grown("queue_us") / answered if answered else None,
-        grown("compute_us") / computed if computed else None,
-        grown("inferences") / batches if batches else None,
+        sum(latency) / seconds,
+        grown["failed"] / seconds,
+        quantile(latency, last["bounds_us"], 0.5),
+        quantile(latency, last["bounds_us"], 0.99),
+        grown["queue_us"] / answered if answered else None,
+        grown["compute_us"] / computed if computed else None,
+        grown["inferences"] / batches if batches else None,
     )
 
 

@@ -7,7 +7,7 @@ import termios
 import time
 import tty
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,14 +89,14 @@ def _follow(server: RemoteServer, states: "deque[dict[str, Any]]") -> None:
 
 
 def _rows(states: "deque[dict[str, Any]]") -> list[dict[str, Any]]:
-    return [rates.to_dict() for rates in rates_between(states[0], states[-1])]
+    return [rates.to_dict() for rates in rates_between(tuple(states))]
 
 
 def _print(states: "deque[dict[str, Any]]", order: str) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(picture(states[0], states[-1], order, console.width, None))
+    console.print(picture(tuple(states), order, console.width, None))
 
 
 def _watch(server: RemoteServer, states: "deque[dict[str, Any]]", order: str) -> None:
@@ -107,7 +107,7 @@ def _watch(server: RemoteServer, states: "deque[dict[str, Any]]", order: str) ->
     names = list(_SORTS)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture(states[0], states[-1], order, *console.size), refresh=True)
+            live.update(picture(tuple(states), order, *console.size), refresh=True)
             key = pressed(_POLL_S)
             if key in ("q", "\x03", "\x1b"):
                 return
@@ -144,13 +144,13 @@ def _no_key(wait_s: float) -> str:
     return ""
 
 
-def picture(first: dict[str, Any], last: dict[str, Any], order: str, width: int, height: int | None) -> "Group":
+def picture(states: Sequence[dict[str, Any]], order: str, width: int, height: int | None) -> "Group":
     """Return a line on the server and a table no wider than the terminal, and no higher if that has a height."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    found = rates_between(first, last)
+    found = rates_between(states)
     found.sort(key=lambda rates: (_SORTS[order](rates), rates.row["name"], rates.row["version"]))
     shown = found if height is None else found[: max(1, height - _HEAD_LINES)]
     table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, 170))
@@ -163,7 +163,7 @@ def picture(first: dict[str, Any], last: dict[str, Any], order: str, width: int,
         style = _STATES.get(rates.row["state"], "")
         cells = [Text(text(rates), style if title == "state" else "") for title, _, text in columns]
         table.add_row(Text(_printable(rates.row["name"])), *cells)
-    parts: list[Table | Text] = [_line(_summary(found, last, order), "bold", width), table]
+    parts: list[Table | Text] = [_line(_summary(found, states[-1], order), "bold", width), table]
     if len(shown) < len(found):
         parts.append(_line(f"and {len(found) - len(shown)} more", "dim", width))
     return Group(*parts)
@@ -172,7 +172,7 @@ def picture(first: dict[str, Any], last: dict[str, Any], order: str, width: int,
 def _summary(found: list[Rates], state: dict[str, Any], order: str) -> str:
     server = state["server"]
     ready = sum(rates.row["state"] == "READY" for rates in found)
-    answered = sum(rates.answered for rates in found)
+    answered = sum(rates.clients for rates in found)
     flight = sum(rates.row.get("in_flight", 0) for rates in found)
     nodes = sum(bool(node["address"]) for node in state["nodes"])
     return (

@@ -105,7 +105,7 @@ export class ModelsView {
     this.body = h("div", { class: "rows", role: "rowgroup" });
     this.empty = h("p", { class: "soft pad" });
     this.tiles = [
-      ["rate", "requests/s", (t) => rate(t.rate), (t) => t.rate],
+      ["rate", "requests/s, of clients", (t) => rate(t.clients), (t) => t.clients],
       ["p50", "p50, of clients", (t) => time(t.p50), (t) => t.p50 || 0],
       ["p99", "p99, of clients", (t) => time(t.p99), (t) => t.p99 || 0],
       ["flight", "in flight", (t) => count(t.inFlight), (t) => t.inFlight],

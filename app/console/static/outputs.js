@@ -20,8 +20,19 @@ export function readOutputs(document, rest) {
   });
 }
 
+/** Returns the least and the greatest of the values that are finite: of any number of them, as arguments of a function cannot be. */
+function extent(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) {
+    if (!Number.isFinite(value)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low <= high ? [low, high] : [0, 0];
+}
+
 function short(value) {
-  if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+  if (typeof value !== "number" || Number.isInteger(value) || !Number.isFinite(value)) return String(value);
   return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-4 ? value.toExponential(4) : String(Math.round(value * 1e5) / 1e5);
 }
 
@@ -44,16 +55,17 @@ function text(output) {
 }
 
 function bars(output) {
-  const values = output.data.flat(Infinity).map(Number);
+  const flat = output.data.flat(Infinity), values = flat.map(Number);
   const per = output.shape[output.shape.length - 1];
   const row = values.slice(0, per);
-  const best = row.map((value, place) => [place, value]).sort((a, b) => b[1] - a[1]).slice(0, SHOWN_BARS);
+  const rank = (value) => (Number.isNaN(value) ? -Infinity : value);
+  const best = row.map((value, place) => [place, value]).sort((a, b) => rank(b[1]) - rank(a[1]) || 0).slice(0, SHOWN_BARS);
   const chosen = per <= SHOWN_BARS ? row.map((value, place) => [place, value]) : best;
-  const most = Math.max(...row.map(Math.abs), 1e-12);
+  const [low, high] = extent(row), most = Math.max(-low, high, 1e-12);
   const lines = chosen.map(([place, value]) => {
     const bar = h("i", { class: value < 0 ? "negative" : "" });
-    bar.style.width = `${(100 * Math.abs(value)) / most}%`;
-    return h("li", { class: place === best[0][0] ? "best" : "" }, h("span", {}, String(place)), h("span", { class: "track" }, bar), h("b", {}, short(value)));
+    bar.style.width = `${Math.min(100, (100 * Math.abs(value)) / most) || 0}%`;
+    return h("li", { class: place === best[0][0] ? "best" : "" }, h("span", {}, String(place)), h("span", { class: "track" }, bar), h("b", {}, short(flat[place])));
   });
   const left = per - chosen.length;
   return h("div", {}, h("ol", { class: "bars" }, lines), left > 0 ? h("p", { class: "soft" }, `the highest ${chosen.length} of ${per.toLocaleString("en")}`) : null);
@@ -61,7 +73,7 @@ function bars(output) {
 
 function image(output, layout) {
   const flat = output.data.flat(Infinity).map(Number), plane = layout.width * layout.height;
-  const low = Math.min(...flat.slice(0, plane * layout.channels)), high = Math.max(...flat.slice(0, plane * layout.channels));
+  const [low, high] = extent(flat.slice(0, plane * layout.channels));
   const [from, to] = low >= 0 && high <= 1 ? [0, 1] : low >= 0 && high <= 255 ? [0, 255] : [low, high];
   const canvas = h("canvas", { width: layout.width, height: layout.height, class: "pixels", role: "img", "aria-label": `${output.name} as an image` });
   const pixels = new ImageData(layout.width, layout.height);

@@ -25,15 +25,18 @@ export function quantile(counts, bounds, share) {
   return bounds[bounds.length - 1];
 }
 
-/** Returns what was counted between two rows; a counter that fell began anew, with a new server. */
+/** Returns whether no counter of a row is less than it was; one that fell was begun anew, or counted elsewhere. */
+function grown(now, before) {
+  const counts = now.latency || [];
+  return SUMS.every((name) => (now[name] || 0) >= (before[name] || 0)) &&
+    (before.latency || []).every((count, place) => (counts[place] || 0) >= count);
+}
+
+/** Returns what was counted between two rows of which the later has grown. */
 function difference(now, before) {
-  const found = {};
-  for (const name of SUMS) {
-    const value = now[name] || 0, past = before[name] || 0;
-    found[name] = value >= past ? value - past : value;
-  }
   const past = before.latency || [];
-  found.latency = (now.latency || []).map((count, place) => Math.max(0, count - (past[place] || 0)));
+  const found = { latency: (now.latency || []).map((count, place) => count - (past[place] || 0)) };
+  for (const name of SUMS) found[name] = (now[name] || 0) - (before[name] || 0);
   return found;
 }
 
@@ -46,18 +49,21 @@ class Followed {
     this.now = null;
   }
 
-  take(row, atMs, bounds) {
+  /** Takes the next row; where it cannot be compared with the one before, nothing is counted and the window begins anew. */
+  take(row, atMs, bounds, comparable) {
     const last = this.snapshots[this.snapshots.length - 1];
     this.row = row;
+    if (last && !(comparable && grown(row, last.row))) this.snapshots = [];
     this.snapshots.push({ row, atMs });
     while (this.snapshots.length > 2 && atMs - this.snapshots[1].atMs >= WINDOW_MS) this.snapshots.shift();
     if (!last) return;
     const seconds = (atMs - last.atMs) / 1000, first = this.snapshots[0];
-    const step = difference(row, last.row);
+    const step = difference(row, this.snapshots.length > 1 ? last.row : row);
     const window = difference(row, first.row);
     const point = {
       atMs,
       rate: step.success / seconds,
+      clients: step.latency.reduce((sum, each) => sum + each, 0) / seconds,
       errors: step.failed / seconds,
       p50: quantile(window.latency, bounds, 0.5),
       p99: quantile(window.latency, bounds, 0.99),
@@ -76,6 +82,9 @@ class Followed {
     if (this.history.length > KEPT) this.history.shift();
   }
 }
+
+/** Which nodes a state has the counts of, dead ones too: another ingress may know of fewer. */
+const nodeIds = (state) => state.nodes.map((node) => node.id).sort().join();
 
 export class Store extends EventTarget {
   constructor() {
@@ -109,19 +118,20 @@ export class Store extends EventTarget {
 
   _take(state) {
     if (this.state && state.at_ms <= this.state.at_ms) return; // of another ingress, or the same again
+    const nodes = nodeIds(state), comparable = this.state !== null && nodes === nodeIds(this.state);
     this.state = state;
     const seen = new Set();
     const merged = [];
-    const total = { rate: 0, errors: 0, inFlight: 0, pending: 0, latency: [], atMs: state.at_ms };
+    const total = { clients: 0, errors: 0, inFlight: 0, pending: 0, latency: [], atMs: state.at_ms };
     for (const row of state.models) {
       const key = row.id + "/" + row.version;
       seen.add(key);
       let followed = this.models.get(key);
       if (!followed) this.models.set(key, (followed = new Followed(row)));
-      followed.take(row, state.at_ms, state.bounds_us);
+      followed.take(row, state.at_ms, state.bounds_us, comparable);
       merged.push(followed);
       if (!followed.now) continue;
-      for (const name of ["rate", "errors", "inFlight", "pending"]) total[name] += followed.now[name];
+      for (const name of ["clients", "errors", "inFlight", "pending"]) total[name] += followed.now[name];
       followed.now.latency.forEach((count, place) => (total.latency[place] = (total.latency[place] || 0) + count));
     }
     for (const key of this.models.keys()) if (!seen.has(key)) this.models.delete(key);

@@ -14,15 +14,14 @@ export const size = (shape) => shape.reduce((product, each) => product * each, 1
 export class ValueError extends Error {}
 
 /**
- * Reads values: JSON, nested or flat, or numbers between commas and spaces; of BYTES each line is an element unless it
- * is JSON. Integers beyond 2^53 stay texts of digits, which `toJson` writes as they are.
+ * Reads values: JSON, nested or flat, or numbers between commas and spaces; of BYTES one element is
+ * the text as it is, and of several each line is one, unless it is a list in JSON. Integers beyond 2^53 stay texts of digits, which `toJson` writes as they are.
  */
 export function parseValues(text, datatype, shape) {
   let values;
   const trimmed = text.trim();
   if (isText(datatype)) {
-    values = trimmed.startsWith("[") ? asJson(trimmed) : size(shape) === 1 ? [text] : text.split("\n");
-    values = [values].flat(Infinity).map(String);
+    values = size(shape) === 1 ? [text] : listOf(trimmed) || text.split("\n");
   } else if (datatype === "BOOL") {
     values = words(trimmed).map((word) => {
       if (/^(true|1)$/i.test(word)) return true;
@@ -40,11 +39,13 @@ export function parseValues(text, datatype, shape) {
   return values;
 }
 
-function asJson(text) {
+/** Returns the texts of a list in JSON, null where that is none: a text may begin with a bracket. */
+function listOf(text) {
+  if (!text.startsWith("[")) return null;
   try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new ValueError("not JSON: " + error.message);
+    return JSON.parse(text).flat(Infinity).map(String);
+  } catch {
+    return null;
   }
 }
 
@@ -60,19 +61,34 @@ function number(word, datatype) {
     if (range && (value < range[0] || value > range[1])) throw new ValueError(`${word} does not fit into ${datatype}`);
     return Number.isSafeInteger(value) ? value : BigInt(word);
   }
-  const value = Number(word);
-  if (Number.isNaN(value)) throw new ValueError(`${word} is no number`);
+  const named = /^([+-]?)(?:inf|infinity)$/i.exec(word);
+  const value = named ? Number(named[1] + "Infinity") : Number(word);
+  if (Number.isNaN(value) && !/^nan$/i.test(word)) throw new ValueError(`${word} is no number`);
   return value;
 }
 
-/** Writes values as JSON; big integers without quotes. */
+/** Writes values as JSON as the server reads it: big integers without quotes, NaN and Infinity by name. */
 export function toJson(value) {
-  if (typeof value === "bigint") return value.toString();
+  if (typeof value === "bigint" || typeof value === "number") return String(value);
   if (Array.isArray(value)) return "[" + value.map(toJson).join(",") + "]";
   if (value !== null && typeof value === "object") {
     return "{" + Object.entries(value).map(([key, each]) => JSON.stringify(key) + ":" + toJson(each)).join(",") + "}";
   }
   return JSON.stringify(value);
+}
+
+const ODD = "#number";
+
+/** Reads JSON as the server writes it: with NaN and Infinity by name, and integers beyond 2^53, which become a BigInt. */
+export function fromJson(text) {
+  const marked = text.replace(/"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN|-?\d[\d.eE+-]*/g, (token) => {
+    const plain = token[0] === '"' || (/\d/.test(token) && (!/^-?\d{16,}$/.test(token) || Number.isSafeInteger(Number(token))));
+    return plain ? token : `{"${ODD}":"${token}"}`;
+  });
+  return JSON.parse(marked, (_, value) => {
+    const token = value?.[ODD];
+    return token === undefined ? value : /\d/.test(token) ? BigInt(token) : Number(token);
+  });
 }
 
 /** Returns the 16 bits of a half float, rounded to the nearest. */

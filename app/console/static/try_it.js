@@ -5,7 +5,7 @@ import { givenHeaders, modelPath, send } from "./api.js";
 import { time } from "./format.js";
 import { readOutputs, showOutput } from "./outputs.js";
 import { curlLine, pythonLines, requestFile } from "./snippets.js";
-import { fromPixels, halfBytes, imageLayout, isHalf, isInteger, isText, parseValues, SCALES, size, toJson, ValueError } from "./tensors.js";
+import { fromJson, fromPixels, halfBytes, imageLayout, isHalf, isInteger, isText, parseValues, SCALES, size, toJson, ValueError } from "./tensors.js";
 
 const MAX_ELEMENTS = 4 << 20;
 const VARIABLE_IMAGE = 224;
@@ -214,9 +214,9 @@ export class TryIt {
     const content = await response.arrayBuffer();
     setText(this.status, `${response.status} in ${time(1000 * (performance.now() - began))}`);
     const length = Number(response.headers.get("Inference-Header-Content-Length") || content.byteLength);
-    const document = JSON.parse(new TextDecoder().decode(content.slice(0, length)));
+    const answer = new TextDecoder().decode(content.slice(0, length)), document = fromJson(answer);
     const outputs = readOutputs(document, content.slice(length));
-    const raw = h("details", {}, h("summary", {}, "JSON"), h("pre", {}, JSON.stringify(document, null, 1).slice(0, 20_000)));
+    const raw = h("details", {}, h("summary", {}, "JSON"), h("pre", {}, answer.slice(0, 20_000)));
     this.result.replaceChildren(
       h("p", { class: "soft" }, `${document.model_name} version ${document.model_version}`), ...outputs.map(showOutput), raw);
     this.showSnippets(request, body);

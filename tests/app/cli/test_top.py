@@ -21,14 +21,18 @@ def row(name: str, **more: Any) -> dict[str, Any]:
 
 def state(at_ms: int, *rows: dict[str, Any]) -> dict[str, Any]:
     server = {"name": "triton", "version": "1.0", "ready": True}
-    return {"at_ms": at_ms, "server": server, "bounds_us": BOUNDS, "nodes": [{"address": "a"}], "models": list(rows)}
+    return {
+        "at_ms": at_ms,
+        "server": server,
+        "bounds_us": BOUNDS,
+        "nodes": [{"id": "a", "address": "a"}],
+        "models": list(rows),
+    }
 
 
-def drawn(first: dict[str, Any], last: dict[str, Any], order: str, width: int, height: int | None) -> list[str]:
+def drawn(states: list[dict[str, Any]], order: str, width: int, height: int | None) -> list[str]:
     out = StringIO()
-    Console(file=out, width=width, highlight=False, force_terminal=False).print(
-        picture(first, last, order, width, height)
-    )
+    Console(file=out, width=width, highlight=False, force_terminal=False).print(picture(states, order, width, height))
     return out.getvalue().splitlines()
 
 
@@ -41,15 +45,36 @@ def test_rates_are_what_was_counted_between_two_states() -> None:
         ),
         row("new", success=4, failed=2),
     )
-    known, new = rates_between(first, last)
+    known, new = rates_between([first, last])
     assert (known.answered, known.queue_us, known.compute_us, known.batch) == (10.0, 100.0, 50.0, 4.0)
     assert known.p50_us == 200 and known.p99_us is not None and 295 < known.p99_us <= 300
-    assert (new.answered, new.failed, new.p50_us) == (2.0, 1.0, None)
+    assert (known.answered, known.clients) == (10.0, 10.0)
+    assert (new.answered, new.failed, new.p50_us) == (0, 0, None)  # it may have counted long before it was seen
 
 
-def test_a_counter_that_fell_began_anew() -> None:
-    (rates,) = rates_between(state(0, row("m", success=1000)), state(1000, row("m", success=5)))
-    assert rates.answered == 5
+def test_a_counter_that_fell_counts_as_nothing_and_the_window_begins_anew() -> None:
+    before = state(0, row("m", success=1_000_000, latency=[0, 1_000_000]))
+    fallen = state(1000, row("m", success=900_000, latency=[0, 900_000]))
+    after = state(2000, row("m", success=900_007, latency=[0, 900_007]))
+    (rates,) = rates_between([before, fallen])
+    assert (rates.answered, rates.clients, rates.p50_us) == (0, 0, None)
+    (rates,) = rates_between([before, fallen, after])
+    assert (rates.answered, rates.clients) == (7, 7)
+
+
+def test_what_a_node_had_counted_before_it_was_known_is_no_rate() -> None:
+    both = [{"id": "a", "address": "a"}, {"id": "dead", "address": ""}]
+    one, two = state(0, row("m", success=5)), state(1000, row("m", success=1_000_000)) | {"nodes": both}
+    (rates,) = rates_between([one, two])
+    assert rates.answered == 0
+    (rates,) = rates_between([one, two, state(2000, row("m", success=1_000_003)) | {"nodes": both}])
+    assert rates.answered == 3
+
+
+def test_the_head_has_what_clients_got_and_not_each_step_of_an_ensemble() -> None:
+    first = state(0, row("ensemble"), row("step"))
+    last = state(1000, row("ensemble", success=5, latency=[5]), row("step", success=5))
+    assert "5.0 req/s" in drawn([first, last], "name", 120, None)[0]
 
 
 def test_a_quantile_beyond_the_last_bound_is_known_to_its_double() -> None:
@@ -61,17 +86,17 @@ def test_the_table_is_no_wider_and_no_higher_than_the_terminal_and_keeps_what_ma
     rows = [row(f"model_{number}", success=number) for number in range(300)]
     first, last = state(0, *(each | {"success": 0} for each in rows)), state(1000, *rows)
     for width in (40, 60, 80, 120, 200):
-        lines = drawn(first, last, "rate", width, 24)
+        lines = drawn([first, last], "rate", width, 24)
         assert len(lines) <= 24 and max(map(len, lines)) <= width
         assert "req/s" in lines[1] and "model_299" in lines[2] and lines[-1].startswith("and ")
-    assert "p99" in drawn(first, last, "rate", 60, 24)[1] and "queue" not in drawn(first, last, "rate", 60, 24)[1]
-    assert len(drawn(first, last, "rate", 120, None)) == 302
+    assert "p99" in drawn([first, last], "rate", 60, 24)[1] and "queue" not in drawn([first, last], "rate", 60, 24)[1]
+    assert len(drawn([first, last], "rate", 120, None)) == 302
 
 
 def test_what_fails_comes_first_when_sorted_by_state() -> None:
     rows = state(0, row("a"), row("z", state="UNAVAILABLE", reason="gone"))
-    assert drawn(rows, rows, "state", 100, None)[2].startswith("z ")
-    assert drawn(rows, rows, "name", 100, None)[2].startswith("a ")
+    assert drawn([rows], "state", 100, None)[2].startswith("z ")
+    assert drawn([rows], "name", 100, None)[2].startswith("a ")
 
 
 def test_it_waits_for_a_state_that_is_newer() -> None:
@@ -102,5 +127,5 @@ def test_it_waits_for_a_state_that_is_newer() -> None:
 
 def test_a_name_cannot_command_the_terminal() -> None:
     rows = state(0, row("\x1b[2J\x07evil"))
-    shown = "\n".join(drawn(rows, rows, "name", 100, None))
+    shown = "\n".join(drawn([rows], "name", 100, None))
     assert "\x1b" not in shown and "\x07" not in shown and "evil" in shown

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_the_state_has_every_version_with_what_it_counted() -> None:
         rows: Any = served.counters.totals
         model = rows.row(Label(MODEL, "good", 2))
         model.success_count, model.success_ns, model.queue_ns, model.pending_count = 7, 7_000_000, 2_000_000, 3
-        model.backend_count = 1
+        model.backend_count, model.canceled_count = 1, 40  # clients that gave up are no failures
         rows.row(Label(BATCH_SIZE, "good", 2, 4)).count = 5
         for wire in (0, 1):
             cells = rows.row(Label(CLIENT, "good", 2, wire)).cells
@@ -115,6 +116,24 @@ def test_one_document_serves_all_who_look_within_a_second() -> None:
         now_s[0] += 0.002
         later = await state.document()
         assert later is not first and json.loads(later.content)["at_ms"] >= json.loads(first.content)["at_ms"]
+
+    run(test)
+
+
+def test_the_state_is_of_when_the_counters_were_read_not_of_when_the_last_node_answered() -> None:
+    async def test() -> None:
+        served, read_ms = Served(), [0.0]
+        of_nodes = served.counters.of_nodes
+
+        async def slow() -> Any:
+            nodes, read_ms[0] = await of_nodes(), time.time() * 1000
+            while time.time() * 1000 < read_ms[0] + 3:
+                await asyncio.sleep(0)
+            return nodes
+
+        served.counters.of_nodes = slow  # type: ignore[method-assign]
+        document = await LiveState(served.service).document()
+        assert json.loads(document.content)["at_ms"] <= read_ms[0] + 1
 
     run(test)
 
