@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -36,6 +36,7 @@ PACKED_APP = "eagleray-packed"
 PACKED_DEPLOYMENT = "models"
 GPU_STEP = 0.01
 
+_ITS_OWN = "eagleray-model-"
 _WHOLE = 1e-6
 
 
@@ -50,7 +51,12 @@ def app_name(model_name: str) -> str:
     """
     # Serve makes a logging format of the name, in which "%" would stand for something.
     safe = quote(model_name, safe=" -_.").replace("%", "=")
-    return f"eagleray-model-{safe}" if safe.startswith("eagleray") else safe
+    return f"{_ITS_OWN}{safe}" if safe.startswith("eagleray") else safe
+
+
+def model_of(app: str) -> str:
+    """Return the model whose application it is: the inverse of `app_name`."""
+    return unquote(app.removeprefix(_ITS_OWN).replace("=", "%"))
 
 
 def make_plan(

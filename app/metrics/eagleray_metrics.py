@@ -22,6 +22,7 @@ from deployments.core.counts import (
 )
 from deployments.core.duration_buckets import BOUNDS_S
 from deployments.core.request_meter import CANCELLED, FIRST_BUCKET, INFLIGHT, OK, SUM_NS, WIRES, code_name
+from repository_loader.plan import model_of
 
 _BATCH_SIZES: Final = tuple(1 << power for power in range(11))
 _REASONS: Final = ("full", "preferred", "delay", "next_differs", "none_waits", "stopping")
@@ -133,10 +134,7 @@ def _write_cluster(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     out.family("eagleray_lane_bytes_total", "counter", text, sent)
     lanes = (("", row.open_count) for _, row in rows.get(LANES, ()))
     out.family("eagleray_lanes", "gauge", "Number of open lanes that lead to replicas", lanes)
-    scaled = [
-        (labels(zip(("application", "deployment"), label.name.split("/", 1), strict=True)), row)
-        for label, row in rows.get(SCALING, ())
-    ]
+    scaled = [(_scaled_labels(label.name, labels_of), row) for label, row in rows.get(SCALING, ())]
     decisions: list[Sample] = []
     for pairs, row in scaled:
         decisions += [(f'{pairs},direction="up"', row.up_count), (f'{pairs},direction="down"', row.down_count)]
@@ -153,3 +151,11 @@ def _write_cluster(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     )
     text = "Number of copies of requests that a version got for comparison, by outcome"
     out.family("eagleray_shadow_request_count", "counter", text, shadows)
+
+
+def _scaled_labels(name: str, labels_of: LabelsOf) -> str:
+    """Return the labels of what is scaled: those of its version too, as the names of Serve hold them."""
+    application, deployment = name.split("/", 1)
+    version = int(deployment.removeprefix("v").partition("-")[0])
+    pairs = labels((("application", application), ("deployment", deployment)))
+    return f"{labels_of(model_of(application), version)},{pairs}"

@@ -14,6 +14,7 @@ from deployments.core.request_meter import RequestMeters, give_up, succeed
 from deployments.core.statistics import ModelStatistics
 from deployments.lane.wire import GRPC, GRPC_STREAM, HTTP
 from protocol.errors import NotFound, QueueFull, Unavailable
+from repository_loader.plan import app_name
 from tests.app.metrics.scraped import samples
 from tests.deployments.core.test_statistics import batch_of
 from tests.deployments.fakes import MS
@@ -155,13 +156,27 @@ def test_states_are_told_by_the_node_and_by_the_directory() -> None:
     assert rows["eagleray_lane_retries", ()] == 1
 
 
-def test_lanes_and_the_autoscaler_have_no_model() -> None:
+def test_lanes_have_no_model() -> None:
     rows = found(own(), MODELS)
     assert rows["eagleray_lane_bytes", (("path", "socket"),)] == 10
     assert rows["eagleray_lane_bytes", (("path", "shared_memory"),)] == 20
     assert rows["eagleray_lanes", ()] == 3
+
+
+def test_what_the_autoscaler_wants_has_the_model_version_whose_replicas_are_counted() -> None:
+    rows = found(own(), MODELS, model="digits", version="1")
     deployment = (("application", "digits"), ("deployment", "v1"))
     assert rows["eagleray_autoscaler_decisions", (*deployment, ("direction", "up"))] == 2
+    assert rows["eagleray_autoscaler_wanted_replicas", deployment] == 3
+
+
+@pytest.mark.parametrize("model", ["m", "eagleray", "eagleray-model-m", "Grüße:1", "team@folder-1", "a=b%3D/c", "v2"])
+def test_a_scaled_model_has_its_own_name_whatever_its_application_is_called(model: str) -> None:
+    totals = Totals()
+    application = app_name(model)
+    totals.row(Label(SCALING, f"{application}/v12-gpu0", 0)).add([0, 0, 3])
+    rows = found(totals, model=model, version="12")
+    deployment = (("application", application), ("deployment", "v12-gpu0"))
     assert rows["eagleray_autoscaler_wanted_replicas", deployment] == 3
 
 
