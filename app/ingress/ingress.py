@@ -93,7 +93,7 @@ class Ingress:
             metrics=self._settings.metrics_options(),
         )
         self._host.meters = meters
-        StallGuard(self._loop, self._settings.max_batch_duration_s)
+        self._guard = self._host.guard = StallGuard(self._loop, self._settings.max_batch_duration_s)
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals, log)
         self.service.settings.state = ClusterState(controller)
@@ -226,6 +226,7 @@ class Ingress:
         await asyncio.to_thread(self.service.tracing.close, _TRACES_TIMEOUT_S)
         await self._host.close(deadline_s - self._loop.time())
         await self._fleet.close()
+        self._guard.stop()
         if self._limiter is not None:
             self._limiter.close()
         if self._cache is not None:

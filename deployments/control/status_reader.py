@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ray.util import get_node_ip_address
+
 from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable
@@ -267,7 +269,8 @@ def _reason(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = lines[-1] if lines else "the replica did not start"
     # A worker that cannot open Ray's log files dies without a word of why.
-    if _WORKER_DIED in reason and (folder := _full_folder()):
+    here = f"ip: {get_node_ip_address()}" in message
+    if here and _WORKER_DIED in reason and (folder := _full_folder()):
         return f"its process died as it started: there is no room in {folder}"
     return reason
 

@@ -7,7 +7,7 @@ from deployments.core.clock import Clock
 from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool, Worker, fail
 from deployments.core.rate_limit import RateLimiter
 from deployments.schedulers.scheduler import STOPPING
-from protocol.errors import Unavailable
+from protocol.errors import Cancelled, Unavailable
 
 
 class LimitedPool(InstancePool):
@@ -54,7 +54,11 @@ class LimitedPool(InstancePool):
             del self._waiting[batch]
             self._holders[batch] = key
             self.idle.append(worker)
-            super(LimitedPool, self).run(batch)
+            if all([request.cancelled for request in batch.requests]):
+                fail(batch, Cancelled(""), self._now_ns())
+                self._finish(batch)
+            else:
+                super(LimitedPool, self).run(batch)
 
         self._limiter.acquire(key, granted)
 

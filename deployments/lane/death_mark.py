@@ -44,7 +44,6 @@ class DeathMark:
     def remove(self) -> None:
         """Write nothing from now on."""
         self._removed = True
-        faulthandler.cancel_dump_traceback_later()
         faulthandler.disable()
         os._exit = self._exit  # type: ignore[assignment]
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from deployments.replica.process_memory import collect_long_lived_objects, spare
 from deployments.replica.readiness import Readiness
 from deployments.replica.served_model import LocalTarget, ServedModel
 from deployments.replica.shared_memory import Regions
+from deployments.replica.stall_guard import StallGuard
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.grpc_stream import GrpcStreamCodec
 from protocol.http_infer import HttpInferCodec
@@ -102,6 +104,7 @@ class ModelHost:
         self._readiness = Readiness(loop, self._says)
         self.served: dict[Key, ServedModel] = {}
         self.meters: RequestMeters | None = None
+        self.guard: StallGuard | None = None
         self.loading: set[Key] = set()
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
@@ -115,24 +118,28 @@ class ModelHost:
         and harms no other: what served in its place serves on. New versions are ready before old ones go.
         """
         async with self._lock:
-            wanted: dict[Key, dict[str, Any]] = {}
-            for data in models:
-                package = data["package"]
-                wanted[(package["name"], int(package["version"]))] = data
-            self._alone = len(wanted) == 1 and not self._shared
-            for served in self.served.values():
-                self._allow_inline(served.model)
-            fresh = [key for key, data in wanted.items() if data["digest"] not in self._known(key)]
-            for key, data in wanted.items():
-                if self._present.get(key) == data["digest"]:
-                    self.failures.pop(key, None)  # of something else, which is wanted no more
-            await asyncio.gather(*(self._load(key, wanted[key]) for key in fresh))
-            gone = [key for key in {**self._present, **self.failures} if key not in wanted]
-            await asyncio.gather(*(self._unload(key) for key in gone))
-            if gone:
-                collect_long_lived_objects()
-            elif fresh:
-                spare_long_lived_objects()
+            with nullcontext() if self.guard is None else self.guard.patient():
+                await self._change(models)
+
+    async def _change(self, models: Sequence[dict[str, Any]]) -> None:
+        wanted: dict[Key, dict[str, Any]] = {}
+        for data in models:
+            package = data["package"]
+            wanted[(package["name"], int(package["version"]))] = data
+        self._alone = len(wanted) == 1 and not self._shared
+        for served in self.served.values():
+            self._allow_inline(served.model)
+        fresh = [key for key, data in wanted.items() if data["digest"] not in self._known(key)]
+        for key, data in wanted.items():
+            if self._present.get(key) == data["digest"]:
+                self.failures.pop(key, None)  # of something else, which is wanted no more
+        await asyncio.gather(*(self._load(key, wanted[key]) for key in fresh))
+        gone = [key for key in {**self._present, **self.failures} if key not in wanted]
+        await asyncio.gather(*(self._unload(key) for key in gone))
+        if gone:
+            collect_long_lived_objects()
+        elif fresh:
+            spare_long_lived_objects()
 
     def _known(self, key: Key) -> tuple[str, ...]:
         """Return the digests of what serves as this version, and of what could not be loaded for it last."""

@@ -119,7 +119,8 @@ class ModelReplica:
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
-        StallGuard(self._loop, max_batch_duration_s, self._address.death_mark.descriptor)
+        descriptor = self._address.death_mark.descriptor
+        self._guard = self._host.guard = StallGuard(self._loop, max_batch_duration_s, descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
         self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
         ray_metrics = RayMetrics(self._counters, serve.get_replica_context().replica_id.unique_id, metrics.interval_s)
@@ -239,6 +240,7 @@ class ModelReplica:
         await self._host.close(deadline_s - self._loop.time())
         self._neighbours.close()
         await self._fleet.close()
+        self._guard.stop()
         self._address.remove()
         self._log.close()
         if self._limiter is not None:

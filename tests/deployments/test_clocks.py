@@ -8,9 +8,11 @@ ROOMS = ("protocol", "repository_loader", "deployments", "app")
 WALL_CLOCKS = {"time.time", "time.time_ns", "time.localtime", "datetime.now", "datetime.utcnow"}
 SHOWN = {
     "app/cli/client/traffic.py": "when a step of a canary was taken",
+    "app/console/live_state.py": "when the console's numbers were read",
     "app/http/head_ends.py": "the Date of an answer",
     "deployments/control/canary_watch.py": "when a step of a canary was taken, in its history",
     "deployments/control/traffic_commands.py": "when a canary was begun or stopped, in its history",
+    "deployments/lane/trace_frames.py": "how far the clock of another node is ahead, for its times in a trace",
     "deployments/replica/node_counters.py": "when a model was asked last, in its statistics",
 }
 """Where a time of day is told to a client."""

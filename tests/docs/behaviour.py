@@ -629,9 +629,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",
         STALLS + "test_all_others_go_on",
     ),
+    "While models load it may take ten minutes": (STALLS + "test_all_others_go_on",),
     "The stacks of its threads are logged": (STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",),
     "A full disk under Ray's folder": (FULL_DISK,),
-    "One that does fails and says which folder": (FULL_DISK,),
+    "One that does fails and says, where it is": (FULL_DISK,),
     "Lines that a log has no room for": (
         "deployments/log/test_process_log.py::test_a_full_disk_is_no_news_to_the_log_that_lies_on_it",
     ),

@@ -103,8 +103,8 @@ def test_a_key_is_revoked_while_the_server_runs(guarded: Server, keys: dict[str,
 
 
 KINDS = {
-    r":Ingress$": "ingress",
-    r":RepositoryController$": "controller",
+    r":Ingress(\.|$)": "ingress",
+    r":RepositoryController(\.|$)": "controller",
     r"^ray::ServeReplica": "replica",
     r"^ray::ServeController": "Serve's controller",
     r"^ray::FileKeeper": "keeper of the files that clients send",

@@ -232,6 +232,7 @@ def test_nothing_stays_behind(server: Server) -> None:
     finally:
         users.stop()
     print(f"{users.done}")
+    assert sum("Ingress" in name for name in before.keys() & after.keys()) == 2, "an ingress has died"
     grown = []
     for name in sorted(before.keys() & after.keys()):
         was, now = before[name], after[name]

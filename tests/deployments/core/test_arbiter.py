@@ -191,6 +191,20 @@ def test_a_batch_waits_for_its_instances_turn():
     pool.close(10)
 
 
+def test_what_is_cancelled_while_it_waits_for_its_turn_does_not_run():
+    clock, answers = FakeClock(), Answers()
+    turnstile, instances, pool, scheduler = limited(clock, "k")
+    request = answers.request("r0")
+    scheduler.submit(request)
+    clock.run()
+    scheduler.cancel(request)
+    turnstile.grant("k")
+    clock.run()
+    assert answers.error("r0") == "Cancelled: " and instances[0].batches == []
+    assert turnstile.log == ["release k"] and len(pool.idle) == 1
+    pool.close(10)
+
+
 def test_an_instance_that_needs_nothing_waits_for_nobody():
     clock, answers = FakeClock(), Answers()
     turnstile, _, pool, scheduler = limited(clock, "k", "")

@@ -13,10 +13,11 @@ import asyncio, os, re, sys, threading, time
 from deployments.replica import stall_guard
 
 stall_guard.MIN_LIMIT_S = 1.0
-stall_guard.StallGuard(loop := asyncio.new_event_loop(), float(sys.argv[2]), os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY))
+descriptor = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+guard = stall_guard.StallGuard(loop := asyncio.new_event_loop(), float(sys.argv[2]), descriptor)
 stop_the_loop, endless = loop.call_soon, lambda: re.match("(a+)+b", "a" * 64)
 exec(sys.argv[3])
-loop.call_later(4.0, loop.stop)
+loop.call_later(6.0, loop.stop)
 loop.run_forever()
 """
 
@@ -41,11 +42,13 @@ def test_a_process_whose_loop_stands_still_ends_with_its_stacks(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("limit_s", "what"),
     [
-        (1.0, "pass"),
-        (0.0, "stop_the_loop(time.sleep, 2)"),
-        (1.0, "threading.Thread(target=time.sleep, args=[2]).start()"),
+        (3.0, "pass"),
+        (3.0, "threading.Thread(target=time.sleep, args=[5]).start()"),
+        (0.0, "stop_the_loop(time.sleep, 5)"),
+        (1.0, "(loads := guard.patient()).__enter__(); stop_the_loop(time.sleep, 5)"),
+        (1.0, "guard.stop(); stop_the_loop(time.sleep, 5)"),
     ],
-    ids=["idle", "no limit", "a thread that waits"],
+    ids=["idle", "a thread that waits", "no limit", "models load", "stopped"],
 )
 def test_all_others_go_on(tmp_path: Path, limit_s: float, what: str) -> None:
     assert run(tmp_path, limit_s, what) == (0, "")
