@@ -26,6 +26,9 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o640
 _LOCK_TIMEOUT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.01
+_HEAD: Final = b'[\n{"id":'
+"""What a file of ours begins with. It ends with "\\n]", and has line ends before commas, which no object has within."""
+_BLOCK_BYTES: Final = 1 << 20
 _MAX_INDEX: Final = 1_000_000
 _MAX_KEPT_BYTES: Final = 16 << 20
 _SLICE: Final = 2_000
@@ -34,7 +37,8 @@ _SLICE: Final = 2_000
 class TraceFile:
     """Writes traces to `path`, or to `path.0`, `path.1` and so on, as each trace's settings say.
 
-    The array at `path` is whole at any time; what an earlier server has written stays in it. Blocks: for a thread.
+    The array at `path` is whole at any time, but where a process was killed as it wrote: then it is so again with the
+    next trace. What an earlier server has written stays in it. Blocks: for a thread.
     """
 
     def __init__(self, path: str) -> None:
@@ -121,11 +125,13 @@ def append(path: str, objects: bytes) -> None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", path)
-        size = status.st_size
+        size = _heal(descriptor, status.st_size)
+        tail = os.pread(descriptor, 64, max(size - 64, 0))
         if not size:
-            at, data = 0, b"[" + objects + b"]"
-        elif os.pread(descriptor, 1, size - 1) == b"]":
-            at, data = size - 1, b"," + objects + b"]"
+            at, data = 0, b"[\n" + objects + b"\n]"
+        elif tail.endswith(b"]"):
+            comma = b"" if tail[:-1].rstrip().endswith(b"[") else b","
+            at, data = size - 1, comma + objects + b"\n]"
         else:
             raise OSError(errno.EINVAL, "ends in no JSON array", path)
         if os.pwrite(descriptor, data, at) < len(data):
@@ -135,6 +141,36 @@ def append(path: str, objects: bytes) -> None:
             raise OSError(errno.ENOSPC, "has no room for more", path)
     finally:
         os.close(descriptor)
+
+
+def _heal(descriptor: int, size: int) -> int:
+    """Remove what a process was writing when it was killed, if the file is ours; returns the file's size."""
+    if not size or os.pread(descriptor, 2, max(size - 2, 0)) == b"\n]":
+        return size
+    if not _HEAD.startswith(os.pread(descriptor, len(_HEAD), 0)):
+        return size
+    end = _end_of_lines(descriptor, size)
+    if end <= len(b"[\n"):
+        end = 0
+    elif os.pread(descriptor, 1, end - 2) != b"}":
+        return size
+    os.ftruncate(descriptor, end)
+    if end:
+        os.pwrite(descriptor, b"]", end)
+        end += 1
+    logger.warning("%d bytes of traces were lost with a process that was killed as it wrote them", size - end)
+    return end
+
+
+def _end_of_lines(descriptor: int, size: int) -> int:
+    """Return where a file's last line, which has no end, begins."""
+    while size:
+        start = max(size - _BLOCK_BYTES, 0)
+        found = os.pread(descriptor, size - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        size = start
+    return 0
 
 
 def _lock(descriptor: int) -> None:

@@ -2,6 +2,9 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +114,7 @@ def test_the_last_traces_that_are_wanted_are_written_at_once(tmp_path: Path) -> 
     assert [ids(tmp_path / f"t.{number}") for number in range(2)] == [[1, 2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("content", [b"no array", b"[1]\n"])
+@pytest.mark.parametrize("content", [b"no array", b"[1]\n", b'[\n{"id":1}\n]\n'])
 def test_a_file_of_somebody_elses_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes"
     path.write_bytes(content)
@@ -120,6 +123,53 @@ def test_a_file_of_somebody_elses_stays_as_it_is(tmp_path: Path, content: bytes)
     assert path.read_bytes() == content
     with pytest.raises(OSError, match="Is a directory"):
         append(str(tmp_path), b"{}")
+
+
+KILLED_WHILE_IT_WRITES = """
+import os, signal, sys
+from app.trace import trace_file
+path, kept = sys.argv[1], int(sys.argv[2])
+write = os.pwrite
+def write_some(descriptor, data, at):
+    write(descriptor, data[:kept], at)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.pwrite = write_some
+trace_file.append(path, b'{"id":7,"timestamps":[{"name":"X","ns":1}]},{"id":8,"tensor":{"data":"}]"}}')
+"""
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3, 8, 42, 43, 44, 45, 70, 76])
+@pytest.mark.parametrize("already", [0, 2])
+def test_a_process_that_is_killed_as_it_writes_harms_only_what_it_wrote(
+    tmp_path: Path, already: int, kept: int
+) -> None:
+    path = tmp_path / "t"
+    for number in range(already):
+        append(str(path), b'{"id":%d,"timestamps":[{"name":"X","ns":1}]}' % number)
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_IT_WRITES, str(path), str(kept)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    for number in (100, 101):
+        append(str(path), b'{"id":%d}' % number)
+    assert [each["id"] for each in json.loads(path.read_text())] == [*range(already), 100, 101]
+
+
+def test_what_is_lost_may_be_large(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    append(str(path), b'{"id":1}')
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b',{"id":2,"data":"' + bytes(3 << 20).replace(b"\0", b"]"))
+    append(str(path), b'{"id":3}')
+    assert [each["id"] for each in json.loads(path.read_text())] == [1, 3]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"[ ]", b"[\n]"])
+def test_an_empty_array_gets_its_first_object(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(content)
+    append(str(path), b'{"id":1},{"id":2}')
+    append(str(path), b'{"id":3}')
+    assert [each["id"] for each in json.loads(path.read_text())] == [1, 2, 3]
 
 
 TENSORS_AS_TEXT = {
