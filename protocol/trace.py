@@ -12,12 +12,20 @@ CONTEXT: Final = 4
 ID_BITS: Final = 53
 """So many bits of an id are random, so that a reader of JSON who has only doubles keeps it."""
 MAX_RECORDS: Final = 4096
-"""Timestamps and traces of models, of one request, that a process keeps."""
+"""Timestamps, tensors and traces of models, of one request, that a process keeps."""
+RESERVED_RECORDS: Final = 64
+"""Of these, so many are for timestamps of what others are part of: half for its start and end only."""
 MAX_TEXT: Final = 1024
 """Characters of a request's id, and of an error."""
 MAX_TENSOR_BYTES: Final = 1 << 20
 MAX_TENSORS_BYTES: Final = 8 << 20
 """Of all tensors of one request that a process keeps."""
+
+
+_ENDS: Final = frozenset(
+    {"REQUEST_START", "REQUEST_END", "LANE_RECEIVE", "INFER_RESPONSE_COMPLETE"}
+    | {"HTTP_SEND_START", "HTTP_SEND_END", "GRPC_SEND_START", "GRPC_SEND_END"}
+)
 
 
 @dataclass(slots=True)
@@ -44,7 +52,8 @@ class Trace:
     """One model's part in a traced request: Triton's trace, and OpenTelemetry's span of a model.
 
     `timestamps` are monotonic nanoseconds by this node's clock, under Triton's names. A call of another model, and a
-    step of an ensemble, is a child. `attributes` say what else is known, such as `error` and `batch_rows`.
+    step of an ensemble, is a child. `attributes` say what else is known, such as `error` and `batch_rows`. `top` is
+    false for what is a child in this process.
     """
 
     flags: int
@@ -59,10 +68,14 @@ class Trace:
     attributes: dict[str, Any] = field(default_factory=dict)
     children: list["Trace"] = field(default_factory=list)
     room: Room = field(default_factory=Room)
+    top: bool = True
 
     def mark(self, name: str, at_ns: int) -> None:
         """Note when something happened."""
-        if self.room.records > 0:
+        reserved = RESERVED_RECORDS
+        if self.top or self.children:
+            reserved = 0 if name in _ENDS else RESERVED_RECORDS // 2
+        if self.room.records > reserved:
             self.room.records -= 1
             self.timestamps.append((name, at_ns))
 
@@ -78,19 +91,26 @@ class Trace:
 
     def adopt(self, child: "Trace") -> None:
         """Take a child in."""
-        if self.room.records > 0:
+        child.top = False
+        if self.room.records > RESERVED_RECORDS:
             self.room.records -= 1
             self.children.append(child)
 
+    @property
+    def tensor_room_bytes(self) -> int:
+        """How many bytes the next tensor may have to be kept with its data; -1 where it is not kept at all."""
+        return min(MAX_TENSOR_BYTES, self.room.tensor_bytes) if self.room.records > RESERVED_RECORDS else -1
+
     def add_tensor(self, tensor: TracedTensor) -> None:
         """Keep a tensor, without its data where there is no room for them."""
-        size = len(tensor.data)
-        if size > MAX_TENSOR_BYTES or size > self.room.tensor_bytes:
+        room_bytes = self.tensor_room_bytes
+        if room_bytes < 0:
+            return
+        if len(tensor.data) > room_bytes:
             tensor = TracedTensor(tensor.activity, tensor.name, tensor.datatype, tensor.shape, b"")
-        if self.room.records > 0:
-            self.room.records -= 1
-            self.room.tensor_bytes -= len(tensor.data)
-            self.tensors.append(tensor)
+        self.room.records -= 1
+        self.room.tensor_bytes -= len(tensor.data)
+        self.tensors.append(tensor)
 
     def fail(self, message: str) -> None:
         """Note why the request has failed."""

@@ -58,7 +58,7 @@ class Collector:
             resource = _values(group.resource.attributes)
             for scope in group.scope_spans:
                 assert scope.scope.name == "eagleray"
-                self.spans.extend(_read(span, resource) for span in scope.spans)
+                self.spans.extend([_read(span, resource) for span in scope.spans])
 
 
 def _values(attributes: Any) -> dict[str, Any]:

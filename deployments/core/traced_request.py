@@ -9,10 +9,14 @@ from protocol.bytes_tensor import encode_bytes
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Reply
 from protocol.signature import Signature, TensorSpec
-from protocol.trace import MAX_TENSOR_BYTES, TENSORS, Trace, TracedTensor, plain
+from protocol.trace import TENSORS, Trace, TracedTensor, plain
 
 QUEUE_INPUT: Final = "TENSOR_QUEUE_INPUT"
 BACKEND_OUTPUT: Final = "TENSOR_BACKEND_OUTPUT"
+_LENGTH_BYTES: Final = 4
+"""Ahead of each element of a BYTES tensor."""
+_TEXTS: Final = (bytes, str)
+_SLICE: Final = 1024
 
 
 class TracedModel(Protocol):
@@ -103,16 +107,26 @@ def _replied(
 
 def _add(trace: Trace, activity: str, arrays: Mapping[str, Array], specs: Mapping[str, TensorSpec]) -> None:
     for name, array in arrays.items():
+        room_bytes = trace.tensor_room_bytes
+        if room_bytes < 0:
+            return
         spec = specs.get(name)
         if spec is not None:  # what a scheduler adds, such as the states of a sequence, is no tensor of the request
-            trace.add_tensor(TracedTensor(activity, name, spec.datatype.name, array.shape, _data(array)))
+            trace.add_tensor(TracedTensor(activity, name, spec.datatype.name, array.shape, _data(array, room_bytes)))
 
 
-def _data(array: Array) -> bytes:
-    if array.nbytes > MAX_TENSOR_BYTES:
-        return b""
+def _data(array: Array, room_bytes: int) -> bytes:
+    """Return a tensor as on the wire, "" where that is more than there is room for."""
     if array.dtype.kind not in "OSU":
-        return array.tobytes()
+        return array.tobytes() if array.nbytes <= room_bytes else b""
+    left_bytes = room_bytes - _LENGTH_BYTES * array.size
+    if left_bytes < 0:
+        return b""
+    elements = array.ravel()
+    for at in range(0, elements.size, _SLICE):
+        left_bytes -= sum(len(each) for each in elements[at : at + _SLICE] if isinstance(each, _TEXTS))
+        if left_bytes < 0:
+            return b""
     try:
         return encode_bytes(array)
     except ServingError:  # which the client is about to be told

@@ -205,6 +205,7 @@ class LaneClient(FrameProtocol):
         trace.attributes |= {"replica": self.replica_id, "near": self.near}
         if call.attempts > 1:
             trace.attributes["attempts"] = call.attempts
+            trace.attributes.pop("error", None)
         self.send(
             Kind.TRACED_REQUEST,
             call.id,

@@ -1,3 +1,6 @@
+import tracemalloc
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -6,16 +9,18 @@ from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
 from deployments.core.model_version import ModelVersion
 from deployments.core.statistics import ModelStatistics
+from deployments.core.traced_request import follow
 from deployments.lane.trace_frames import records, take_records
 from deployments.schedulers.ensemble import ensemble_scheduler
 from deployments.schedulers.fifo import FifoBatcher
 from protocol.errors import Internal
-from protocol.infer import InferResponse
+from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
 from protocol.trace import (
     MAX_RECORDS,
     MAX_TENSOR_BYTES,
     MAX_TEXT,
+    RESERVED_RECORDS,
     TENSORS,
     TIMESTAMPS,
     Trace,
@@ -155,4 +160,73 @@ def test_what_a_trace_keeps_is_bounded():
     for number in range(MAX_RECORDS):
         trace.mark("X", number)
         trace.child()
+    kept_count = len(trace.timestamps) + len(trace.children) + len(trace.tensors)
+    assert MAX_RECORDS - RESERVED_RECORDS <= kept_count <= MAX_RECORDS
+    for number in range(MAX_RECORDS):
+        trace.mark("REQUEST_END", number)
     assert len(trace.timestamps) + len(trace.children) + len(trace.tensors) == MAX_RECORDS
+
+
+def test_what_others_are_part_of_ends_however_many_there_are():
+    trace = new_trace(TIMESTAMPS)
+    calls = trace.child("calls")
+    for number in range(MAX_RECORDS):
+        called = calls.child("called")
+        called.mark("REQUEST_START", number)
+        called.mark("REQUEST_END", number)
+    for part in (calls, trace):
+        for name in ("REQUEST_START", "COMPUTE_START", "REQUEST_END"):
+            part.mark(name, 0)
+        assert part.at_ns("REQUEST_START") == part.at_ns("REQUEST_END") == part.at_ns("COMPUTE_START") == 0
+    sent = b"".join(records(trace, 0))
+    take_records(taken := Trace(TIMESTAMPS, trace.trace_id, trace.id), sent, None)
+    taken.mark("LANE_RECEIVE", 1)
+    assert taken.at_ns("REQUEST_END") == 0 and taken.at_ns("LANE_RECEIVE") == 1
+    assert taken.children[0].at_ns("REQUEST_END") == 0
+    assert 1000 < len(taken.children[0].children) < MAX_RECORDS
+
+
+def test_a_request_of_many_batches_has_its_end():
+    trace = new_trace(TIMESTAMPS)
+    for number in range(MAX_RECORDS):
+        trace.mark("COMPUTE_START", number)
+    trace.mark("REQUEST_END", 1)
+    assert trace.at_ns("REQUEST_END") == 1
+
+
+def keeping_peak_bytes(trace, datatype, array):
+    """Return how much memory it takes to keep an input of a request, or to find that it is not kept."""
+    model = config_of(f'name: "s" input {{ name: "X" data_type: TYPE_{datatype} dims: [ -1 ] }}')
+    version = SimpleNamespace(name="s", version=1, signature=Signature.from_config(model), pool=None)
+    request = InferRequest({"X": array}, 1, lambda *_: None)
+    tracemalloc.start()
+    try:
+        follow(request, trace, version, lambda: 0)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("element", "count"), [("x" * (8 * MAX_TENSOR_BYTES), 1), (b"xy", 200_000)])
+def test_strings_that_are_too_large_to_be_kept_are_not_encoded(element, count):
+    trace = new_trace(TENSORS)
+    array = np.array([element] * count, object)
+    assert keeping_peak_bytes(trace, "STRING", array) < MAX_TENSOR_BYTES // 4
+    assert [(tensor.shape, tensor.data) for tensor in trace.tensors] == [((count,), b"")]
+
+
+def test_strings_that_have_room_are_kept():
+    trace = new_trace(TENSORS)
+    keeping_peak_bytes(trace, "STRING", np.array([b"", "ü", b"abc"] * 50_000, object))
+    (tensor,) = trace.tensors
+    assert len(tensor.data) == 50_000 * (12 + 5)
+
+
+def test_a_tensor_that_there_is_no_more_room_for_is_not_copied():
+    trace = new_trace(TENSORS)
+    trace.room.tensor_bytes = 1000
+    assert keeping_peak_bytes(trace, "INT8", np.zeros(MAX_TENSOR_BYTES, np.int8)) < MAX_TENSOR_BYTES // 4
+    trace.room.records = 0
+    array = np.array([b"x" * 500], object)
+    assert keeping_peak_bytes(trace, "STRING", array) < MAX_TENSOR_BYTES // 4
+    assert [tensor.data for tensor in trace.tensors] == [b""]

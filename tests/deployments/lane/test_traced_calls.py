@@ -7,6 +7,7 @@ import pytest
 
 from deployments.lane import trace_frames
 from deployments.lane.trace_frames import identity, read_identity, records, take_records, wall_ahead_ns
+from protocol.errors import QueueFull
 from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS, Trace, TracedTensor, new_trace
 from tests.deployments.lane.harness import Lanes, Sink
 from tests.deployments.lane.test_lane import on_loop
@@ -70,6 +71,27 @@ async def test_a_request_that_goes_again_is_one_trace_that_says_so() -> None:
         assert sink.responses == [b"x"]
         assert trace.attributes["attempts"] == 2
         assert [name for name, _ in trace.timestamps].count("LANE_SEND") == 2
+
+
+@on_loop
+async def test_a_request_that_another_replica_answers_has_not_failed() -> None:
+    async with Lanes(2) as lanes:
+        for replica in lanes.replicas:
+            replica.model.hold = True
+        trace = new_trace(TIMESTAMPS)
+        sink, _ = send(lanes, b"x", trace)
+        await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
+        first = next(replica for replica in lanes.replicas if replica.model.held)
+        second = next(replica for replica in lanes.replicas if replica is not first)
+        request = first.model.held.pop()
+        assert request.trace is not None
+        request.trace.fail("full")
+        request.reply(request, QueueFull("full"))
+        await lanes.until(lambda: bool(second.model.held))
+        second.model.release()
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert (sink.responses, sink.error, trace.attributes["attempts"]) == ([b"x"], None, 2)
+        assert "error" not in trace.attributes
 
 
 @on_loop

@@ -98,7 +98,6 @@ async def test_a_trace_that_goes_to_a_file_gives_models_what_the_client_has_sent
     models.add("echo", CONTEXT_OF, STRINGS)
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b"}
     async with models.hosted() as call:
-        assert await traced(call, "echo") != []
         assert (await traced(call, "echo"))[1] == [b"none"]
         assert json.loads((await traced(call, "echo", **parent))[1][0]) == parent
         trace, (context,) = await traced(call, "echo", TIMESTAMPS | CONTEXT, **parent)
