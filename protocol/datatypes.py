@@ -49,6 +49,12 @@ _BY_NUMPY: dict[np.dtype[np.generic], DataType] = {
 }
 
 
+def name_of(number: int) -> str:
+    """Return the protocol's name for a `data_type` of a configuration; as Triton's, it tells of one that is none."""
+    row = BY_ENUM.get(number)
+    return "<invalid>" if row is None else row.name
+
+
 def of_array(array: np.ndarray) -> DataType:
     """Return the datatype of an array; object, `bytes` and `str` arrays are BYTES.
 

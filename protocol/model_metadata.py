@@ -5,7 +5,7 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
-from protocol.datatypes import BY_ENUM
+from protocol.datatypes import name_of
 
 EXTENSIONS = (
     "classification",
@@ -45,4 +45,4 @@ def model_metadata(config: ModelConfig, versions: Iterable[int]) -> dict[str, An
 
 def _tensor(tensor: ModelInput | ModelOutput, max_batch_size: int) -> dict[str, Any]:
     batch = [-1] if max_batch_size > 0 else []
-    return {"name": tensor.name, "datatype": BY_ENUM[tensor.data_type].name, "shape": batch + list(tensor.dims)}
+    return {"name": tensor.name, "datatype": name_of(tensor.data_type), "shape": batch + list(tensor.dims)}

@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOut
 from app.service.model_control import NoModelControl
 from app.service.service import Service
 from deployments.log.model_log import failed_lines
-from protocol.datatypes import BY_ENUM
+from protocol.datatypes import name_of
 from protocol.errors import NotFound
 from protocol.model_metadata import model_metadata
 from repository_loader.config_sentences import config_sentences
@@ -111,4 +111,4 @@ def _more_of(tensor: ModelInput | ModelOutput) -> dict[str, Any]:
 
 
 def _shape(tensor: ModelInput | ModelOutput) -> str:
-    return f"{BY_ENUM[tensor.data_type].name} {orjson.dumps(list(tensor.dims)).decode()}"
+    return f"{name_of(tensor.data_type)} {orjson.dumps(list(tensor.dims)).decode()}"

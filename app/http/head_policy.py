@@ -63,6 +63,7 @@ class HeadPolicy:
             match = ROUTE_TABLE.match(head.url.partition(b"?")[0].decode("latin-1"))
             if match is not None:
                 self._check(match.category, match.endpoints.get(_method(head), ""), head)
+                self._restricted.check(match.also, head.headers)
 
     def _check(self, category: str, operation: str, head: Head) -> None:
         self._access.check(category, operation, head.headers)

@@ -25,12 +25,16 @@ from app.edge.restricted_api import (
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One method on one path; `endpoint` is the name of what answers."""
+    """One method on one path; `endpoint` is the name of what answers.
+
+    `also` is a second category, which it tells of: where that is restricted, it asks for that header too.
+    """
 
     method: str
     path: str
     category: str
     endpoint: str
+    also: str = ""
 
 
 def _per_model(method: str, path: str, category: str, endpoint: str) -> tuple[ApiRoute, ApiRoute]:
@@ -90,9 +94,10 @@ ROUTES: Final = (
     ApiRoute("GET", "/v2/docs/examples", METADATA, "docs_examples"),
     ApiRoute("GET", "/", PUBLIC, "console_page"),
     ApiRoute("GET", "/console/{file}", PUBLIC, "console_file"),
-    ApiRoute("GET", "/v2/console/state", STATISTICS, "console_state"),
+    # States with their reasons, and shares of the traffic, are in the repository's API.
+    ApiRoute("GET", "/v2/console/state", STATISTICS, "console_state", also=MODEL_REPOSITORY),
     ApiRoute("GET", "/v2/console/plan", METADATA, "console_plan"),
-    ApiRoute("GET", "/v2/console/models/{model}", MODEL_CONFIG, "console_model"),
+    ApiRoute("GET", "/v2/console/models/{model}", MODEL_CONFIG, "console_model", also=MODEL_REPOSITORY),
     # What a model logs may be anything: it is for those who manage.
     ApiRoute("GET", "/v2/console/models/{model}/log", MODEL_REPOSITORY, "console_log"),
 )
@@ -100,10 +105,11 @@ ROUTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a path is: its route and category, the endpoint of each method, and its parameters, percent-encoded."""
+    """What a path is: its route and categories, the endpoint of each method, and its parameters, percent-encoded."""
 
     path: str
     category: str
+    also: str
     endpoints: dict[str, str]
     parameters: dict[str, str]
 
@@ -118,12 +124,12 @@ class RouteTable:
         for route in routes:
             match = by_path.get(route.path)
             if match is None:
-                match = by_path[route.path] = Match(route.path, route.category, {}, {})
+                match = by_path[route.path] = Match(route.path, route.category, route.also, {}, {})
                 if "{" in route.path:
                     self._patterns.append((_pattern(route.path), match))
                 else:
                     self._fixed[route.path] = match
-            assert match.category == route.category, f"{route.path} has two categories"
+            assert (match.category, match.also) == (route.category, route.also), f"{route.path} has two categories"
             match.endpoints[route.method] = route.endpoint
 
     def match(self, path: str) -> Match | None:
@@ -134,7 +140,7 @@ class RouteTable:
         for pattern, match in self._patterns:
             given = pattern.fullmatch(path)
             if given is not None:
-                return Match(match.path, match.category, match.endpoints, given.groupdict())
+                return Match(match.path, match.category, match.also, match.endpoints, given.groupdict())
         return None
 
 

@@ -1,13 +1,12 @@
 """What metrics need of a model's configuration."""
 
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import orjson
 
 from app.metrics.exposition import label_names
 
-_CONFIGURATIONS: Final = 1 << 14
+_MAX_MODELS: Final = 1 << 12
 
 
 class ConfigFacts(NamedTuple):
@@ -18,9 +17,21 @@ class ConfigFacts(NamedTuple):
     steps: tuple[str, ...] = ()
 
 
-@lru_cache(maxsize=_CONFIGURATIONS)
-def config_facts(config: str) -> ConfigFacts:
-    """Read a configuration as JSON; "" has no facts."""
+_known: Final[dict[str, tuple[str, ConfigFacts]]] = {}
+"""The last configuration of each model, with what was read of it."""
+
+
+def config_facts(model: str, config: str) -> ConfigFacts:
+    """Read a model's configuration as JSON, when it is another than the last; "" has no facts."""
+    known = _known.get(model)
+    if known is None or known[0] != config:
+        if known is None and len(_known) >= _MAX_MODELS:
+            _known.clear()
+        known = _known[model] = config, _read(config)
+    return known[1]
+
+
+def _read(config: str) -> ConfigFacts:
     if not config:
         return ConfigFacts()
     found = orjson.loads(config)

@@ -26,13 +26,13 @@ def write_directory(out: Exposition, labels_of: Callable[[str, int], str], model
     down = ((labels, int(version.state == UNAVAILABLE and not version.left)) for labels, _, _, version in versions)
     text = "1 for a version that nobody has unloaded and that cannot serve; every node tells the same"
     out.family("eagleray_model_down", "gauge", text, down)
-    sizes = ((labels, config_facts(models[name].config).max_batch_size) for labels, name, _, _ in versions)
+    sizes = ((labels, config_facts(name, models[name].config).max_batch_size) for labels, name, _, _ in versions)
     text = "The max_batch_size of a version's configuration; every node tells the same"
     out.family("eagleray_model_max_batch_size", "gauge", text, sizes)
     steps = (
         (f'{labels},step="{escape(step)}"', 1)
         for labels, name, _, _ in versions
-        for step in config_facts(models[name].config).steps
+        for step in config_facts(name, models[name].config).steps
     )
     text = "1 for each model that is a step of an ensemble; every node tells the same"
     out.family("eagleray_ensemble_step", "gauge", text, steps)

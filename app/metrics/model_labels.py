@@ -15,7 +15,7 @@ def model_labels(models: Mapping[str, ModelEntry]) -> Callable[[str, int], str]:
         text = made.get((name, version))
         if text is None:
             entry = models.get(name)
-            tags = config_facts(entry.config).tags if entry is not None else ()
+            tags = config_facts(name, entry.config).tags if entry is not None else ()
             text = made[name, version] = labels((("model", name), ("version", str(version)), *tags))
         return text
 

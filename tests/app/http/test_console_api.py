@@ -14,6 +14,7 @@ from app.console.live_state import LiveState
 from app.http.console_api import ConsoleApi
 from app.service.cluster_view import NodeLog
 from app.service.model_control import ExplicitControl
+from deployments.control.directory import UNAVAILABLE
 from deployments.core.counts import BATCH_SIZE, CLIENT, CPU, GPU, MODEL, STATE, Label
 from deployments.core.request_meter import FIRST_BUCKET
 from tests.app.http.served import Served, entry
@@ -192,6 +193,37 @@ def test_an_ensemble_is_shown_as_its_steps_and_tensors() -> None:
             ("half", 1, ["t"], ["Y"]),
         ]
         assert graph["tensors"]["t"] == "FP32 [2]"
+
+    run(test)
+
+
+def test_a_model_whose_tensors_have_no_datatype_is_shown_as_it_is() -> None:
+    async def test() -> None:
+        served = Served()
+        steps = """
+        input { name: "bare" dims: [ 1 ] }
+        output { name: "nothing" dims: [ 3 ] }
+        ensemble_scheduling {
+          step { model_name: "good" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
+        }"""
+        served.service.models.directory.models["typeless"] = entry("typeless", (1, UNAVAILABLE, "no"), more=steps)
+        model = (await served.request("GET", "/v2/console/models/typeless")).json
+        assert [tensor["datatype"] for tensor in model["inputs"]] == ["FP32", "<invalid>"]
+        assert model["graph"]["tensors"]["nothing"] == "<invalid> [3]"
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", ["/v2/console/state", "/v2/console/models/good"])
+def test_what_tells_of_the_repository_asks_for_its_header_too(path: str) -> None:
+    async def test() -> None:
+        rules = ("model-repository:admin=a", "statistics,model-config:reader=b")
+        served = Served(rules)
+        for headers in ({}, {"admin": "a"}, {"reader": "b"}, {"reader": "b", "admin": "wrong"}):
+            assert (await served.request("GET", path, **headers)).status == 403
+        answer = await served.request("GET", path, reader="b")
+        assert answer.error == "This API is restricted, expecting header 'admin'"
+        assert (await served.request("GET", path, reader="b", admin="a")).status == 200
 
     run(test)
 
