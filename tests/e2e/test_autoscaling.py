@@ -97,7 +97,7 @@ def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_f
     assert took_s <= SCALE_UP_FLOOR_S * slower()
     wait_until(lambda: replicas(scaling, "busy") == 1, "one replica again", timeout_s=30)
     told = samples(scaling.metrics_text(), application="busy")
-    decisions = {key[-1][1]: value for (name, key), value in told.items() if "decisions" in name}
+    decisions = {dict(key)["direction"]: value for (name, key), value in told.items() if "decisions" in name}
     assert decisions["up"] >= 1 and decisions["down"] >= 1
     assert [value for (name, _), value in told.items() if "wanted_replicas" in name] == [1]
     assert scaling.infer("busy", X).status == 200
