@@ -1,5 +1,6 @@
 """A server by its URL."""
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -32,9 +33,9 @@ class RemoteServer:
         """Return whether the server says that it is ready."""
         return self._send("GET", "/v2/health/ready", None, {}, also=(400,))[0] == 200
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, timeout_s: float = _TIMEOUT_S) -> Any:
         """Return the JSON of an answer."""
-        return _json(self._send("GET", path, None, {})[2])
+        return _json(self._send("GET", path, None, {}, timeout_s=timeout_s)[2])
 
     def post(self, path: str, document: Any) -> Any:
         """Send JSON and return that of the answer, None when it has none."""
@@ -48,18 +49,24 @@ class RemoteServer:
         return _json(body[:length]), body[length:]
 
     def _send(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str], also: tuple[int, ...] = ()
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        also: tuple[int, ...] = (),
+        timeout_s: float = _TIMEOUT_S,
     ) -> tuple[int, Any, bytes]:
         try:
             request = urllib.request.Request(self.url + path, body, self._headers | headers, method=method)
-            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+            with self._opener.open(request, timeout=timeout_s) as answer:
                 return answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             answered = error.read()
             if error.code in also:
                 return error.code, error.headers, answered
             raise click.ClickException(f"{_sentence(answered) or error.reason} ({error.code})") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise click.ClickException(f"no server can be reached at {self.url}: {reason}") from None
 

@@ -1,6 +1,8 @@
 """`eagleray top`: the console's table in a terminal."""
 
 import json
+import os
+import re
 import select
 import sys
 import termios
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 _POLL_S: Final = 1.0
+_TIMEOUT_S: Final = 30.0
+_LIVE_TIMEOUT_S: Final = 3.0
+_ESCAPE_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
 _WINDOW: Final = 10
 _LOOKS: Final = 10
 _STATES: Final = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow", "": "dim"}
@@ -76,14 +81,14 @@ def top(address: str, once: bool, order: str, url: str, api_key: str, ca_file: s
     _watch(server, states, order)
 
 
-def _state_of(server: RemoteServer) -> dict[str, Any]:
-    state: dict[str, Any] = server.get("/v2/console/state")
+def _state_of(server: RemoteServer, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+    state: dict[str, Any] = server.get("/v2/console/state", timeout_s)
     return state
 
 
-def _follow(server: RemoteServer, states: "deque[dict[str, Any]]") -> None:
+def _follow(server: RemoteServer, states: "deque[dict[str, Any]]", timeout_s: float = _TIMEOUT_S) -> None:
     """Take a state that is newer; another ingress may have an older one."""
-    state = _state_of(server)
+    state = _state_of(server, timeout_s)
     if state["at_ms"] > states[-1]["at_ms"]:
         states.append(state)
 
@@ -105,21 +110,27 @@ def _watch(server: RemoteServer, states: "deque[dict[str, Any]]", order: str) ->
 
     console = Console(highlight=False)
     names = list(_SORTS)
+    trouble, due_s = "", time.monotonic() + _POLL_S
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture(tuple(states), order, *console.size), refresh=True)
-            key = pressed(_POLL_S)
-            if key in ("q", "\x03", "\x1b"):
-                return
-            if key == "s":
-                order = names[(names.index(order) + 1) % len(names)]
-            else:
-                _follow(server, states)
+            live.update(picture(tuple(states), order, *console.size, trouble), refresh=True)
+            for key in pressed(max(0.0, due_s - time.monotonic())):
+                if key in "q\x03\x1b":
+                    return
+                if key == "s":
+                    order = names[(names.index(order) + 1) % len(names)]
+            if time.monotonic() >= due_s:
+                try:
+                    _follow(server, states, _LIVE_TIMEOUT_S)
+                    trouble = ""
+                except click.ClickException as error:
+                    trouble = f"{error.format_message()}; what you see is from before"
+                due_s = time.monotonic() + _POLL_S
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Have keys be read one by one; what is returned waits for one for so long, and returns "" without."""
+    """Have keys be read as they are pressed; what is returned waits for so long, and returns those that were."""
     if not sys.stdin.isatty():
         yield _no_key
         return
@@ -128,7 +139,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
     def pressed(wait_s: float) -> str:
         ready, _, _ = select.select([descriptor], [], [], wait_s)
-        return sys.stdin.read(1) if ready else ""
+        return typed_keys(os.read(descriptor, 64)) if ready else ""
 
     try:
         tty.setcbreak(descriptor)
@@ -139,12 +150,17 @@ def _keys() -> Iterator[Callable[[float], str]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
+def typed_keys(read: bytes) -> str:
+    """Return the keys in what a terminal sent: without arrows and the like; `q` when it is gone."""
+    return _ESCAPE_SEQUENCE.sub("", read.decode("utf-8", "replace")) if read else "q"
+
+
 def _no_key(wait_s: float) -> str:
     time.sleep(wait_s)
     return ""
 
 
-def picture(states: Sequence[dict[str, Any]], order: str, width: int, height: int | None) -> "Group":
+def picture(states: Sequence[dict[str, Any]], order: str, width: int, height: int | None, trouble: str = "") -> "Group":
     """Return a line on the server and a table no wider than the terminal, and no higher if that has a height."""
     from rich.console import Group
     from rich.table import Table
@@ -152,7 +168,7 @@ def picture(states: Sequence[dict[str, Any]], order: str, width: int, height: in
 
     found = rates_between(states)
     found.sort(key=lambda rates: (_SORTS[order](rates), rates.row["name"], rates.row["version"]))
-    shown = found if height is None else found[: max(1, height - _HEAD_LINES)]
+    shown = found if height is None else found[: max(1, height - _HEAD_LINES - bool(trouble))]
     table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, 170))
     table.add_column("model", no_wrap=True, overflow="ellipsis", ratio=1, min_width=8)
     columns = [column for column in _COLUMNS if width >= column[1]]
@@ -164,6 +180,8 @@ def picture(states: Sequence[dict[str, Any]], order: str, width: int, height: in
         cells = [Text(text(rates), style if title == "state" else "") for title, _, text in columns]
         table.add_row(Text(_printable(rates.row["name"])), *cells)
     parts: list[Table | Text] = [_line(_summary(found, states[-1], order), "bold", width), table]
+    if trouble:
+        parts.insert(1, _line(_printable(trouble), "red", width))
     if len(shown) < len(found):
         parts.append(_line(f"and {len(found) - len(shown)} more", "dim", width))
     return Group(*parts)

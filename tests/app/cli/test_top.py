@@ -1,8 +1,10 @@
 """`eagleray top`: what two states of a server look like in a terminal."""
 
+import contextlib
+import itertools
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from io import StringIO
 from typing import Any
 
@@ -10,7 +12,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from app.cli.client.live_rates import quantile, rates_between
-from app.cli.client.top import picture, top
+from app.cli.client.top import picture, top, typed_keys
+from tests.e2e.test_terminal import Terminal
+from tests.serving import EAGLERAY
 
 BOUNDS = [100, 200, 300, 500, 1000]
 
@@ -123,6 +127,57 @@ def test_it_waits_for_a_state_that_is_newer() -> None:
     assert done.exit_code == 0, done.output
     (model,) = json.loads(done.output)["models"]
     assert model["answered_per_s"] == 10.0
+
+
+def test_it_goes_on_when_the_server_fails_or_hangs_and_hears_every_key() -> None:
+    let_go, asked = threading.Event(), itertools.count()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = next(asked)
+            if number == 2:
+                let_go.wait(60)
+            body = json.dumps(
+                state(1000 * number, row("m", success=7 * number)) if number != 1 else {"error": "out of order"}
+            )
+            self.send_response(500 if number == 1 else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(OSError):  # who asked has given up
+                self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        terminal = Terminal(EAGLERAY, "top", f"http://127.0.0.1:{server.server_port}")
+        try:
+            for text in ("out of order (500); what you see is from before", "timed out; what you see", "7.0"):
+                terminal.wait_for(text)
+            terminal.press(b"\x1b[A\x1bOBs")
+            terminal.wait_for("; by p99")
+            terminal.press(b"s\x1b[5~q")
+            assert terminal.process.wait(30) == 0, terminal.screen
+        finally:
+            let_go.set()
+            if terminal.process.is_running():
+                terminal.process.kill()
+            terminal.process.wait(10)
+            terminal.close()
+            server.shutdown()
+            thread.join()
+
+
+def test_keys_are_those_pressed_and_a_terminal_that_is_gone_ends_it() -> None:
+    assert [typed_keys(each) for each in (b"sq", b"\x1b[A", b"\x1b", b"\x1b[1;5Cs", b"")] == [
+        "sq",
+        "",
+        "\x1b",
+        "s",
+        "q",
+    ]
 
 
 def test_a_name_cannot_command_the_terminal() -> None:
