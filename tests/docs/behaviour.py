@@ -825,6 +825,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         CLUSTER + "test_logs_are_found_where_serve_writes_them",
         "app/cli/test_model_logs.py::test_of_a_packed_model_the_lines_that_name_it",
     ),
+    "the newest 12 MiB of them": (
+        "deployments/log/test_model_log.py::test_only_the_end_of_a_long_file_is_read",
+        "deployments/log/test_model_log.py::"
+        "test_of_many_long_files_only_the_newest_are_read_and_no_more_lines_kept_than_are_wanted",
+    ),
     "`eagleray doctor` names": (
         "app/cli/test_doctor.py::test_a_card_without_a_driver_is_named",
         "app/cli/test_doctor.py::test_small_shared_memory_is_named",
