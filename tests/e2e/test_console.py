@@ -65,6 +65,20 @@ output { name: "LOGITS" data_type: TYPE_FP32 dims: [ 4 ] }
 output { name: "IDS" data_type: TYPE_INT64 dims: [ 3 ] }
 output { name: "SAME" data_type: TYPE_FP32 dims: [ 3 ] }
 """
+ENDLESS = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender, number = request.get_response_sender(), 0
+            while not sender.is_cancelled():
+                number += 1
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([str(number).encode()], np.object_))]))
+                time.sleep(0.02)
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 TEXT_MODEL = """
 backend: "python"
 input { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
@@ -94,6 +108,7 @@ def console(key: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     write_model(repository, HOSTILE, BROKEN)
     write_model(repository, "echo", ECHO)
     write_model(repository, "odd", ODD, ODD_MODEL)
+    write_model(repository, "endless", ENDLESS, TEXT_MODEL + "model_transaction_policy { decoupled: true }")
     flags = ("--placement", "packed", "--num-cpus", "4", "--no-dashboard", "--strict-readiness=false")
     flags += ("--model-control-mode", "explicit", "--load-model", "*", "--api-key-file", str(key[1]))
     server = Server(repository, tmp_path_factory.mktemp("console-log") / "log", *flags)
@@ -118,7 +133,7 @@ def let_in(console: Server, browser: Browser, key: tuple[str, Path]) -> Browser:
     browser.wait_for_text("#ask", "this server expects an API key")
     browser.type("#key-value", key[0])
     browser.click("#use-key")
-    browser.wait("document.querySelectorAll('.rows .row').length === 8")
+    browser.wait("document.querySelectorAll('.rows .row').length === 9")
     assert browser.evaluate("localStorage.length === 0 && sessionStorage.length === 1")
     return browser
 
@@ -138,7 +153,7 @@ def test_models_are_found_by_keyboard_and_a_name_is_only_a_name(console: Server,
     show(page, console, "#/")
     page.wait_for_text(".rows", HOSTILE)
     assert page.evaluate("document.querySelectorAll('.rows img').length") == 0
-    assert "UNAVAILABLE" in page.text(".rows") and page.text(".rows").count("READY") >= 7
+    assert "UNAVAILABLE" in page.text(".rows") and page.text(".rows").count("READY") >= 8
     page.press("/")
     page.wait("document.activeElement.id === 'search'")
     page.command("Input.insertText", text="pipeline")
@@ -212,6 +227,29 @@ def test_large_answers_and_numbers_that_json_lacks_are_shown(console: Server, pa
     assert shown_numbers(page, "LOGITS") == ["-Infinity", "NaN", "Infinity", "1.5"]
     assert shown_numbers(page, "IDS") == [str(2**62 + 1), str(-(2**53) - 1), "7"]
     assert shown_numbers(page, "SAME") == ["Infinity", "-Infinity", "NaN"]
+
+
+def test_an_endless_stream_ends_by_a_button_and_with_its_view(
+    console: Server, page: Browser, key: tuple[str, Path]
+) -> None:
+    def under_way() -> int:
+        with console.client() as client:
+            state = client.request("GET", "/v2/console/state", headers={"authorization": f"Bearer {key[0]}"}).json
+        return int(next(row.get("in_flight", 0) for row in state["models"] if row["name"] == "endless"))
+
+    show(page, console, "#/model/endless")
+    for stop in ("document.querySelector('#stop').click()", "location.hash = '#/cluster'"):
+        page.wait("document.querySelector('#send')?.disabled === false && document.querySelector('#stop').hidden")
+        page.click("#send")
+        page.wait("document.querySelectorAll('#try .stream li').length > 2")
+        wait_until(lambda: under_way() == 1, "the stream", 60.0)
+        page.evaluate(stop)
+        wait_until(lambda: under_way() == 0, "the end of the stream", 60.0)
+
+
+def test_an_address_that_was_typed_wrong_is_no_model(console: Server, page: Browser) -> None:
+    show(page, console, "#/model/%")
+    page.wait_for_text("#main .error", "There is no such model.")
 
 
 def shown_numbers(page: Browser, output: str) -> list[str]:
@@ -314,7 +352,7 @@ def test_the_same_table_is_shown_in_a_terminal(console: Server, key: tuple[str, 
     done = run(EAGLERAY, "top", f"http://{console.address}", "--sort", "state", env=env)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert "7 of 8 versions ready" in lines[0] and lines[2].startswith(HOSTILE)
+    assert "8 of 9 versions ready" in lines[0] and lines[2].startswith(HOSTILE)
     document = json.loads(run(EAGLERAY, "top", "--json", "--url", console.address, env=env).stdout)
     assert {row["name"] for row in document["models"]} >= {"digits", "echo", HOSTILE}
     refused = run(EAGLERAY, "top", "--once", "--url", console.address)

@@ -1,6 +1,7 @@
 // Asks the server, with a key where it wants one. Keys stay in this tab: in its session storage, and nowhere else.
 
 const STORED = "eagleray-headers";
+const GET_MS = 20_000;
 let headers = {};
 try {
   headers = JSON.parse(sessionStorage.getItem(STORED) || "{}");
@@ -32,13 +33,14 @@ export function forgetKeys() {
   sessionStorage.removeItem(STORED);
 }
 
-/** Sends a request; returns the response, which is a good one. */
-export async function send(method, path, body, more = {}) {
+/** Sends a request; returns the response, which is a good one. What `signal` aborts ends with an `AbortError`. */
+export async function send(method, path, body, more = {}, signal = null) {
   let response;
   try {
-    response = await fetch(path, { method, body, headers: { ...headers, ...more }, cache: "no-store" });
-  } catch {
-    throw new ServerError(0, "the server cannot be reached");
+    response = await fetch(path, { method, body, headers: { ...headers, ...more }, cache: "no-store", signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError(0, error.name === "TimeoutError" ? "the server does not answer" : "the server cannot be reached");
   }
   if (!response.ok) {
     let message = response.statusText || String(response.status);
@@ -53,7 +55,7 @@ export async function send(method, path, body, more = {}) {
 }
 
 export async function get(path) {
-  return (await send("GET", path)).json();
+  return (await send("GET", path, undefined, {}, AbortSignal.timeout(GET_MS))).json();
 }
 
 export async function post(path, document) {

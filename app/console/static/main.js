@@ -19,6 +19,15 @@ store.failed = (error) => {
   return error;
 };
 
+/** Returns what a part of the address stands for; one that was typed wrong is a name that no model has. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function route() {
   const [, kind, id, version] = location.hash.split("/");
   const place = kind === "model" && id ? "model" : kind === "cluster" ? "cluster" : "models";
@@ -29,7 +38,7 @@ function route() {
   document.title = "Eagleray";
   if (place === "models") view = modelsView = new ModelsView(store);
   else if (place === "cluster") view = new ClusterView(store);
-  else view = new ModelView(store, decodeURIComponent(id), Number(version) || 0);
+  else view = new ModelView(store, decoded(id), Number(version) || 0);
   main.replaceChildren(view.element);
   for (const link of document.querySelectorAll("#bar nav a[data-view]")) {
     if (link.dataset.view === place) link.setAttribute("aria-current", "page");

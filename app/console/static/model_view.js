@@ -76,9 +76,11 @@ export class ModelView {
     if (details.inputs && details.versions.length && this.asked !== asked) {
       this.asked = asked; // what is typed stays when something else has changed
       const version = this.version || Number(details.versions[details.versions.length - 1]);
+      this.tryIt?.close();
       this.tryPlace.replaceChildren((this.tryIt = new TryIt(details, version)).element);
     } else if (!details.versions?.length) {
       this.asked = "";
+      this.tryIt?.close();
       this.tryPlace.replaceChildren();
     }
     if (details.traffic) this.trafficPlace.replaceChildren(trafficCard(this.id, details, () => this.load()));
@@ -191,7 +193,9 @@ export class ModelView {
     this.graph?.draw();
   }
 
-  close() {}
+  close() {
+    this.tryIt?.close();
+  }
 }
 
 /** Returns what the plan says of one model: a table of its deployments, its replicas, and why. */

@@ -154,6 +154,8 @@ export class TryIt {
     this.version = version;
     this.fields = details.inputs.map((tensor) => new InputField(tensor));
     this.button = h("button", { class: "primary", textContent: "Send", id: "send", onclick: () => busy(this.button, () => this.send()) });
+    this.under = null; // the request that is under way, to be aborted
+    this.stop = h("button", { class: "quiet", textContent: "Stop", id: "stop", hidden: true, onclick: () => this.close() });
     this.pinned = h("input", { type: "checkbox", id: "pin" });
     this.status = h("span", { class: "soft", role: "status" });
     this.result = h("div", { class: "result" });
@@ -168,7 +170,7 @@ export class TryIt {
       note,
       h("div", { class: "columns" },
         h("div", { class: "form" }, this.fields.map((field) => field.element),
-          h("div", { class: "tools" }, this.button, details.versions.length > 1 ? h("label", { class: "soft" }, this.pinned, ` this version (${version}) only`) : null, this.status)),
+          h("div", { class: "tools" }, this.button, this.stop, details.versions.length > 1 ? h("label", { class: "soft" }, this.pinned, ` this version (${version}) only`) : null, this.status)),
         h("div", {}, this.result, this.snippets)),
     );
     this.element.addEventListener("keydown", (event) => {
@@ -178,13 +180,23 @@ export class TryIt {
 
   async send() {
     this.snippets.replaceChildren(); // those of the request before
+    const { signal } = (this.under = new AbortController());
+    this.stop.hidden = false;
     try {
       const inputs = this.fields.map((field) => field.read()).filter(Boolean);
-      await (this.details.decoupled ? this.stream(inputs) : this.infer(inputs));
+      await (this.details.decoupled ? this.stream(inputs, signal) : this.infer(inputs, signal));
     } catch (error) {
+      if (signal.aborted) return setText(this.status, "stopped");
       this.result.replaceChildren(h("p", { class: "error", role: "alert" }, error.status ? `${error.message} (${error.status})` : error.message));
       setText(this.status, "");
+    } finally {
+      this.stop.hidden = true;
     }
+  }
+
+  /** Ends the request that is under way: the server hears of it, and has the model end. */
+  close() {
+    this.under?.abort();
   }
 
   request(inputs) {
@@ -205,12 +217,12 @@ export class TryIt {
     };
   }
 
-  async infer(inputs) {
+  async infer(inputs, signal) {
     const request = this.request(inputs);
     const more = request.bytes ? { "Inference-Header-Content-Length": String(request.json.length) } : {};
     const body = request.bytes ? new Blob([request.json, request.bytes]) : request.json;
     const began = performance.now();
-    const response = await send("POST", request.path, body, more);
+    const response = await send("POST", request.path, body, more, signal);
     const content = await response.arrayBuffer();
     setText(this.status, `${response.status} in ${time(1000 * (performance.now() - began))}`);
     const length = Number(response.headers.get("Inference-Header-Content-Length") || content.byteLength);
@@ -223,12 +235,12 @@ export class TryIt {
   }
 
   /** Asks a decoupled model: JSON goes in by the names of its inputs, and answers come as events. */
-  async stream(inputs) {
+  async stream(inputs, signal) {
     const path = modelPath(this.details.name, this.pinned.checked ? this.version : 0) + "/generate_stream";
     const json = toJson(Object.fromEntries(inputs.map(({ name, data }) => [name, data.length === 1 ? data[0] : data])));
     const list = h("ol", { class: "stream" }), began = performance.now();
     this.result.replaceChildren(list);
-    const response = await send("POST", path, json);
+    const response = await send("POST", path, json, {}, signal);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "", count = 0;
     for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
