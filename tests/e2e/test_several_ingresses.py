@@ -307,6 +307,7 @@ def test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins(server: Serv
 
     wait_until(new_one_answers, "an answer of another ingress", timeout_s=60, poll_s=0.01)
     with one_client_of_each(server, server.address) as clients:
-        assert all(client.get("/v2/health/ready").status == 200 for client in clients)
+        # A new ingress listens after 10 s at the latest, with whatever it has loaded by then.
+        wait_until(lambda: all([client.get("/v2/health/ready").status == 200 for client in clients]), "both are ready")
     with one_client_of_each(server, server.metrics_address) as clients:
         assert [success_count(client) for client in clients] == [before + answered] * 2
