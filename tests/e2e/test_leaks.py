@@ -209,7 +209,7 @@ class Users:
         for sent in (head[: number % len(head)], head + body[: number % len(body)], head + body, head + body):
             with socket.create_connection((host, int(port))) as connection:
                 connection.sendall(sent)
-        time.sleep(0.2)
+        self._stop.wait(0.2)
 
     def control(self, number: int) -> None:
         """Unload and load models again, one of them with files and a configuration of its own."""
@@ -217,7 +217,7 @@ class Users:
         with self._server.client() as client:
             for what in ("unload", "load"):
                 assert client.request("POST", f"/v2/repository/models/{name}/{what}").status == 200
-        time.sleep(1.0)
+        self._stop.wait(1.0)
 
 
 def test_nothing_stays_behind(server: Server) -> None:

@@ -9,7 +9,7 @@ from deployments.lane import trace_frames
 from deployments.lane.trace_frames import identity, read_identity, records, take_records, wall_ahead_ns
 from protocol.errors import QueueFull
 from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS, Trace, TracedTensor, new_trace
-from tests.deployments.lane.harness import Lanes, Sink
+from tests.deployments.lane.harness import Lanes, Replica, Sink
 from tests.deployments.lane.test_lane import on_loop
 
 
@@ -18,6 +18,16 @@ def send(lanes: Lanes, body: bytes, trace: Trace) -> tuple[Sink, Any]:
     assert target is not None
     sink = Sink()
     return sink, target.submit((body,), None, sink, trace=trace)
+
+
+async def held(lanes: Lanes, trace: Trace) -> tuple[Sink, Replica, Replica]:
+    """Send a request to one of two replicas that hold what they get, and return that one first."""
+    for replica in lanes.replicas:
+        replica.model.hold = True
+    sink, _ = send(lanes, b"x", trace)
+    await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
+    one, other = lanes.replicas
+    return (sink, one, other) if one.model.held else (sink, other, one)
 
 
 @pytest.mark.parametrize("size", [2, 300_000], ids=["by-socket", "in-shared-memory"])
@@ -57,13 +67,8 @@ async def test_a_traced_stream_ends_with_its_trace() -> None:
 @on_loop
 async def test_a_request_that_goes_again_is_one_trace_that_says_so() -> None:
     async with Lanes(2) as lanes:
-        for replica in lanes.replicas:
-            replica.model.hold = True
         trace = new_trace(TIMESTAMPS)
-        sink, _ = send(lanes, b"x", trace)
-        await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
-        first = next(replica for replica in lanes.replicas if replica.model.held)
-        second = next(replica for replica in lanes.replicas if replica is not first)
+        sink, first, second = await held(lanes, trace)
         first.die()
         await lanes.until(lambda: bool(second.model.held))
         second.model.release()
@@ -76,13 +81,8 @@ async def test_a_request_that_goes_again_is_one_trace_that_says_so() -> None:
 @on_loop
 async def test_a_request_that_another_replica_answers_has_not_failed() -> None:
     async with Lanes(2) as lanes:
-        for replica in lanes.replicas:
-            replica.model.hold = True
         trace = new_trace(TIMESTAMPS)
-        sink, _ = send(lanes, b"x", trace)
-        await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
-        first = next(replica for replica in lanes.replicas if replica.model.held)
-        second = next(replica for replica in lanes.replicas if replica is not first)
+        sink, first, second = await held(lanes, trace)
         request = first.model.held.pop()
         assert request.trace is not None
         request.trace.fail("full")
