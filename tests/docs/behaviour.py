@@ -30,6 +30,7 @@ STATISTICS = "e2e/test_statistics.py::"
 SEVERAL = "e2e/test_several_ingresses.py::"
 HANDLE_CALLS = "deployments/replica/test_handle_calls.py::"
 PLAN = "repository_loader/test_plan.py::"
+CARD_PLAN = "repository_loader/test_card_plan.py::"
 CLUSTER = "e2e/test_cluster.py::"
 TESTING = "deployments/backends/test_testing.py::"
 STORAGE = "repository_loader/storage/"
@@ -207,7 +208,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
     ),
     "Each number in `gpus` is a card of its own": ("e2e/test_gpus.py::test_listed_gpus_are_different_cards",),
-    "What does not fit on a card": (PLAN + "test_a_gpu_is_not_promised_twice",),
+    "What does not fit on a card": (CARD_PLAN + "test_a_gpu_is_not_promised_twice",),
     "GPU and CPU groups of one model are one version": (
         "e2e/test_gpus.py::test_every_kind_of_group_serves",
         "deployments/lane/test_choice.py::test_gpus_come_first_and_the_cpu_gets_what_they_have_no_idle_instance_for",
@@ -224,14 +225,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A model that waits for GPUs or CPUs": (
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
-        PLAN + "test_what_is_placed_stays_when_the_cluster_grows",
+        CARD_PLAN + "test_what_is_placed_stays_when_the_cluster_grows",
         PLAN + "test_tells_what_the_cluster_can_never_hold",
     ),
     "Ray's autoscaler, where there is one": (
-        PLAN + "test_what_a_grown_cluster_would_hold_is_asked_for",
+        CARD_PLAN + "test_what_a_grown_cluster_would_hold_is_asked_for",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
     ),
-    "A fifth of each GPU's memory stays free": (PLAN + "test_part_of_a_card_stays_free",),
+    "A fifth of each GPU's memory stays free": (CARD_PLAN + "test_part_of_a_card_stays_free",),
     "`eagleray.num_gpus` says another share": (PLAN + "test_parameters_of_the_model_come_first",),
     "A model with `eagleray.autoscaling.max_replicas`": (
         "repository_loader/test_autoscaling.py::test_replicas_follow_from_the_load",
@@ -248,10 +249,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/lane/test_waiting_calls.py::test_waiting_is_bounded_in_number_bytes_and_time",
     ),
     "`eagleray.accelerator_type` and `eagleray.node_labels` say": (
-        PLAN + "test_needs_of_nodes_reach_the_deployments",
+        CARD_PLAN + "test_needs_of_nodes_reach_the_deployments",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
     ),
-    "A card that a model of one kind": (PLAN + "test_a_card_belongs_to_one_kind_of_node",),
+    "A card that a model of one kind": (CARD_PLAN + "test_a_card_belongs_to_one_kind_of_node",),
     # Loading and unloading
     "With `--model-control-mode explicit` the models": (
         CONTROL + "test_only_chosen_models_are_loaded_and_patterns_choose",
@@ -1039,10 +1040,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "When all requests that a model runs": (CALLS + "test_a_cancelled_request_ends_the_calls_that_are_made_for_it",),
     "A call on the thread of an event loop": (CALLS + "test_a_model_that_hides_its_calls_leaves_the_loops_thread",),
     "A call of a model that has no replica at the moment": (
-        "deployments/replica/test_model_calls.py::test_a_call_wakes_a_model_without_a_replica_and_waits_for_it",
+        "deployments/replica/test_far_model_calls.py::test_a_call_wakes_a_model_without_a_replica_and_waits_for_it",
     ),
     "`is_model_ready` says no from the moment on": (
-        "deployments/replica/test_model_calls.py::test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment",
+        "deployments/replica/test_far_model_calls.py::test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment",
     ),
     "A model loads and unloads others": (
         BLS + "test_a_model_loads_and_unloads_others",

@@ -10,7 +10,7 @@ import pytest
 
 from deployments.lane.server import LaneServer
 from deployments.replica import readiness
-from tests.deployments.replica.test_model_calls import ADD_ONE, Models, on_a_loop
+from tests.deployments.replica.hosted_models import ADD_ONE, Models, on_a_loop
 
 MOODY = """
 import os

@@ -13,18 +13,10 @@ from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import CONTEXT, TIMESTAMPS, Trace, new_trace
-from tests.deployments.replica.test_model_calls import (
-    CALLER,
-    CONFIG,
-    COUNTDOWN,
-    DECOUPLED,
-    Hosted,
-    Models,
-    on_a_loop,
-    two_processes,
-)
-from tests.deployments.replica.test_model_calls import models as models
-from tests.deployments.replica.test_model_calls import unfrozen as unfrozen
+from tests.deployments.replica.hosted_models import CALLER, CONFIG, COUNTDOWN, DECOUPLED, Hosted, Models, on_a_loop
+from tests.deployments.replica.hosted_models import models as models
+from tests.deployments.replica.hosted_models import unfrozen as unfrozen
+from tests.deployments.replica.two_processes import two_processes
 from tests.serving import wait_until
 
 STRINGS = CONFIG.replace('name: "Y" data_type: TYPE_INT32', 'name: "Y" data_type: TYPE_STRING')

@@ -1,0 +1,92 @@
+"""Python models that call models of other processes."""
+
+import asyncio
+
+from tests.deployments.lane.harness import Lanes
+from tests.deployments.replica.hosted_models import (
+    ADD_ONE,
+    CALLER,
+    CONFIG,
+    COUNTDOWN,
+    DECOUPLED,
+    Models,
+    on_a_loop,
+)
+from tests.deployments.replica.hosted_models import models as models
+from tests.deployments.replica.hosted_models import models_here as models_here
+from tests.deployments.replica.hosted_models import unfrozen as unfrozen
+from tests.deployments.replica.two_processes import two_processes
+
+SLEEPS = "".join(
+    f'parameters {{ key: "eagleray.autoscaling.{key}" value {{ string_value: "{value}" }} }}'
+    for key, value in {"min_replicas": 0, "max_replicas": 1}.items()
+)
+
+
+@on_a_loop
+async def test_a_model_calls_models_of_other_processes(models: Models) -> None:
+    models.add("add_one", ADD_ONE).add("caller", CALLER % "add_one").add("to_nobody", CALLER % "nobody")
+    async with two_processes(models, "add_one") as call:
+        assert await call("caller", 1, 2) == [2, 3]
+        assert await asyncio.gather(*(call("caller", number) for number in range(20))) == [[n + 1] for n in range(20)]
+        assert (await call.error("to_nobody", 1)).message.endswith("Model 'nobody' is not ready.")
+
+
+@on_a_loop
+async def test_a_call_wakes_a_model_without_a_replica_and_waits_for_it(models_here: Models) -> None:
+    models_here.add("add_one", ADD_ONE, more=SLEEPS).add("caller", CALLER % "add_one")
+    async with two_processes(models_here, "add_one", asleep=True) as call:
+        assert call.controller is not None and not call.controller.report_load.loads
+        assert await call("caller", 1, 2) == [2, 3]
+        assert call.controller.report_load.loads.keys() == {"add_one/1"}
+
+
+@on_a_loop
+async def test_so_does_a_step_of_an_ensemble(models_here: Models) -> None:
+    config = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    step = """ensemble_scheduling { step { model_name: "add_one" model_version: -1
+        input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }"""
+    models_here.add("add_one", ADD_ONE, more=SLEEPS).add("pipe", "", config, step)
+    async with two_processes(models_here, "add_one", asleep=True) as call:
+        neighbours = call.host.calls.neighbours
+        neighbours.have_scaled(["add_one"])
+        await Lanes.until(lambda: neighbours._fleet.target("add_one") is not None)
+        assert await call("pipe", 1, 2) == [2, 3]
+        assert call.controller is not None and call.controller.report_load.loads.keys() == {"add_one/1"}
+
+
+@on_a_loop
+async def test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment(models_here: Models) -> None:
+    models_here.add("add_one", ADD_ONE).add("away", ADD_ONE).add("caller", CALLER % "away")
+    models_here.add(
+        "asker",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [answer(np.array([pb_utils.is_model_ready("add_one")], np.int32)) for r in requests]
+        """,
+    )
+    async with two_processes(models_here, "away") as call:
+        await call("caller", 1)  # from here on the directory is followed
+        assert await call("asker", 0) == [1]
+        assert call.controller is not None
+        call.controller.unload("add_one")
+        await Lanes.until(lambda: call.host.calls.neighbours.left("add_one", -1))
+        assert call.host.core.has("add_one")
+        assert await call("asker", 0) == [0]
+
+
+@on_a_loop
+async def test_and_streams_from_them(models: Models) -> None:
+    models.add("countdown", COUNTDOWN, DECOUPLED)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                got = request_to("countdown", x_of(requests[0])).exec(decoupled=True)
+                return [answer(np.array([int(t.as_numpy()[0]) for r in got for t in r.output_tensors()], np.int32))]
+        """,
+    )
+    async with two_processes(models, "countdown") as call:
+        assert await call("caller", 3) == [3, 2, 1]
