@@ -29,6 +29,7 @@ class Span:
     end_ns: int
     attributes: dict[str, Any]
     events: dict[str, int]
+    links: list[tuple[str, str]]
     error: str
     resource: dict[str, Any]
 
@@ -70,7 +71,8 @@ def _read(span: Any, resource: dict[str, Any]) -> Span:
     times = (span.start_time_unix_nano, span.end_time_unix_nano)
     events = {event.name: event.time_unix_nano for event in span.events}
     error = span.status.message if span.status.code == span.status.STATUS_CODE_ERROR else ""
-    return Span(span.name, *ids, span.kind, *times, _values(span.attributes), events, error, resource)
+    links = [(link.trace_id.hex(), link.span_id.hex()) for link in span.links]
+    return Span(span.name, *ids, span.kind, *times, _values(span.attributes), events, links, error, resource)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Traces as OpenTelemetry's spans, exported by OTLP over HTTP.
 
 The spans of a request are Triton's: `InferRequest`, below it one with the name of each model, and below that `compute`;
-and `receive`, `send`, `lane`, `queue`, `compute_input`, `compute_infer` and `compute_output` besides.
+and `receive`, `send`, `lane`, `queue`, `batch`, `compute_input`, `compute_infer` and `compute_output` besides.
 """
 
 import os
@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from app.trace.collector import Item
+from app.trace.trace_parent import TraceParent, read_parent
 from deployments.lane.trace_frames import wall_ahead_ns
 from protocol.trace import Trace, new_id
 
@@ -27,6 +28,7 @@ _FRONT_SPANS: Final = {
     "receive": ("HTTP_RECV_START", "HTTP_RECV_END", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
     "send": ("HTTP_SEND_START", "HTTP_SEND_END", "GRPC_SEND_START", "GRPC_SEND_END"),
 }
+_OF_BATCHES: Final = ("batch_rows", "batch_requests", "batch_reason")
 _OF_MODELS: Final = ("REQUEST_START", "QUEUE_START", "REQUEST_END")
 
 
@@ -42,6 +44,8 @@ class Span:
     attributes: dict[str, Any] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)
     error: str | None = None
+    links: list[str] = field(default_factory=list)
+    """Spans that it belongs together with, as the W3C's `traceparent`."""
     serves: bool = False
     """Whether it stands for the request as its client sees it."""
 
@@ -95,15 +99,27 @@ def _model_spans(trace: Trace, parent_id: int) -> Iterator[Span]:
 def _compute_spans(trace: Trace, marks: Mapping[str, list[int]]) -> Iterator[Span]:
     """Return the spans of each batch that the request has run in: one, but for iterative sequences."""
     names = ("QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
-    batch = {f"eagleray.{name}": value for name, value in dict(trace.attributes).items() if name.startswith("batch_")}
-    for queued, start, input_end, output_start, end in zip(*(marks.get(name, ()) for name in names), strict=False):
-        yield Span("queue", new_id(), trace.id, queued, start)
+    known = trace.attributes
+    batch = {f"eagleray.{name}": known[name] for name in _OF_BATCHES if name in known}
+    forming = marks.get("BATCH_START", ())
+    for place, (queued, start, input_end, output_start, end) in enumerate(
+        zip(*(marks.get(name, ()) for name in names), strict=False)
+    ):
+        queue = Span("queue", new_id(), trace.id, queued, start)
+        yield queue
+        if place < len(forming):
+            links = [each for each in known.get("batch_of", ()) if each != trace.traceparent()]
+            yield Span("batch", new_id(), queue.id, forming[place], start, batch, links=links)
         times = (start, input_end, output_start, end)
         compute = Span("compute", new_id(), trace.id, start, end, batch, list(zip(names[1:], times, strict=True)))
         yield compute
         yield Span("compute_input", new_id(), compute.id, start, input_end)
         yield Span("compute_infer", new_id(), compute.id, input_end, output_start)
         yield Span("compute_output", new_id(), compute.id, output_start, end)
+
+
+def _linked(link: str) -> TraceParent | None:
+    return read_parent(link.encode("utf-8", "replace"))
 
 
 class SpanExport:
@@ -125,6 +141,7 @@ class SpanExport:
 
         self._api = trace
         self._event = Event
+        self._link = trace.Link
         self._span = ReadableSpan
         self._scope = InstrumentationScope("eagleray", version("eagleray"))
         about = {"host.name": socket.gethostname(), "process.pid": os.getpid(), **resource}
@@ -156,6 +173,7 @@ class SpanExport:
                 parent=parent,
                 resource=self._resource,
                 attributes=span.attributes,
+                links=[self._link(self._context(*each, remote=True)) for each in map(_linked, span.links) if each],
                 events=[self._event(name, timestamp=at_ns + ahead_ns) for name, at_ns in span.events],
                 kind=api.SpanKind.SERVER if span.serves else api.SpanKind.INTERNAL,
                 status=status,

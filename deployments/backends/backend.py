@@ -25,12 +25,14 @@ class Batch:
     The instance sets `results` (one response or error for each request, same order) and the two inner times; that of
     a decoupled model sets `answered` instead of results, and its responses reach `request.reply` by themselves. The
     scheduler sets the outer ones. Times are monotonic nanoseconds: from `start_ns` to `infer_start_ns` inputs are
-    gathered, until `infer_end_ns` the model runs, until `end_ns` outputs are taken apart. `reason` is the field of
-    `BatchReasons` that says why it left when it did, "" for what is not batched.
+    gathered, until `infer_end_ns` the model runs, until `end_ns` outputs are taken apart. `before_ns` is the `start_ns`
+    of the batch before, 0 for the first. `reason` is the field of `BatchReasons` that says why it left when it did, ""
+    for what is not batched.
     """
 
     __slots__ = (
         "answered",
+        "before_ns",
         "end_ns",
         "infer_end_ns",
         "infer_start_ns",
@@ -47,6 +49,7 @@ class Batch:
         self.rows = rows
         self.results: Sequence[InferResponse | ServingError] = ()
         self.answered = False
+        self.before_ns = 0
         self.start_ns = 0
         self.infer_start_ns = 0
         self.infer_end_ns = 0

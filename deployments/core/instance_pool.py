@@ -52,6 +52,7 @@ class InstancePool:
         self.finished: Callable[[Batch], None] = _nobody
         self._workers = tuple(self.idle)
         self._fault = ""
+        self._last_start_ns = 0
         self._now_ns = clock.now_ns
         self._call_soon_threadsafe = clock.call_soon_threadsafe
         self._gate = InlineGate()
@@ -110,7 +111,7 @@ class InstancePool:
         worker.batches.put(batch)
 
     def _begin(self, worker: Worker, remote: RemoteInstance, batch: Batch) -> None:
-        batch.start_ns = self._now_ns()
+        self._note_start(batch)
         worker.batch = batch
         try:
             remote.begin(batch)
@@ -212,8 +213,12 @@ class InstancePool:
         self.idle.append(worker)
         self.finished(batch)
 
+    def _note_start(self, batch: Batch) -> None:
+        batch.before_ns = self._last_start_ns
+        batch.start_ns = self._last_start_ns = self._now_ns()
+
     def _execute(self, instance: ModelInstance, batch: Batch) -> None:
-        batch.start_ns = self._now_ns()
+        self._note_start(batch)
         try:
             instance.execute(batch)
             if len(batch.results) != len(batch.requests) and not batch.answered:

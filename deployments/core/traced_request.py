@@ -1,7 +1,8 @@
 """What a traced request leaves behind in a core: when it came, waited, ran and was answered, and its tensors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 from deployments.backends.backend import Batch
@@ -9,7 +10,7 @@ from protocol.bytes_tensor import encode_bytes
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Reply
 from protocol.signature import Signature, TensorSpec
-from protocol.trace import TENSORS, Trace, TracedTensor, plain
+from protocol.trace import CONTEXT, TENSORS, Trace, TracedTensor, plain
 
 QUEUE_INPUT: Final = "TENSOR_QUEUE_INPUT"
 BACKEND_OUTPUT: Final = "TENSOR_BACKEND_OUTPUT"
@@ -17,6 +18,8 @@ _LENGTH_BYTES: Final = 4
 """Ahead of each element of a BYTES tensor."""
 _TEXTS: Final = (bytes, str)
 _SLICE: Final = 1024
+MAX_LINKS: Final = 128
+"""Requests of its batch that a trace names: as many as OpenTelemetry lets a span link to."""
 
 
 class TracedModel(Protocol):
@@ -52,12 +55,26 @@ def follow(request: InferRequest, trace: Trace, model: TracedModel, now_ns: Call
         _add(trace, QUEUE_INPUT, request.inputs, model.signature.inputs)
 
 
-def note_batch(request: InferRequest, batch: Batch) -> None:
-    """Note the stages of the batch that a traced request has run in."""
+def traced_in(batch: Batch) -> list[str]:
+    """Return the requests of a batch that are traced for OpenTelemetry, the first of them, as `Trace.traceparent`."""
+    traces = (request.trace for request in batch.requests)
+    found = (trace.traceparent() for trace in traces if trace is not None and trace.flags & CONTEXT)
+    return list(islice(found, MAX_LINKS))
+
+
+def note_batch(request: InferRequest, batch: Batch, traced: Sequence[str] = ()) -> None:
+    """Note the stages of the batch that a traced request has run in.
+
+    Args:
+        traced: what `traced_in` says of a batch that a dynamic batcher has formed.
+    """
     trace = request.trace
     assert trace is not None
     _note_start(trace, request)
     trace.mark("QUEUE_START", request.queued_ns)
+    if batch.reason and trace.flags & CONTEXT:
+        trace.mark("BATCH_START", max(request.queued_ns, batch.before_ns))
+        trace.attributes["batch_of"] = traced
     _note_compute(trace, batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
     trace.attributes |= {"batch_rows": batch.rows, "batch_requests": len(batch.requests)}
     if batch.reason:

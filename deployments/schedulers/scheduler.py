@@ -11,7 +11,7 @@ from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
-from deployments.core.traced_request import note_batch
+from deployments.core.traced_request import note_batch, traced_in
 from deployments.schedulers.queue_bound import ALWAYS_TAKEN, QueueBound
 from protocol.errors import Cancelled, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
@@ -202,9 +202,12 @@ class PoolScheduler:
 
     def _answer(self, batch: Batch) -> None:
         self._statistics.record_batch(batch)
+        traced: list[str] | None = None
         for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
             if request.trace is not None:
-                note_batch(request, batch)
+                if traced is None:
+                    traced = traced_in(batch)
+                note_batch(request, batch, traced)
             try:
                 request.reply(request, result)
             except Exception:

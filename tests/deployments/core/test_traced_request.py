@@ -17,6 +17,7 @@ from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
 from protocol.trace import (
+    CONTEXT,
     MAX_RECORDS,
     MAX_TENSOR_BYTES,
     MAX_TEXT,
@@ -96,6 +97,22 @@ def test_a_request_leaves_its_stages(bench):
     assert first.attributes == {"batch_rows": 2, "batch_requests": 2, "batch_reason": "none_waits"}
     assert first.id != second.id and first.trace_id != second.trace_id
     assert bench.answers.order == ["a", "b"]
+
+
+def test_a_batch_begins_to_form_when_the_one_before_it_has_left(bench):
+    start_ns, flags = bench.clock.time_ns, TIMESTAMPS | CONTEXT
+    traces = [bench.infer("m", each, id="r") for each in (flags, flags, flags, flags, flags, TIMESTAMPS)]
+    bench.clock.time_ns += 2 * MS
+    traces.append(bench.infer("m", flags, id="r"))
+    bench.run(2)
+    queued = [trace.at_ns("QUEUE_START") - start_ns for trace in traces]
+    assert queued == [0] * 6 + [2 * MS]
+    forming = [at_ns and at_ns - start_ns for at_ns in (trace.at_ns("BATCH_START") for trace in traces)]
+    assert forming == [0] * 4 + [2 * MS, None, 2 * MS], "only OpenTelemetry is told"
+    assert [trace.at_ns("COMPUTE_START") - start_ns for trace in traces] == [2 * MS] * 4 + [7 * MS] * 3
+    first, last = ([trace.traceparent() for trace in each] for each in (traces[:4], (traces[4], traces[6])))
+    assert [trace.attributes.get("batch_of") for trace in traces] == [first] * 4 + [last, None, last]
+    assert [trace.attributes["batch_reason"] for trace in traces] == ["full"] * 4 + ["none_waits"] * 3
 
 
 def test_an_error_ends_a_trace_and_is_told_in_it(bench):
