@@ -35,11 +35,12 @@ class Span:
 
 
 class Collector:
-    """Spans by their traces, in the order in which they came."""
+    """Spans by their traces, in the order in which they came, and the names that programs gave which sent them."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.spans: list[Span] = []
+        self.senders: set[str] = set()
 
     def of(self, trace_id: str) -> list[Span]:
         return [span for span in self.spans if span.trace_id == trace_id]
@@ -84,6 +85,7 @@ def collector() -> Iterator[Collector]:
 
         def do_POST(self) -> None:
             assert (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
+            taken.senders.add(str(self.headers["user-agent"]))
             body = self.rfile.read(int(self.headers["content-length"]))
             taken.take(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
             answer = ExportTraceServiceResponse().SerializeToString()

@@ -1,4 +1,4 @@
-"""Two nodes whose requests are traced: what a collector of OpenTelemetry's spans gets, and what the log says."""
+"""Two nodes whose requests are traced: what a collector of OpenTelemetry's spans sends on, and what the log says."""
 
 import json
 import secrets
@@ -22,9 +22,11 @@ from tests.serving import Process, Server, environment, free_port, infer_path, t
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from tests.otlp_collector import Collector, Span, collector
+from tests.rotel import PACKAGE, forwarding
 
 CONFIG = """
 backend: "python"
+max_batch_size: 4
 input { name: "X" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] }
 """
@@ -32,6 +34,7 @@ output { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] }
 CPU = "instance_group { kind: KIND_CPU }"
 ON_HEAD = CPU + 'parameters { key: "eagleray.num_cpus" value { string_value: "1.5" } }'
 ON_WORKER = "instance_group { kind: KIND_GPU }"
+BATCHED = "dynamic_batching { preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 300000 }"
 PRELUDE = """
 import json
 import numpy as np
@@ -58,6 +61,7 @@ ASKS = """
 """
 ENSEMBLE = """
 platform: "ensemble"
+max_batch_size: 4
 input { name: "X" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] }
 ensemble_scheduling {
@@ -68,7 +72,7 @@ ensemble_scheduling {
 }
 """
 MODELS = {
-    "here": (CONFIG + ON_HEAD, PRELUDE + ADD_ONE),
+    "here": (CONFIG + BATCHED + ON_HEAD, PRELUDE + ADD_ONE),
     "there": (CONFIG + ON_WORKER, PRELUDE + ADD_ONE),
     "asks": (CONFIG + CPU, PRELUDE + ASKS),
     "both": (ENSEMBLE, ""),
@@ -103,14 +107,14 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
             (folder / "models" / name / "1" / "model.py").write_text(code)
     processes: list[Process] = []
     try:
-        with collector() as collected:
+        with collector() as collected, forwarding(logs / "rotel", collected) as url:
             port = free_port()
             processes.append(Process(ray_head.command(folder / "ray", port, free_port()), logs / "head", env, folder))
             processes[-1].wait_for("Ray runtime started")
             address = f"127.0.0.1:{port}"
             processes.append(Process(ray_head.node_command(address, num_gpus=1), logs / "worker", env, folder))
             processes[-1].wait_for("Ray runtime started")
-            given = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=0", f"opentelemetry,url={collected.url}")
+            given = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=0", f"opentelemetry,url={url}")
             given += ("opentelemetry,bsp_schedule_delay=100", "opentelemetry,resource=service.name=two-nodes")
             flags = [part for each in given for part in ("--trace-config", each)]
             flags += ["--log-format", "json", "--log-file", str(logs / "lines"), "--ingresses-per-node", "1"]
@@ -129,7 +133,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
 def test_an_ensemble_over_two_nodes_is_one_trace(traced: Traced) -> None:
     trace_id, parent_id = secrets.token_hex(16), secrets.token_hex(8)
     with traced.server.client() as client:
-        body = {"inputs": [tensor("X", "INT32", [1], [1])], "id": "r7"}
+        body = {"inputs": [tensor("X", "INT32", [1, 1], [1])], "id": "r7"}
         assert client.infer("both", *body["inputs"]).status == 200
         headers = {"traceparent": f"00-{trace_id}-{parent_id}-01"}
         answer = client.request("POST", infer_path("both"), body, headers)
@@ -138,6 +142,8 @@ def test_an_ensemble_over_two_nodes_is_one_trace(traced: Traced) -> None:
     wait_until(lambda: has(traced, trace_id, "there", "here", "both", "send", "compute", "compute"), "its spans")
     spans = traced.collected.of(trace_id)
     assert {span.trace_id for span in traced.collected.spans} == {trace_id}, "others were not traced"
+    senders = {sender.partition("/")[0].partition(" ")[0] for sender in traced.collected.senders}
+    assert senders == ({"Rotel"} if PACKAGE else {"OTel-OTLP-Exporter-Python"})
     ensemble, here, there = (one(spans, name) for name in ("both", "here", "there"))
     top = one(spans, "InferRequest")
     assert (top.parent_id, top.kind, top.resource["service.name"]) == (parent_id, 2, "two-nodes")
@@ -163,12 +169,12 @@ def test_a_models_call_of_a_model_on_another_node_is_its_child(traced: Traced) -
     trace_id, parent_id = secrets.token_hex(16), secrets.token_hex(8)
     address = traced.server.wait_for(r"gRPC\s+(\S+)")[1]
     with grpcclient.InferenceServerClient(address) as client:
-        given = grpcclient.InferInput("X", [1], "INT32")
-        given.set_data_from_numpy(np.array([1], np.int32))
+        given = grpcclient.InferInput("X", [1, 1], "INT32")
+        given.set_data_from_numpy(np.array([[1]], np.int32))
         for flags in ("00", "01"):
             header = {"traceparent": f"00-{trace_id}-{parent_id}-{flags}"}
             result = client.infer("asks", [given], headers=header, client_timeout=60)
-            assert result.as_numpy("Y").tolist() == [2]
+            assert result.as_numpy("Y").tolist() == [[2]]
     wait_until(lambda: has(traced, trace_id, "asks", "there", "send"), "its spans")
     spans = traced.collected.of(trace_id)
     asks, there = one(spans, "asks"), one(spans, "there")
@@ -184,7 +190,7 @@ def test_a_models_call_of_a_model_on_another_node_is_its_child(traced: Traced) -
 def test_a_stream_that_its_client_wants_traced_is_traced_request_by_request(traced: Traced) -> None:
     trace_id, parent_id = secrets.token_hex(16), secrets.token_hex(8)
     address = traced.server.wait_for(r"gRPC\s+(\S+)")[1]
-    given = service_pb2.ModelInferRequest.InferInputTensor(name="X", datatype="INT32", shape=[1])
+    given = service_pb2.ModelInferRequest.InferInputTensor(name="X", datatype="INT32", shape=[1, 1])
     message = service_pb2.ModelInferRequest(model_name="here", inputs=[given], raw_input_contents=[bytes(4)])
     with grpc.insecure_channel(address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -194,6 +200,15 @@ def test_a_stream_that_its_client_wants_traced_is_traced_request_by_request(trac
     wait_until(lambda: len([each for each in traced.collected.of(trace_id) if each.name == "here"]) == 2, "both")
     tops = [each for each in traced.collected.of(trace_id) if each.name == "InferRequest"]
     assert [top.parent_id for top in tops] == [parent_id] * 2
+    wait_until(lambda: has(traced, trace_id, "batch", "batch"), "the spans of their batch")
+    spans = traced.collected.of(trace_id)
+    models = {span.id for span in spans if span.name == "here"}
+    batches = [span for span in spans if span.name == "batch"]
+    assert {link for batch in batches for link in batch.links} == {(trace_id, each) for each in models}
+    about = {"rows": 2, "requests": 2, "reason": "preferred"}
+    assert all(
+        batch.attributes == {f"eagleray.batch_{name}": value for name, value in about.items()} for batch in batches
+    )
 
 
 def has(traced: Traced, trace_id: str, *names: str) -> bool:

@@ -4,6 +4,8 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from app.trace.span_export import SpanExport
 from tests.app.http.served import Served
 from tests.otlp_collector import Collector, Span, collector
+from tests.rotel import forwarding, needs_rotel
 
 SAMPLER = Sampler(Sampling(TIMESTAMPS | CONTEXT, 1))
 MS = 1_000_000
@@ -48,10 +51,14 @@ FRONT = ("HTTP_RECV_START", "HTTP_RECV_END", "LANE_SEND", *MODEL, "LANE_RECEIVE"
 SENT = ("HTTP_SEND_START", "HTTP_SEND_END")
 
 
-def exported(collected: Collector, *traces: Trace, resource: dict[str, str] | None = None) -> dict[str, Span]:
-    export = SpanExport({"url": collected.url, "bsp_schedule_delay": "10"}, resource or {})
+def export_to(url: str, *traces: Trace, resource: dict[str, str] | None = None) -> None:
+    export = SpanExport({"url": url, "bsp_schedule_delay": "10"}, resource or {})
     export.export([(trace, SAMPLER) for trace in traces])
     export.finish()
+
+
+def exported(collected: Collector, *traces: Trace, resource: dict[str, str] | None = None) -> dict[str, Span]:
+    export_to(collected.url, *traces, resource=resource)
     return {span.name: span for span in collected.spans}
 
 
@@ -111,6 +118,30 @@ def test_the_spans_are_tritons_and_more(collected: Collector) -> None:
     }
     for name, span in spans.items():
         assert span.start_ns >= top.start_ns and span.end_ns <= top.end_ns, name
+
+
+@needs_rotel
+def test_a_real_collector_sends_on_what_it_got(collected: Collector, tmp_path: Path) -> None:
+    other = "00-" + "b" * 32 + "-" + "c" * 16 + "-01"
+    trace = marked(Trace(TIMESTAMPS | CONTEXT, 0xABC, 0xDEF, 0x123, "m", 3, "r7"), time.monotonic_ns(), *FRONT, *SENT)
+    trace.attributes |= {"batch_of": [trace.traceparent(), other], "batch_rows": 4, "error": "brök\nen"}
+    exported(collected, trace)
+    sent, collected.spans, collected.senders = collected.spans, [], set()
+    with forwarding(tmp_path / "rotel", collected) as url:
+        export_to(url, trace)
+        got = collected.wait_for(len(sent))
+    assert len(sent) == 11 and [anonymous(span) for span in got] == [anonymous(span) for span in sent]
+    assert {sender.split()[0] for sender in collected.senders} == {"Rotel"}
+
+
+def anonymous(span: Span) -> dict[str, Any]:
+    """Return what is the same when a trace is exported twice."""
+    about = asdict(span)
+    length_ns = about.pop("end_ns") - about.pop("start_ns")
+    for name in ("id", "parent_id", "events"):
+        about.pop(name)
+    about["resource"].pop("service.instance.id", None)
+    return about | {"length_ns": length_ns, "events": list(span.events)}
 
 
 def test_steps_are_below_their_ensemble(collected: Collector) -> None:
