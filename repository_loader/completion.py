@@ -84,7 +84,7 @@ def defines_auto_complete(file_path: str) -> bool:
     try:
         with open(file_path, "rb") as file:
             tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, RecursionError, SystemError):  # the last: now and then, of CPython 3.11
         return True
     found = False
     for node in ast.walk(tree):

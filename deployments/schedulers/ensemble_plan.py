@@ -21,7 +21,8 @@ PLANS_KEPT: Final = 64
 class Edge:
     """An ensemble tensor on its way into a step, or out of the ensemble.
 
-    `gains_batch` says that it comes without a batch dimension and goes where there is one, `loses_batch` the opposite.
+    `gains_batch` says that it comes without a batch dimension and goes where there is one, `loses_batch` the opposite;
+    `batched` that there is one where it goes.
     """
 
     name: str
@@ -29,11 +30,18 @@ class Edge:
     spec: TensorSpec
     gains_batch: bool
     loses_batch: bool
+    batched: bool
 
     @property
     def converts(self) -> bool:
         """Whether the batch dimension is different at the two ends."""
         return self.gains_batch or self.loses_batch
+
+    def takes(self, array: Array) -> bool:
+        """Whether the tensor is what the configuration says that comes; a Python model may have made something else."""
+        spec = self.spec
+        shape = array.shape[1:] if self.batched else array.shape
+        return array.dtype == spec.datatype.numpy and (shape == spec.dims or fits(shape, spec.dims))
 
     def convert(self, array: Array) -> Array:
         """Add or drop a batch dimension of 1 where the tensor needs it to fit its configured dims."""
@@ -294,4 +302,5 @@ def _edge(
     tensors: Mapping[str, int],
 ) -> Edge:
     source = sources[tensor]
-    return Edge(name, tensors[tensor], spec, batching and not source.batching, source.batching and not batching)
+    gains, loses = batching and not source.batching, source.batching and not batching
+    return Edge(name, tensors[tensor], spec, gains, loses, batching)

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from deployments.schedulers.ensemble_plan import Step
+from protocol.datatypes import of_array
 from protocol.errors import QueueFull, ServingError, Unavailable
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, Parameter, Reply
 from protocol.normalise import normalise
+from protocol.signature import TensorSpec
 
 Tensors = Sequence[Array | None] | Mapping[int, Array | None]
 
@@ -26,21 +28,27 @@ def step_inputs(tensors: Tensors, step: Step, request_id: str) -> tuple[dict[str
         InvalidArgument: a tensor is absent that the step requires, or they do not fit the step or each other.
     """
     inputs: dict[str, Array] = {}
+    checked = step.checked
     for edge in step.inputs:
         array = tensors[edge.tensor]
         if array is not None:
             inputs[edge.name] = edge.convert(array) if edge.converts else array
+        checked = checked and array is not None and edge.takes(array)
     max_rows = step.signature.max_batch_size
-    if step.checked and len(inputs) == len(step.inputs):
+    if checked:
         if not max_rows:
             return inputs, 1
         sizes = {array.shape[0] for array in inputs.values()}
         if len(sizes) == 1 and (rows := sizes.pop()) <= max_rows:
             return inputs, rows
-    sent = [(name, step.signature.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
+    sent = [(name, _datatype(step.signature.inputs[name], array), array.shape) for name, array in inputs.items()]
     rows, shapes = normalise(step.signature, sent, request_id)
     arrays = zip(inputs.items(), shapes, strict=True)
     return {name: array.reshape(shape) for (name, array), shape in arrays}, rows
+
+
+def _datatype(spec: TensorSpec, array: Array) -> str:
+    return (spec.datatype if array.dtype == spec.datatype.numpy else of_array(array)).name
 
 
 def step_request(

@@ -594,6 +594,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         PLAN + "test_packs_cpu_models_together",
     ),
     "A single instance that is alone in its replica": (PLAN + "test_divides_instances_into_replicas",),
+    "One whose `initialize` sets signal handlers": (
+        "deployments/backends/test_python_loading.py::test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own",
+    ),
     "is three such processes behind one queue": (
         PROCESSES + "test_count_is_instances_behind_one_queue_which_run_at_the_same_time",
     ),
@@ -1032,6 +1035,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         TRACED_MODELS + "test_a_call_over_a_lane_is_a_child_too",
     ),
     "What goes wrong with a call": (CALLS + "test_errors_are_responses_with_tritons_texts",),
+    "An output of another datatype than": ("behaviours/test_behaviours.py::test_behaviour",),
+    "The next step of an ensemble, or a called model, does not take it": (
+        "behaviours/test_behaviours.py::test_behaviour",
+    ),
+    "An output that no datatype describes": (
+        "behaviours/test_behaviours.py::test_behaviour",
+        "deployments/backends/test_python_backend.py::test_what_has_no_datatype_fails_only_its_request",
+    ),
     "A call that could wait for ever": (
         CALLS + "test_a_model_that_calls_itself_is_told_so",
         CALLS + "test_so_is_one_that_comes_back_through_an_ensemble",

@@ -1,5 +1,6 @@
 """The Python backend: loads a `model.py` into instances."""
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Final
 
 from deployments.backends.backend import ModelInstance, ModelLoadError
 from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
-from deployments.backends.python.loading import load_instance
+from deployments.backends.python.loading import NEEDS_MAIN_THREAD, load_instance
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.process.child import LoadOrder
 from deployments.backends.python.process.environment import PARAMETER, Environment, environment_at
@@ -23,6 +24,8 @@ from repository_loader.config_json import config_to_json
 from repository_loader.model_files import shown_path
 from repository_loader.overrides import read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
+
+_LOG = logging.getLogger(__name__)
 
 _MAY_WAIT = re.compile(
     r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(|\b(?:un)?load_model\b|\bis_model_ready\b"
@@ -77,9 +80,18 @@ class PythonBackend:
         if server is not None and package.namespace:
             server = NamespacedServer(server, package.namespace)
         if spec.own_process:
-            environment = _environment(package)
-            timeout_ms = read_overrides(package.config).execution_timeout_ms or 0.0
-            return ProcessInstance(_load_order(package, signature, spec, environment), server, timeout_ms / 1000)
+            return _load_apart(package, signature, spec, server)
+        try:
+            return self._load_here(package, signature, spec, server)
+        except ModelLoadError as error:
+            if NEEDS_MAIN_THREAD not in error.reason:
+                raise
+        _LOG.info("model instance '%s' sets signal handlers, for which it gets a process of its own", spec.name)
+        return _load_apart(package, signature, spec, server)
+
+    def _load_here(
+        self, package: ModelPackage, signature: Signature, spec: InstanceSpec, server: ModelServer | None
+    ) -> ModelInstance:
         module = ModelModule(package.model_path, package.version_path, server)
         replies = None
         if signature.decoupled:
@@ -115,6 +127,14 @@ def initialize_args(package: ModelPackage, spec: InstanceSpec) -> dict[str, str]
         "model_version": str(package.version),
         "model_name": package.name,
     }
+
+
+def _load_apart(
+    package: ModelPackage, signature: Signature, spec: InstanceSpec, server: ModelServer | None
+) -> ModelInstance:
+    timeout_ms = read_overrides(package.config).execution_timeout_ms or 0.0
+    order = _load_order(package, signature, spec, _environment(package))
+    return ProcessInstance(order, server, timeout_ms / 1000)
 
 
 def _environment(package: ModelPackage) -> Environment | None:

@@ -5,7 +5,7 @@ import queue
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from deployments.backends.python.errors import TritonModelException, of_serving_error
 from deployments.backends.python.model_module import ModelModule, calling_model, only_model
@@ -41,8 +41,8 @@ def execute(made_by: ModelModule | None, make: MakeCall, decoupled: bool) -> "In
         TritonModelException: no model may call others here.
     """
     module, server = _server_for(made_by)
+    module.blocks_loop()
     if not server.may_wait():
-        module.blocks_loop()
         raise TritonModelException(NOT_ON_LOOP)
     if decoupled:
         return ResponseIterator(server, _made(module, make))
@@ -51,25 +51,35 @@ def execute(made_by: ModelModule | None, make: MakeCall, decoupled: bool) -> "In
     return _response(*results.get())
 
 
-async def execute_async(
+def execute_async(
     made_by: ModelModule | None, make: MakeCall, decoupled: bool
-) -> "InferenceResponse | ResponseIterator":
-    """Do as `execute`, and await the response, of a model that is not decoupled; cancelling gives the call up."""
+) -> "asyncio.Future[InferenceResponse | ResponseIterator]":
+    """Do as `execute` does, at once, and return a future of this thread's event loop; cancelling it gives the call up.
+
+    Raises:
+        TritonModelException: no model may call others here.
+        RuntimeError: no event loop runs on this thread.
+    """
     module, server = _server_for(made_by)
-    if decoupled:
-        return ResponseIterator(server, _made(module, make))
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[_Item] = loop.create_future()
+    answer: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
+    if decoupled:
+        answer.set_result(ResponseIterator(server, _made(module, make)))
+        return answer
+
+    def settle(*item: Any) -> None:
+        if not answer.done():
+            answer.set_result(_response(*item))
 
     def take(*item: object) -> None:
-        loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(item))  # type: ignore[arg-type]
+        try:
+            loop.call_soon_threadsafe(settle, *item)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
 
     give_up = server.call(_made(module, make), take)
-    try:
-        return _response(*await answer)
-    except asyncio.CancelledError:
-        give_up()
-        raise
+    answer.add_done_callback(lambda done: give_up() if done.cancelled() else None)
+    return answer
 
 
 class ResponseIterator:

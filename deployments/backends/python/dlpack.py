@@ -79,7 +79,10 @@ def import_device(source: Any) -> tuple[Array, bool]:
 
 
 def _address(capsule: object) -> int:
-    address: int = _get_pointer(capsule, b"dltensor")
+    try:
+        address: int = _get_pointer(capsule, b"dltensor")
+    except ValueError as error:
+        raise TritonModelException(f"A DLPack tensor was expected, found type '{type(capsule)}'.") from error
     return address
 
 

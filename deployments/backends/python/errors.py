@@ -59,6 +59,14 @@ _BY_TRITON_CODE: dict[int, type[ServingError]] = {
 }
 
 
+def told(error: BaseException) -> str:
+    """Return an exception's type and message; a message that cannot be made is left out."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of its own `__str__`
+        return type(error).__name__
+
+
 def to_serving_error(error: object) -> ServingError:
     """Return the error that a client sees for the error of a response; anything but a `TritonError` is `Internal`."""
     if isinstance(error, TritonError):

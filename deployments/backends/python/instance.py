@@ -12,6 +12,7 @@ from typing import Any
 from deployments.backends.backend import Batch
 from deployments.backends.gpu_fault import internal_error
 from deployments.backends.python.bls import parents_here
+from deployments.backends.python.errors import told
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.outputs import OutputReader, Views, settle
@@ -47,7 +48,6 @@ class PythonInstance:
     ) -> None:
         self.name = name
         self.may_run_inline = inline
-        self._model_name = signature.model_name
         self._module = module
         module.blocks_loop = self._leave_loop
         self._model = model
@@ -159,11 +159,13 @@ class PythonInstance:
         if responses is None:
             return [None] * request_count
         if not isinstance(responses, list):
-            raise Internal(f"Expected a list in the execute return, found type '{type(responses)}'.")
+            raise Internal(self._failed(f"Expected a list in the execute return, found type '{type(responses)}'."))
         if len(responses) != request_count:
             raise Internal(
-                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
-                f"InferenceRequest(s) size is:{request_count}, and InferenceResponse(s) size is:{len(responses)}"
+                self._failed(
+                    "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                    f"InferenceRequest(s) size is:{request_count}, and InferenceResponse(s) size is:{len(responses)}"
+                )
             )
         return responses
 
@@ -183,8 +185,10 @@ class PythonInstance:
                 results[index] = self._reader.read(requests[index]._request, response, views)
             elif response is not None:
                 results[index] = Internal(
-                    "Expected an 'InferenceResponse' object in the execute function return list, "
-                    f"found type '{type(response)}'."
+                    self._failed(
+                        "Expected an 'InferenceResponse' object in the execute function return list, "
+                        f"found type '{type(response)}'."
+                    )
                 )
             else:
                 sender = requests[index].get_response_sender()
@@ -212,8 +216,11 @@ class PythonInstance:
         whose = self._module.whose()
         text = "execute() of model instance '%s' failed, request ids %s"
         _LOG.error(text, self.name, ids, exc_info=error, extra=whose)
-        message = f"Failed to process the request(s) for model '{self.name}', message: {type(error).__name__}: {error}"
-        return internal_error(message, str(error), own_words=True)
+        words = told(error)
+        return internal_error(self._failed(words), words.removeprefix(f"{type(error).__name__}: "), own_words=True)
+
+    def _failed(self, message: str) -> str:
+        return f"Failed to process the request(s) for model '{self.name}', message: {message}"
 
     def _ask_ready(self, answer: "Future[Any]") -> None:
         try:
@@ -286,8 +293,9 @@ class DecoupledPythonInstance(PythonInstance):
     def _check_none(self, returned: object) -> None:
         if returned is not None:
             raise Internal(
-                f"Python model '{self._model_name}' is using the decoupled mode and the execute function must return "
-                "None."
+                self._failed(
+                    f"Python model '{self.name}' is using the decoupled mode and the execute function must return None."
+                )
             )
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:

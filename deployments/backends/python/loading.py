@@ -2,9 +2,10 @@
 
 import inspect
 import logging
-from typing import Any
+from typing import Any, Final
 
 from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.errors import told
 from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
@@ -12,6 +13,9 @@ from deployments.backends.python.response_sender import Replies
 from protocol.signature import Signature
 
 _LOG = logging.getLogger(__name__)
+
+NEEDS_MAIN_THREAD: Final = "only works in main thread"
+"""What Python says of `signal.signal` and its like on any other thread."""
 
 
 def load_instance(
@@ -44,8 +48,9 @@ def load_instance(
             loop.close()
         if isinstance(error, ModelLoadError):
             raise
-        _LOG.error("model instance '%s' cannot be loaded", name, exc_info=error, extra=module.whose())
-        raise ModelLoadError(f"{type(error).__name__}: {error}") from None
+        level = logging.INFO if NEEDS_MAIN_THREAD in told(error) else logging.ERROR
+        _LOG.log(level, "model instance '%s' cannot be loaded", name, exc_info=error, extra=module.whose())
+        raise ModelLoadError(told(error)) from None
     module.finish_loading()
     module.may_call = True
     if replies is not None:

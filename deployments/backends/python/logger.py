@@ -1,48 +1,69 @@
 """`pb_utils.Logger`: a model's log lines, in Python's logging."""
 
 import logging
+from enum import IntEnum
 
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.model_module import module_at_work
 
 LOGGER = "eagleray.python_model"
 _LOG = logging.getLogger(LOGGER)
-_CALLER = 2
-"""`stacklevel` that names the line of the model, not the one in this file."""
+_CALLER = 3
+"""`stacklevel` that names the line of the model, not those in this file."""
 
 
 class Logger:
-    """Static methods and levels, used as `pb_utils.Logger.log_info(...)`."""
+    """Static methods and levels, used as `pb_utils.Logger.log_info(...)`. A message must be a `str` (TypeError)."""
 
-    INFO = logging.INFO
-    WARNING = logging.WARNING
-    ERROR = logging.ERROR
-    VERBOSE = logging.DEBUG
+    class LogLevel(IntEnum):
+        """The levels of `log`, as Python's logging has them."""
+
+        INFO = logging.INFO
+        WARNING = logging.WARNING
+        ERROR = logging.ERROR
+        VERBOSE = logging.DEBUG
+
+    INFO = LogLevel.INFO
+    WARNING = LogLevel.WARNING
+    ERROR = LogLevel.ERROR
+    VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: int = logging.INFO) -> None:
-        """Log at one of the levels of this class."""
-        _LOG.log(level, "%s", message, stacklevel=_CALLER)
+    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
+        """Log at one of the levels of this class.
+
+        Raises:
+            TypeError: it is none.
+        """
+        if not isinstance(level, Logger.LogLevel):
+            raise TypeError(f"'level' must be one of Logger.LogLevel, found type '{type(level)}'.")
+        _log(int(level), message)
 
     @staticmethod
     def log_info(message: str) -> None:
         """Log at level INFO."""
-        _LOG.info("%s", message, stacklevel=_CALLER)
+        _log(logging.INFO, message)
 
     @staticmethod
     def log_warn(message: str) -> None:
         """Log at level WARNING."""
-        _LOG.warning("%s", message, stacklevel=_CALLER)
+        _log(logging.WARNING, message)
 
     @staticmethod
     def log_error(message: str) -> None:
         """Log at level ERROR."""
-        _LOG.error("%s", message, stacklevel=_CALLER)
+        _log(logging.ERROR, message)
 
     @staticmethod
     def log_verbose(message: str) -> None:
         """Log at level DEBUG, Python's name for Triton's verbose."""
-        _LOG.debug("%s", message, stacklevel=_CALLER)
+        _log(logging.DEBUG, message)
+
+
+def _log(level: int, message: str) -> None:
+    if not isinstance(message, str):
+        raise TypeError(f"'message' must be a string, found type '{type(message)}'.")
+    _LOG.log(level, "%s", message, stacklevel=_CALLER)
 
 
 def _say_whose(record: logging.LogRecord) -> bool:

@@ -4,6 +4,7 @@ import re
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from itertools import pairwise
 from typing import Final
 from weakref import WeakValueDictionary
@@ -11,10 +12,16 @@ from weakref import WeakValueDictionary
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.metric_rows import GaugeRow, HistogramRow, Labels, MetricRows, NumberRow, Rows
 
-COUNTER = 0
-GAUGE = 1
-HISTOGRAM = 2
 
+class MetricKind(IntEnum):
+    """What a family counts."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+COUNTER, GAUGE, HISTOGRAM = MetricKind
 MAX_LABELS: Final = 32
 MAX_BUCKETS: Final = 128
 MAX_TEXT: Final = 1024

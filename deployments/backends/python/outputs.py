@@ -7,7 +7,7 @@ from sys import getrefcount
 import numpy as np
 
 from deployments.backends.python.byte_tensor import to_bytes_elements
-from deployments.backends.python.errors import to_serving_error
+from deployments.backends.python.errors import to_serving_error, told
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.tensor import Tensor
 from deployments.backends.row_batch import to_client_shape
@@ -62,7 +62,7 @@ class OutputReader:
                 try:
                     array = tensor.host_array(output.bfloat16)
                 except Exception as error:
-                    return Internal(f"{type(error).__name__}: {error}")
+                    return Internal(told(error))
             if array.dtype is not output.dtype or output.needs_work:
                 try:
                     array = output.convert(array)
@@ -82,7 +82,17 @@ class OutputReader:
 class _Output:
     """One configured output."""
 
-    __slots__ = ("bfloat16", "dtype", "known_shape", "model_name", "needs_work", "signature", "spec", "warned")
+    __slots__ = (
+        "bfloat16",
+        "dtype",
+        "known_shape",
+        "model_name",
+        "needs_work",
+        "signature",
+        "spec",
+        "warned",
+        "warned_of_datatype",
+    )
 
     def __init__(self, signature: Signature, spec: TensorSpec) -> None:
         self.spec = spec
@@ -92,25 +102,40 @@ class _Output:
         self.needs_work = spec.reshaped or spec.datatype.name == "BYTES"
         self.known_shape: tuple[int, ...] | None = None
         self.warned = False
+        self.warned_of_datatype = False
 
     def convert(self, array: Array) -> Array:
-        """Return the array in the configured datatype and the client's shape.
+        """Return the array in a datatype of the protocol and in the client's shape.
 
         Raises:
-            Internal: the model returned another datatype than the configuration specifies.
+            Internal: it has no such datatype, or an element of it is no text.
         """
-        if self.spec.datatype.name == "BYTES" and array.dtype.kind in "OSU":
-            array = to_bytes_elements(array)
-        elif array.dtype != self.dtype:
-            if array.dtype.newbyteorder("=") != self.dtype:
-                raise Internal(
-                    f"model '{self.signature.model_name}' returned output '{self.spec.name}' as {_name_of(array)}, "
-                    f"the model configuration specifies {self.spec.datatype.name}"
-                )
-            array = array.astype(self.dtype)
+        if array.dtype.kind in "OSU":
+            array = _strings(array, self.spec.name, self.signature.model_name)
+        elif array.dtype.newbyteorder("=") != array.dtype:
+            array = array.astype(array.dtype.newbyteorder("="))
+        if array.dtype != self.dtype:
+            self._check_datatype(array)
         if self.spec.reshaped:
             array = to_client_shape(array, self.spec, self.signature)
         return array
+
+    def _check_datatype(self, array: Array) -> None:
+        """Warn once of a datatype that is not the configured one. Triton sends those too."""
+        try:
+            returned = of_array(array).name
+        except KeyError:
+            where = f"model '{self.signature.model_name}' returned output '{self.spec.name}'"
+            raise Internal(f"{where} as {array.dtype}, which is no datatype of the protocol") from None
+        if not self.warned_of_datatype:
+            self.warned_of_datatype = True
+            _LOG.warning(
+                "model '%s' returned output '%s' as %s, the model configuration specifies %s",
+                self.signature.model_name,
+                self.spec.name,
+                returned,
+                self.spec.datatype.name,
+            )
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Remember the shape; warn once of one that the configuration does not allow. Triton sends those too."""
@@ -155,8 +180,10 @@ def _base_id(array: Array) -> int:
     return id(array.base)
 
 
-def _name_of(array: Array) -> str:
+def _strings(array: Array, output: str, model: str) -> Array:
     try:
-        return of_array(array).name
-    except KeyError:
-        return str(array.dtype)
+        return to_bytes_elements(array)
+    except Exception as error:  # whatever the `__str__` of an element raises, and text that UTF-8 cannot hold
+        raise Internal(
+            f"model '{model}' returned output '{output}' with an element that is no text: {told(error)}"
+        ) from None

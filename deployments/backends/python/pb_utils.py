@@ -15,10 +15,10 @@ from deployments.backends.python.bls import ResponseIterator
 from deployments.backends.python.byte_tensor import deserialize_bytes_tensor, serialize_byte_tensor
 from deployments.backends.python.errors import TritonError, TritonModelException
 from deployments.backends.python.logger import Logger
-from deployments.backends.python.metric import Metric, MetricFamily
+from deployments.backends.python.metric import COUNTER, GAUGE, HISTOGRAM, Metric, MetricFamily, MetricKind
 from deployments.backends.python.model_config import ModelConfig
 from deployments.backends.python.model_module import PB_UTILS_NAMES, calling_model, only_model
-from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
+from deployments.backends.python.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.response_sender import ResponseSender
 from deployments.backends.python.server import ModelServer
@@ -27,12 +27,17 @@ from protocol.datatypes import BY_CONFIG_NAME
 from protocol.errors import ServingError
 
 __all__ = [
+    "COUNTER",
+    "GAUGE",
+    "HISTOGRAM",
     "InferenceRequest",
     "InferenceResponse",
     "InferenceTrace",
     "Logger",
+    "MemoryType",
     "Metric",
     "MetricFamily",
+    "MetricKind",
     "ModelConfig",
     "PreferredMemory",
     "ResponseIterator",
@@ -49,8 +54,9 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
-TRITONSERVER_MEMORY_CPU = PreferredMemory.TRITONSERVER_MEMORY_CPU
-TRITONSERVER_MEMORY_GPU = PreferredMemory.TRITONSERVER_MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+InferenceResponseSender = ResponseSender
 
 TRITON_STRING_TO_NUMPY: dict[str, type[Any]] = {
     name: np.bool_ if name == "TYPE_BOOL" else datatype.numpy.type
@@ -98,9 +104,9 @@ def triton_to_numpy_type(data_type: int) -> type[Any]:
     return TRITON_TO_NUMPY_TYPE[data_type]
 
 
-def numpy_to_triton_type(data_type: type[Any]) -> int:
-    """Return the datatype's number of a NumPy type."""
-    return NUMPY_TO_TRITON_TYPE[data_type]
+def numpy_to_triton_type(data_type: type[Any] | np.dtype[Any]) -> int:
+    """Return the datatype's number of a NumPy type, or of an array's `dtype`."""
+    return NUMPY_TO_TRITON_TYPE[data_type.type if isinstance(data_type, np.dtype) else data_type]
 
 
 def triton_string_to_numpy(triton_type_string: str) -> type[Any]:
@@ -157,8 +163,8 @@ def _server() -> ModelServer:
     module = calling_model() or only_model()
     if module is None or module.server is None:
         raise TritonModelException("Models cannot be loaded, unloaded or asked for in this function.")
+    module.blocks_loop()
     if not module.server.may_wait():
-        module.blocks_loop()
         raise TritonModelException(bls.NOT_ON_LOOP)
     return module.server
 

@@ -1,17 +1,28 @@
 """`pb_utils.InferenceRequest` as a model makes it to call another model."""
 
+import asyncio
 import json
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import partial
-from typing import Any, ClassVar
+from operator import index
+from typing import Any
 
 from deployments.backends.python import bls
+from deployments.backends.python.byte_tensor import to_bytes_elements
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.model_module import ModelModule, calling_model
-from deployments.backends.python.response import InferenceResponse
+from deployments.backends.python.response import InferenceResponse, checked_parameters
 from deployments.backends.python.server import ModelCall
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
-from protocol.infer import InferRequest, Parameter
+from protocol.infer import Array, InferRequest, Parameter
+
+
+class MemoryType(IntEnum):
+    """Host memory, or that of a GPU."""
+
+    TRITONSERVER_MEMORY_CPU = 0
+    TRITONSERVER_MEMORY_GPU = 2
 
 
 class PreferredMemory:
@@ -19,10 +30,9 @@ class PreferredMemory:
 
     __slots__ = ("device_id", "memory_type")
 
-    TRITONSERVER_MEMORY_CPU: ClassVar[int] = 0
-    TRITONSERVER_MEMORY_GPU: ClassVar[int] = 2
-
-    def __init__(self, preferred_memory_type: int = 0, preferred_device_id: int = 0) -> None:
+    def __init__(
+        self, preferred_memory_type: int = MemoryType.TRITONSERVER_MEMORY_CPU, preferred_device_id: int = 0
+    ) -> None:
         self.memory_type = preferred_memory_type
         self.device_id = preferred_device_id
 
@@ -66,9 +76,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -76,27 +86,35 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: dict[str, Parameter] | None = None,
     ) -> None:
+        """Make a request; `inputs`, `requested_output_names` and `model_name` must be given.
+
+        Raises:
+            TypeError: an argument is missing, or of another type.
+            TritonModelException: an input is None, or a parameter no text, integer or bool.
+        """
+        if inputs is None or requested_output_names is None:
+            raise TypeError("An InferenceRequest needs 'inputs', 'requested_output_names' and 'model_name'.")
+        self._request_id = _text("request_id", request_id)
+        self._model_name = _text("model_name", model_name)
         if None in inputs:
             raise TritonModelException(
                 f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
             )
-        if None in requested_output_names:
-            raise TritonModelException(
-                f"Requested output name for request with id '{request_id}' and model name '{model_name}' "
-                "should not be empty."
-            )
         self._module: ModelModule | None = calling_model()
-        self._request_id = request_id
+        if not isinstance(correlation_id, str):
+            try:
+                correlation_id = index(correlation_id)
+            except TypeError:
+                raise TritonModelException("Correlation ID must be integer or string") from None
         self._correlation_id = correlation_id
         self._inputs = inputs
-        self._requested_output_names = requested_output_names
-        self._model_name = model_name
-        self._model_version = model_version
-        self._flags = flags
-        self._timeout_us = timeout
+        self._requested_output_names = [_text("requested_output_names", name) for name in requested_output_names]
+        self._model_version = _integer("model_version", model_version)
+        self._flags = _integer("flags", flags)
+        self._timeout_us = _integer("timeout", timeout)
         self._preferred_memory = preferred_memory or PreferredMemory()
         self._trace = trace or InferenceTrace()
-        self._parameters = parameters
+        self._parameters = None if parameters is None else checked_parameters(parameters)
 
     def inputs(self) -> list[Tensor]:
         """Return the input tensors."""
@@ -175,9 +193,9 @@ class InferenceRequest:
         """
         return bls.execute(self._module, partial(self._call, decoupled), decoupled)
 
-    async def async_exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:
-        """Do as `exec` does, and await instead of waiting."""
-        return await bls.execute_async(self._module, partial(self._call, decoupled), decoupled)
+    def async_exec(self, decoupled: bool = False) -> "asyncio.Future[InferenceResponse | bls.ResponseIterator]":
+        """Call the model at once, and return a future of the running event loop. Raises as `exec`."""
+        return bls.execute_async(self._module, partial(self._call, decoupled), decoupled)
 
     def _call(self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...]) -> ModelCall:
         inputs = self._inputs
@@ -187,7 +205,7 @@ class InferenceRequest:
         return ModelCall(
             model_name=self._model_name,
             model_version=self._model_version,
-            inputs={tensor.name(): tensor.host_array(isinstance(tensor, BFloat16Tensor)) for tensor in inputs},
+            inputs={tensor.name(): _sent(tensor) for tensor in inputs},
             bfloat16=frozenset([tensor.name() for tensor in inputs if isinstance(tensor, BFloat16Tensor)]),
             outputs=tuple(self._requested_output_names) or None,
             request_id=self._request_id,
@@ -200,3 +218,21 @@ class InferenceRequest:
             callers=callers,
             traced=traced,
         )
+
+
+def _sent(tensor: Tensor) -> Array:
+    array = tensor.host_array(isinstance(tensor, BFloat16Tensor))
+    return to_bytes_elements(array) if array.dtype.kind in "OSU" else array
+
+
+def _integer(name: str, value: object) -> int:
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"'{name}' of an InferenceRequest must be an integer, found type '{type(value)}'.") from None
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"'{name}' of an InferenceRequest must be a string, found type '{type(value)}'.")
+    return value

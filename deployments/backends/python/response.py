@@ -23,7 +23,7 @@ class InferenceResponse:
             raise TritonModelException("Output tensor for inference response should not be empty.")
         self._output_tensors = output_tensors
         self._error = error
-        self._parameters = _checked(parameters) if parameters else None
+        self._parameters = None if parameters is None else checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """Return the output tensors."""
@@ -42,10 +42,17 @@ class InferenceResponse:
         return json.dumps(self._parameters or {})
 
 
-def _checked(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
+def checked_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
+    """Return the parameters of a request or response.
+
+    Raises:
+        TritonModelException: they are no dictionary of strings, integers and bools.
+    """
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
-            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}.")
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, bool | int | str):
-            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}.")
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
     return parameters

@@ -130,7 +130,7 @@ class ServedRequest(InferenceRequest):
         """Refuse: a served request names no model."""
         raise TritonModelException("exec is not supported on requests that execute was given.")
 
-    async def async_exec(self, decoupled: bool = False) -> NoReturn:
+    def async_exec(self, decoupled: bool = False) -> NoReturn:
         """Refuse, as `exec` does."""
         self.exec(decoupled)
 

@@ -19,6 +19,7 @@ class Tensor:
     __slots__ = ("_array", "_name")
 
     def __init__(self, name: str, array: Array) -> None:
+        _check_name(name)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}' needs a numpy.ndarray, found type '{type(array)}'.")
         self._name = name
@@ -51,6 +52,7 @@ class Tensor:
     @staticmethod
     def from_dlpack(name: str, source: Any) -> "Tensor":
         """Return a tensor over the memory of a DLPack capsule or of an object that can make one."""
+        _check_name(name)
         owner = source if hasattr(source, "__dlpack__") else dlpack.Capsule(source)
         if not dlpack.is_on_host(owner):
             return DeviceTensor(name, owner)
@@ -134,3 +136,10 @@ class DeviceTensor(Tensor):
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self._source.__dlpack_device__()
         return device
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a Tensor must be a string, found type '{type(name)}'.")
+    if not name:
+        raise TritonModelException("Tensor name cannot be an empty string.")

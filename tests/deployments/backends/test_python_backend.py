@@ -230,17 +230,43 @@ def test_only_configured_and_requested_outputs_are_sent(load):
     assert [list(outcome.outputs) for outcome in outcomes] == [["Z", "Y"], ["Y"]]
 
 
-def test_refuses_an_output_of_another_datatype(load):
+def test_sends_an_output_of_another_datatype_as_it_is_and_warns_once(load, caplog):
     instance = load("""
         class TritonPythonModel:
             def execute(self, requests):
-                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1)))]),
-                        pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1), ">f4"))])]
+                arrays = np.ones((1, 1)), np.ones((1, 1), ">f4"), np.ones((1, 1), np.uint8), np.array([["a", 2]], object)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", array)]) for array in arrays]
     """)
-    wrong, swapped = run(instance, request_of(X=floats(1)), request_of(X=floats(1)))
-    assert isinstance(wrong, Internal)
-    assert wrong.message == ("model 'echo' returned output 'Y' as FP64, the model configuration specifies FP32")
-    assert swapped.outputs["Y"].dtype == np.dtype("<f4")
+    outcomes = run(instance, *(request_of(X=floats(1)) for _ in range(4)))
+    assert [outcome.outputs["Y"].dtype.str for outcome in outcomes] == ["<f8", "<f4", "|u1", "|O"]
+    assert outcomes[3].outputs["Y"].tolist() == [[b"a", b"2"]]
+    assert [record.getMessage() for record in caplog.records] == [
+        "model 'echo' returned output 'Y' as FP64, the model configuration specifies FP32"
+    ]
+
+
+def test_what_has_no_datatype_fails_only_its_request(load):
+    instance = load("""
+        class Silent(Exception):
+            def __str__(self):
+                raise RuntimeError("no words")
+        class Mute:
+            def __str__(self):
+                raise Silent
+        class TritonPythonModel:
+            def execute(self, requests):
+                if len(requests) == 1:
+                    raise Silent
+                arrays = [np.ones((1, 1), complex), np.array([["\\ud800"]], object), np.array([[Mute()]], object), np.ones((1, 1))]
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", array)]) for array in arrays]
+    """)
+    outcomes = run(instance, *(request_of(X=floats(1)) for _ in range(4)))
+    assert [type(outcome) for outcome in outcomes] == [Internal, Internal, Internal, InferResponse]
+    assert "'Y' as complex128, which is no datatype of the protocol" in outcomes[0].message
+    assert "'Y' with an element that is no text: UnicodeEncodeError: " in outcomes[1].message
+    assert outcomes[2].message.endswith("no text: Silent")
+    with pytest.raises(Internal, match="message: Silent"):
+        run(instance, request_of(X=floats(1)))
 
 
 def test_warns_once_of_a_shape_that_the_configuration_does_not_describe(load, caplog):
@@ -359,7 +385,7 @@ def test_a_wrong_entry_fails_only_its_request(load):
     """)
     wrong, right, nothing = run(instance, *(request_of(X=floats(1)) for _ in range(3)))
     assert wrong.message == (
-        "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'."
+        "Failed to process the request(s) for model 'echo_0', message: Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'."
     )
     assert right.outputs == {}
     assert nothing.message == "The model dropped the response sender before it sent the final response."

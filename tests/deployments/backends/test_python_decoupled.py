@@ -92,7 +92,11 @@ def test_decoupled_responses_come_from_threads_after_execute_has_returned(load):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return []", "Python model 'echo' is using the decoupled mode and the execute function must return None."),
+        (
+            "return []",
+            "Failed to process the request(s) for model 'echo_0', message: Python model 'echo_0' is using the decoupled "
+            "mode and the execute function must return None.",
+        ),
         ("raise ValueError('no')", "Failed to process the request(s) for model 'echo_0', message: ValueError: no"),
         ("return None", "The model dropped the response sender before it sent the final response."),
         (

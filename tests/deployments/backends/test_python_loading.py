@@ -123,6 +123,24 @@ def test_model_that_may_call_others_never_runs_inline(load):
         run(instance, request_of(X=floats(1)))
 
 
+def test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own(load, caplog):
+    caplog.set_level(logging.ERROR)
+    instance = load("""
+        import os, signal
+        class TritonPythonModel:
+            def initialize(self, args):
+                signal.signal(signal.SIGUSR1, self.count)
+                self.counted = 0
+            def count(self, *_):
+                self.counted += 1
+            def execute(self, requests):
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([[self.counted]], np.float32))])]
+    """)
+    assert run(instance, request_of(X=floats(1)))[0].outputs["Y"].tolist() == [[1.0]]
+    assert not caplog.records
+
+
 def test_model_logs_through_python_logging(load, caplog):
     caplog.set_level(logging.INFO)
     load("""

@@ -118,7 +118,60 @@ def test_request_for_another_model_keeps_its_arguments():
     with pytest.raises(
         TritonModelException, match="Input tensor for request with id '7' and model name 'm' should not"
     ):
-        pb_utils.InferenceRequest(request_id="7", model_name="m", inputs=[None])
+        pb_utils.InferenceRequest(request_id="7", model_name="m", inputs=[None], requested_output_names=[])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"inputs": None}, TypeError),
+        ({"requested_output_names": None}, TypeError),
+        ({"requested_output_names": [None]}, TypeError),
+        ({"model_name": None}, TypeError),
+        ({"request_id": None}, TypeError),
+        ({"model_version": None}, TypeError),
+        ({"flags": None}, TypeError),
+        ({"timeout": 1.5}, TypeError),
+        ({"correlation_id": None}, TritonModelException),
+        ({"parameters": ["a"]}, TritonModelException),
+        ({"parameters": {1: "a"}}, TritonModelException),
+        ({"parameters": {"a": 1.5}}, TritonModelException),
+    ],
+    ids=str,
+)
+def test_a_request_is_not_made_of_wrong_arguments(arguments, error):
+    right = {"inputs": [], "requested_output_names": [], "model_name": "m", "timeout": np.uint64(5)}
+    assert type(pb_utils.InferenceRequest(**right).timeout()) is int
+    with pytest.raises(error):
+        pb_utils.InferenceRequest(**{**right, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: Tensor(None, np.ones(1)), TypeError),
+        (lambda: Tensor("", np.ones(1)), TritonModelException),
+        (lambda: Tensor.from_dlpack("", np.ones(1)), TritonModelException),
+        (lambda: Tensor.from_dlpack("T", None), TritonModelException),
+        (lambda: pb_utils.InferenceResponse(None), TypeError),
+        (lambda: pb_utils.InferenceResponse([], parameters=["a"]), TritonModelException),
+        (lambda: pb_utils.Logger.log("text", None), TypeError),
+        (lambda: pb_utils.Logger.log("text", 1), TypeError),
+        (lambda: pb_utils.Logger.log_info(None), TypeError),
+    ],
+)
+def test_other_arguments_are_checked_as_in_triton(call, error):
+    with pytest.raises(error):
+        call()
+
+
+def test_names_that_models_use_are_there():
+    assert pb_utils.MetricFamily.COUNTER is pb_utils.MetricKind.COUNTER is pb_utils.COUNTER
+    assert pb_utils.MetricFamily.HISTOGRAM is pb_utils.HISTOGRAM is not pb_utils.GAUGE
+    assert pb_utils.MemoryType.TRITONSERVER_MEMORY_GPU is pb_utils.TRITONSERVER_MEMORY_GPU
+    assert pb_utils.Logger.LogLevel.VERBOSE is pb_utils.Logger.VERBOSE
+    assert pb_utils.InferenceResponseSender is pb_utils.ResponseSender
+    assert pb_utils.numpy_to_triton_type(np.ones(1, np.float32).dtype) == 11
 
 
 def metric_of(kind, **options):

@@ -73,6 +73,45 @@ async def test_an_async_model_awaits_several_at_a_time(models: Models) -> None:
 
 
 @on_a_loop
+async def test_async_exec_calls_at_once_and_returns_a_future(models: Models) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            async def execute(self, requests):
+                calls = [request_to("add_one", x_of(requests[0]).as_numpy() + n).async_exec() for n in range(3)]
+                done, pending = await asyncio.wait(calls)
+                assert not pending and all(call.done() for call in calls)
+                return [answer(np.concatenate([call.result().output_tensors()[0].as_numpy() for call in calls]))]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 5) == [6, 7, 8]
+
+
+@on_a_loop
+async def test_elements_of_strings_become_bytes_in_a_call(models: Models) -> None:
+    strings = IDENTITY.replace("TYPE_INT32", "TYPE_STRING")
+    models.add("strings", config=strings)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                given = pb_utils.Tensor("INPUT0", np.array(["é", b"\\xff", 7, 1.5], object))
+                request = pb_utils.InferenceRequest(
+                    model_name="strings", inputs=[given], requested_output_names=["OUTPUT0"]
+                )
+                got = request.exec().output_tensors()[0].as_numpy().tolist()
+                return [answer(np.array([got == ["é".encode(), b"\\xff", b"7", b"1.5"]], np.int32))]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 0) == [1]
+
+
+@on_a_loop
 async def test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy(models_here: Models) -> None:
     models_here.add("same", config=IDENTITY)
     models_here.add(
@@ -82,7 +121,7 @@ async def test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy(model
             def execute(self, requests):
                 array = x_of(requests[0]).as_numpy()
                 inputs = [pb_utils.Tensor("INPUT0", array)]
-                got = pb_utils.InferenceRequest(model_name="same", inputs=inputs).exec().output_tensors()[0].as_numpy()
+                got = pb_utils.InferenceRequest(model_name="same", inputs=inputs, requested_output_names=[]).exec().output_tensors()[0].as_numpy()
                 return [answer(np.array([np.shares_memory(got, array)], np.int32)) for r in requests]
         """,
     )
@@ -324,16 +363,23 @@ async def test_threads_of_a_model_call_too(models: Models) -> None:
         assert await call("caller", 0) == list(range(1, 9))
 
 
+@pytest.mark.parametrize(("quiet", "failures"), [(0, 0), (200, 1)], ids=["calls at once", "calls later"])
 @on_a_loop
-async def test_a_model_that_hides_its_calls_leaves_the_loops_thread(models_here: Models) -> None:
+async def test_a_model_that_hides_its_calls_leaves_the_loops_thread(
+    models_here: Models, quiet: int, failures: int
+) -> None:
     models_here.add("add_one", ADD_ONE)
     models_here.add(
         "caller",
         """
         class TritonPythonModel:
             def execute(self, requests):
+                value = int(requests[0].inputs()[0].as_numpy()[0])
+                if not value:
+                    return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([2], np.int32))])]
                 call = getattr(pb_utils, "Inference" + "Request")(
-                    model_name="add_one", inputs=[pb_utils.Tensor("X", np.array([1], np.int32))])
+                    model_name="add_one", requested_output_names=["Y"],
+                    inputs=[pb_utils.Tensor("X", np.array([value], np.int32))])
                 return [outcome(getattr(call, "exec")()) for r in requests]
         """,
         CONFIG,
@@ -344,14 +390,16 @@ async def test_a_model_that_hides_its_calls_leaves_the_loops_thread(models_here:
         text.read_text().split("def request_to")[0] + "def outcome" + text.read_text().split("def outcome")[1]
     )
     async with models_here.hosted() as call:
+        for _ in range(quiet):  # the first ones measure how quick it is, in a thread
+            assert await call("caller", 0) == [2]
         errors = []
-        for _ in range(200):  # the first ones measure how quick it is, in a thread
+        for _ in range(100):
             try:
-                assert await call("caller", 0) == [2]
+                assert await call("caller", 1) == [2]
             except ServingError as error:
                 errors.append(error.message)
-        assert len(errors) == 1
-        assert "on the thread of the event loop" in errors[0]
+        assert len(errors) == failures
+        assert all("on the thread of the event loop" in error for error in errors)
 
 
 @on_a_loop

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from deployments.backends.python.byte_tensor import to_bytes_elements
 from deployments.backends.python.process.channel import Writer
 from deployments.backends.python.process.exchange import ProcessRequest, ResultFields, read_call_result
 from deployments.backends.python.server import ModelCall, Take
@@ -30,16 +29,12 @@ class AskedServer:
     def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
         """Send a request by way of the replica; see `ModelServer`."""
         writer = Writer()
-        inputs = {
-            name: to_bytes_elements(array) if array.dtype.kind in "OSU" else array
-            for name, array in call.inputs.items()
-        }
         number = self._questions.number()
         self._takes[number] = take
         fields = (
             call.model_name,
             call.model_version,
-            writer.describe(inputs),
+            writer.describe(call.inputs),
             tuple(call.bfloat16),
             call.outputs,
             call.request_id,

@@ -16,6 +16,7 @@ from deployments.backends.python import (
     metric,
     pb_utils,  # noqa: F401, models import pb_utils by its own name
 )
+from deployments.backends.python.errors import told
 from deployments.backends.python.instance import PythonInstance
 from deployments.backends.python.loading import load_instance
 from deployments.backends.python.model_module import SoleModule
@@ -35,9 +36,10 @@ from deployments.backends.python.response_sender import Outcome
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
-from protocol.errors import ServingError
+from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, StreamedResponse
 
+_LOG = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -88,6 +90,9 @@ class ModelProcess:
             instance.execute(batch)
         except ServingError as error:
             failure = error
+        except Exception as error:  # of ours, about what the model returned: the batch's, not the process's end
+            _LOG.exception("the results of model instance '%s' cannot be read", instance.name)
+            failure = Internal(told(error))
         flags_now = [request.flags for request in requests]
         changed = flags_now if any(now != fields[6] for now, fields in zip(flags_now, given, strict=True)) else None
         results, batch.results = batch.results, ()
@@ -140,7 +145,7 @@ def main() -> None:
     except ConnectionError:
         pass  # the replica is gone
     except BaseException:
-        logging.getLogger(__name__).exception("the process of a model failed")
+        _LOG.exception("the process of a model failed")
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
