@@ -12,7 +12,16 @@ import orjson
 from deployments.core.duration_buckets import BOUNDS_NS
 from deployments.core.request_meter import FIRST_BUCKET, SUM_NS, Cells
 from deployments.lane.arena import ARENA_BYTES
-from deployments.lane.frames import FINAL, NO_JSON_LENGTH, PROTOCOL_VERSION, QUEUE_FULL, Buffer, FrameProtocol, Kind
+from deployments.lane.frames import (
+    FINAL,
+    NO_JSON_LENGTH,
+    PROTOCOL_VERSION,
+    QUEUE_FULL,
+    TRACED,
+    Buffer,
+    FrameProtocol,
+    Kind,
+)
 from deployments.lane.sink import Sink
 from deployments.lane.trace_frames import IDENTITY_BYTES, identity, take_records, wall_ahead_ns
 from protocol.errors import QueueFull, ServingError, from_grpc_code
@@ -35,6 +44,10 @@ class CallTarget(Protocol):
         """Put a call on a lane; returns why that is not possible."""
         ...
 
+    def send_alone(self, call: "LaneCall") -> ServingError | None:
+        """Put a call on a lane that shall run with nothing else in its replica; returns as `send`."""
+        ...
+
     def fail(self, call: "LaneCall", error: ServingError) -> None:
         """Answer a call with its replica's error."""
         ...
@@ -51,7 +64,8 @@ class CallTarget(Protocol):
 class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead.
 
-    `deaths` counts the replicas that died while it was in them; `given_up`, when set, hears that it is cancelled.
+    `deaths` counts the replicas that died while it was in them, perhaps of it, and `lone_deaths`, set with the first of
+    them, those that it had to itself; `given_up`, when set, hears that it is cancelled.
     A client's request is counted in `cells`. `trace` is None for one that is not traced.
     """
 
@@ -65,6 +79,7 @@ class LaneCall:
         "id",
         "json_length",
         "lane",
+        "lone_deaths",
         "near",
         "parts",
         "sink",
@@ -89,6 +104,7 @@ class LaneCall:
         self.deaths = 0
         self.delivered = False
         self.near = False
+        self.lone_deaths: int
         self.given_up: Callable[[LaneCall], None] | None = None
         self.cells: Cells | None = None
         self.began_ns = 0
@@ -124,6 +140,10 @@ class LaneOwner(Protocol):
         """The replica drains: what is under way will be answered, nothing new should be sent."""
         ...
 
+    def lane_shared_again(self, call: LaneCall) -> None:
+        """A lone call has had its time, and runs on beside others."""
+        ...
+
     def lane_lost(self, lane: "LaneClient", calls: list[LaneCall]) -> None:
         """The connection is gone, with these calls unanswered."""
         ...
@@ -134,7 +154,8 @@ class LaneClient(FrameProtocol):
 
     `near` says that it goes by Unix socket, so that both ends can share memory; `leaving` that its end says nothing
     against the calls on it: the replica drains, was dismissed, or its node is gone. `welcome` says that the replica
-    has accepted the lane, `refusal` why it has not.
+    has accepted the lane, `refusal` why it has not. `alone` is the call that runs with nothing else in the replica, 0
+    when it is another lane's, None while there is none.
     """
 
     def __init__(
@@ -152,6 +173,7 @@ class LaneClient(FrameProtocol):
         self.calls: dict[int, LaneCall] = {}
         self.inflight_bytes = 0
         self.open = False
+        self.alone: int | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say the secret."""
@@ -180,38 +202,42 @@ class LaneClient(FrameProtocol):
         self._next_id = self._next_id % 0xFFFFFFFF + 1
         return self._next_id
 
-    def call(self, index: int, call: LaneCall) -> None:
-        """Send a request for the model at `index` of the replica's table."""
+    def call(self, index: int, call: LaneCall, kind: Kind = Kind.REQUEST, flags: int = 0) -> None:
+        """Send a request for the model at `index` of the replica's table; lone ones have another kind, and flags."""
         call.id = call_id = self._new_id()
         call.lane = self
         call.attempts += 1
         self.calls[call_id] = call
         self.inflight_bytes += call.size
         if call.trace is not None:
-            self._send_traced(index, call, call.trace)
+            self._send_traced(index, call, call.trace, kind, flags)
             return
         self.send(
-            Kind.REQUEST,
+            kind,
             call_id,
             call.parts,
             size=call.size,
-            flags=call.wire,
+            flags=call.wire | flags,
             number=index,
             json_length=call.json_length,
         )
 
-    def _send_traced(self, index: int, call: LaneCall, trace: Trace) -> None:
+    def _send_traced(self, index: int, call: LaneCall, trace: Trace, kind: Kind, flags: int) -> None:
         trace.mark("LANE_SEND", monotonic_ns())
         trace.attributes |= {"replica": self.replica_id, "near": self.near}
         if call.attempts > 1:
             trace.attributes["attempts"] = call.attempts
             trace.attributes.pop("error", None)
+        if kind is Kind.REQUEST:
+            kind = Kind.TRACED_REQUEST
+        else:
+            flags |= TRACED
         self.send(
-            Kind.TRACED_REQUEST,
+            kind,
             call.id,
             (identity(trace), *call.parts),
             size=IDENTITY_BYTES + call.size,
-            flags=call.wire,
+            flags=call.wire | flags,
             number=index,
             json_length=call.json_length,
         )
@@ -285,6 +311,10 @@ class LaneClient(FrameProtocol):
             self._owner.lane_table(self, [TableRow(*row) for row in orjson.loads(body)])
         elif kind == Kind.TRACE:
             self._take_trace(call, body)
+        elif kind == Kind.ALONE:
+            self.alone = call if number else None
+            if not number and call in self.calls:
+                self._owner.lane_shared_again(self.calls[call])
         elif kind == Kind.GOAWAY:
             self.leaving = True
             self._owner.lane_goes_away(self)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from deployments.core.refusals import Refusals
@@ -9,7 +10,7 @@ from deployments.core.request_meter import RequestMeters
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.client import LaneCall, LaneClient, TableRow
 from deployments.lane.link import Link
-from deployments.lane.retry import Retry
+from deployments.lane.retry import Death, Retry
 from deployments.lane.routes import Routes
 from deployments.lane.target import LaneTarget, Limits, RegisteredRegions
 
@@ -94,20 +95,27 @@ class Fleet:
     def lane_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
         """Take the list of models that a replica serves."""
         self._routes.take_table(lane, rows)
+        self._retry.replicas_changed()
 
     def lane_goes_away(self, lane: LaneClient) -> None:
         """Stop sending to a replica that drains."""
         self._routes.withdraw(lane)
 
+    def lane_shared_again(self, call: LaneCall) -> None:
+        """Let those have a replica to themselves that come after a call."""
+        self._retry.clear(call)
+
     def lane_lost(self, lane: LaneClient, calls: list[LaneCall]) -> None:
         """Send what the replica did not answer to another one."""
         self._routes.withdraw(lane)
         link = self._open.pop(lane, None)
-        died, alone = not lane.leaving, False
+        death = Death(unmeant=not lane.leaving, alone=lane.alone)
         if link is not None:
-            alone = died and link.died_alone()
+            if death.unmeant:
+                by_itself, sole_lane = link.ended_itself()
+                death = replace(death, by_itself=by_itself, sole_lane=sole_lane)
             link.lose()
-        self._retry.take(calls, died=died, alone=alone)
+        self._retry.take(calls, death)
 
     def target(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""

@@ -4,11 +4,12 @@
          0     4  length       of the whole frame, header included
          4     4  call         the id of the call the frame belongs to, 0 for none
          8     1  kind         one of `Kind`
-         9     1  flags        requests: the wire form of the body; answers: `FINAL` on the last of a call;
+         9     1  flags        requests: the wire form of the body; LONE_REQUEST: `TRACED`, `PATIENT` besides;
+                               answers: `FINAL` on the last of a call;
                                ERROR: `QUEUE_FULL` when the model has not taken the request
                                any: `SHARED` when the body lies in the sender's arena and only its place is here
         10     2  number       HELLO: version of the protocol; requests: index in the peer's model table;
-                               ERROR: gRPC code
+                               ERROR: gRPC code; ALONE: 1 when it begins, 0 when it is over
         12     4  json_length  of a v2 body's JSON header, `NO_JSON_LENGTH` when the whole body is JSON
 
 All integers are little-endian.
@@ -42,10 +43,14 @@ _RELEASE: Final = struct.Struct("<IIBBHIQ")
 NO_JSON_LENGTH: Final = 0xFFFFFFFF
 FINAL: Final = 1
 QUEUE_FULL: Final = 2
+TRACED: Final = 0x20
+"""A lone request whose body follows the identity of its trace."""
+PATIENT: Final = 0x40
+"""A lone request that others may have to wait for longer."""
 SHARED: Final = 0x80
 PLACE: Final = struct.Struct("<QQ")
 """Offset and size of a body in an arena."""
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 """Raised when frames change: an older replica may still run beside a newer ingress."""
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 # From this size on a body goes through shared memory, where both sides are on one node.
@@ -70,11 +75,11 @@ class Kind(IntEnum):
     CANCEL = 6
     """Client to server: give a call up; of call 0: the sequence in the body, as JSON, of the model at `number` has
     started anew elsewhere."""
-    ARENA = 10
+    ARENA = 12
     """The path of the sender's arena, once, before it is used."""
-    ARENA_OPEN = 11
+    ARENA_OPEN = 13
     """The receiver has mapped the sender's arena."""
-    RELEASE = 12
+    RELEASE = 14
     """A body in the receiver's arena is no longer looked at: its offset."""
     TRACED_REQUEST = 7
     """A request whose body follows the identity of its trace; see `trace_frames`."""
@@ -82,9 +87,13 @@ class Kind(IntEnum):
     """Server to client: finish what is under way, send nothing new."""
     TRACE = 9
     """Server to client: what is known of a call's trace, just before its last answer."""
+    LONE_REQUEST = 10
+    """A request that shall run with nothing else in the replica; see `lone_requests`."""
+    ALONE = 11
+    """Server to client: such a request begins, or is no longer alone: this call, or (0) one of another lane."""
 
 
-_SHARED_KINDS: Final = frozenset((Kind.REQUEST, Kind.TRACED_REQUEST, Kind.RESPONSE))
+_SHARED_KINDS: Final = frozenset((Kind.REQUEST, Kind.TRACED_REQUEST, Kind.LONE_REQUEST, Kind.RESPONSE))
 
 
 class LaneProtocolError(Exception):
@@ -317,6 +326,16 @@ class FrameProtocol(asyncio.Protocol):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
+
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         """Close the connection at once."""

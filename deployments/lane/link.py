@@ -51,17 +51,17 @@ class Link:
         """The replica's node."""
         return self._address.node_id
 
-    def died_alone(self) -> bool:
-        """Whether the replica has ended itself, which is logged, while only this process had a lane to it.
+    def ended_itself(self) -> tuple[bool, bool]:
+        """Whether the replica has ended itself, which is logged, and whether only this process had a lane to it then.
 
         Of one on another node that is not known.
         """
         if self._address.node_id != self._node_id:
-            return False
+            return False, False
         mark, only_lane = read_death_mark(self._address.unix_path)
         if mark:
             logger.error("replica %s has ended itself: %s", self._address.replica_id, mark)
-        return bool(mark) and only_lane
+        return bool(mark), only_lane
 
     def lose(self) -> None:
         """Note that the lane is gone."""

@@ -1,5 +1,6 @@
 """What becomes of the requests that were under way to a replica when it went away."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from deployments.core.refusals import Refusals
@@ -9,17 +10,32 @@ from deployments.lane.sequence_lanes import SequenceCall
 from deployments.lane.suspects import Suspects
 from protocol.errors import Internal, ServingError, Unavailable
 
-_MAX_ATTEMPTS: Final = 3
+_MAX_ATTEMPTS: Final = 6
+_MAX_DEATHS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What is known of the end of a replica.
+
+    Not `unmeant`: it was told to go. `by_itself`: a segmentation fault, `os._exit` (`DeathMark`); nobody has killed it.
+    `sole_lane`: no other process had a lane to it then. `alone` is the id of the call that had it to itself, 0 for one
+    of another lane, None when none had (`LoneRequests`).
+    """
+
+    unmeant: bool = True
+    by_itself: bool = False
+    sole_lane: bool = False
+    alone: int | None = None
 
 
 class Retry:
     """Sends them to another replica, unless a response was already delivered or they were tried often enough.
 
-    When a replica dies, one of its requests may be the cause, and would kill the next replica too. A request that was
-    the only one in a replica that ended itself (`DeathMark`: a segmentation fault, `os._exit`), or that was in two
-    that died of whatever, fails. What other processes had in a replica is not known: where these have lanes to it too,
-    none was the only one. Others go again a few at a time (`Suspects`), so that no innocent request is in two deaths.
-    One that was alone when somebody else killed the replica goes again once: it is hardly the cause.
+    When a replica dies, one of its requests may be the cause, and would kill the next replica too. Only one that had
+    the replica to itself fails: at once when the replica ended itself, the second time when somebody may have killed
+    it. Others go again a few at a time, the likeliest of them alone (`Suspects`). So a request that kills takes one to
+    three replicas along, four where it never has one to itself, and none pays for another or for an operator.
     A request within a sequence fails: what the replica knew of the sequence is gone.
     """
 
@@ -28,18 +44,20 @@ class Retry:
         self._refusals = refusals
         self._suspects: dict[tuple[str, int], Suspects] = {}
 
-    def take(self, calls: list[LaneCall], *, died: bool, alone: bool) -> None:
-        """Take the calls that a lost lane leaves unanswered.
-
-        Not `died` says that the replica was meant to go; `alone` that it ended itself, and that nobody else had a lane
-        to it.
-        """
-        guilty = alone and len(calls) == 1
+    def take(self, calls: list[LaneCall], death: Death) -> None:
+        """Take the calls that a lost lane leaves unanswered."""
+        alone = death.alone
+        if alone is None and death.by_itself and death.sole_lane and len(calls) == 1:
+            alone = calls[0].id
         again: dict[tuple[str, int], list[LaneCall]] = {}
         for call in calls:
-            call.deaths += died
-            error = _refusal(call, guilty)
-            if error is None and died:
+            suspected = death.unmeant and alone in (None, call.id)
+            if suspected:
+                call.lone_deaths = (call.lone_deaths if call.deaths else 0) + (alone is not None)
+                call.deaths += 1
+            guilty = suspected and alone is not None and (death.by_itself or call.lone_deaths > 1)
+            error = _refusal(call, guilty=guilty)
+            if error is None and call.deaths:
                 again.setdefault((call.target.model_name, call.target.version), []).append(call)
                 continue
             error = error or self._send(call)
@@ -48,27 +66,37 @@ class Retry:
         for key, suspects in again.items():
             self._suspects_of(key).add(suspects)
 
+    def replicas_changed(self) -> None:
+        """Send the calls that wait for a replica which they shall have alone."""
+        for suspects in tuple(self._suspects.values()):
+            suspects.go_on()
+
+    def clear(self, call: LaneCall) -> None:
+        """Note that a call has had its time with a replica to itself."""
+        suspects = self._suspects.get((call.target.model_name, call.target.version))
+        if suspects is not None:
+            suspects.cleared(call)
+
     def _suspects_of(self, key: tuple[str, int]) -> Suspects:
         self._suspects = {key: suspects for key, suspects in self._suspects.items() if suspects}
         return self._suspects.setdefault(key, Suspects(self._send))
 
-    def _send(self, call: LaneCall) -> ServingError | None:
+    def _send(self, call: LaneCall, alone: bool = False) -> ServingError | None:
         target = call.target
         self._refusals.count_retry(target.model_name, target.version)
-        return (self._routes.find(target.model_name, target.version) or target).send(call)
+        found = self._routes.find(target.model_name, target.version) or target
+        return found.send_alone(call) if alone else found.send(call)
 
 
-def _refusal(call: LaneCall, guilty: bool) -> ServingError | None:
+def _refusal(call: LaneCall, *, guilty: bool) -> ServingError | None:
     """Return why a call is not sent again, None if it is."""
     name = call.target.model_name
     if isinstance(call, SequenceCall):
         return Unavailable(
             f"the replica of model '{name}' that held sequence {call.mark.sequence_id} is gone; start the sequence anew"
         )
-    if call.delivered or call.attempts >= _MAX_ATTEMPTS:
-        return Unavailable(f"the replica of model '{name}' that held the request died")
-    if call.deaths > 1:
-        return Internal(f"two replicas of model '{name}' died while the request was under way in them")
     if guilty:
         return Internal(f"the replica of model '{name}' died while the request was the only one under way in it")
+    if call.delivered or call.attempts >= _MAX_ATTEMPTS or call.deaths >= _MAX_DEATHS:
+        return Unavailable(f"the replica of model '{name}' that held the request died")
     return None

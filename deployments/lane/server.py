@@ -14,13 +14,16 @@ from deployments.lane.frames import (
     HEADER_SIZE,
     MAX_FRAME_BYTES,
     NO_JSON_LENGTH,
+    PATIENT,
     PROTOCOL_VERSION,
     QUEUE_FULL,
+    TRACED,
     Buffer,
     FrameProtocol,
     Kind,
     LaneProtocolError,
 )
+from deployments.lane.lone_requests import LoneRequests
 from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
 from deployments.lane.wire import WireCodec
 from protocol.errors import Internal, QueueFull, ServingError, Unavailable
@@ -87,6 +90,7 @@ class LaneServer:
         self._names: list[tuple[str, int]] = []
         self._faults: dict[tuple[str, int], str] = {}
         self._listeners: list[asyncio.Server] = []
+        self.lone = LoneRequests(self.connections, loop)
 
     async def listen(self, sockets: list[Any]) -> None:
         """Start accepting on listening sockets."""
@@ -96,6 +100,7 @@ class LaneServer:
     def add_lane(self, connection: "LaneServerConnection") -> None:
         """Count a connection that has said the secret."""
         self.connections.add(connection)
+        self.lone.lane_added(connection)
         self._lane_count_changed(len(self.connections))
 
     def forget_lane(self, connection: "LaneServerConnection") -> None:
@@ -198,6 +203,8 @@ class LaneServerConnection(FrameProtocol):
             self._take_request(number, call, flags, json_length, body)
         elif kind == Kind.TRACED_REQUEST:
             self._take_request(number, call, flags, json_length, body, traced=True)
+        elif kind == Kind.LONE_REQUEST:
+            self._take_lone(number, call, flags, json_length, body)
         elif kind == Kind.CANCEL and not call:
             self._end_sequence(number, body)
         elif kind == Kind.CANCEL:
@@ -206,6 +213,17 @@ class LaneServerConnection(FrameProtocol):
                 entry[0].cancel_request(entry[1])
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
+
+    def _take_lone(self, number: int, call: int, flags: int, json_length: int, body: Buffer) -> None:
+        if self.shared_offset >= 0:
+            body = self.lend(body)
+        wire, traced = flags & ~(TRACED | PATIENT), bool(flags & TRACED)
+
+        def start() -> None:
+            self.shared_offset = -1
+            self._take_request(number, call, wire, json_length, body, traced)
+
+        self._server.lone.add(self, call, start, patient=bool(flags & PATIENT))
 
     def _end_sequence(self, number: int, body: Buffer) -> None:
         models = self._server.models

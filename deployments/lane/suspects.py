@@ -1,5 +1,6 @@
 """Requests of one model version that were in a replica when it died: one of them may be what it died of."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -7,80 +8,113 @@ from typing import Final
 from deployments.lane.client import LaneCall
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
-from protocol.errors import ServingError
+from protocol.errors import ServingError, Unavailable
 
-_ANSWERS_PER_STEP: Final = 8
+MAX_WAIT_S: Final = 60.0
+_LIKELY_COUNT: Final = 8
 
 
 class Suspects:
-    """Sends them again, the oldest first: one at a time, and one more at a time after each eight that were answered.
+    """Sends them again, the oldest first.
 
-    Schedulers take requests in order, so the one that kills is among the oldest, and goes alone. All that come after
-    those need about as many rounds as the square root of sixteen times their number.
+    Schedulers take requests in order, so the one that kills is among the oldest: the first eight go one after the
+    other, each with a replica to itself (`send` is told so), and then all others at once. Those that were in two deaths
+    go before them, alone too. They wait for a replica, as long as `max_wait_s`: who gets 503 for a request that kills
+    might send it again and again.
     """
 
-    def __init__(self, send: Callable[[LaneCall], ServingError | None]) -> None:
+    def __init__(self, send: Callable[[LaneCall, bool], ServingError | None], max_wait_s: float = MAX_WAIT_S) -> None:
         self._send = send
+        self._max_wait_s = max_wait_s
         self._waiting: deque[LaneCall] = deque()
-        self._under_way: set[LaneCall] = set()
-        self._answered = 0
+        self._under_way: LaneCall | None = None
+        self._cleared = 0
         self._sending = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._under_way)
+        return bool(self._waiting) or self._under_way is not None
 
     def add(self, calls: Iterable[LaneCall]) -> None:
-        """Take calls, in the order in which they had been sent."""
+        """Take calls, in the order in which they had been sent; some may have been taken before."""
+        first: list[LaneCall] = []
         for call in calls:
-            call.sink = _SuspectSink(call, call.sink, self)
+            if not isinstance(call.sink, _SuspectSink) or call.sink.suspects is not self:
+                call.sink = _SuspectSink(call, call.sink, self)
             call.given_up = self._give_up
-            self._waiting.append(call)
-        self._go_on()
+            if call is self._under_way:
+                self._under_way = None
+            (first if call.deaths > 1 else self._waiting).append(call)
+        self._waiting.extendleft(reversed(first))
+        self.go_on()
 
-    def answered(self, call: LaneCall) -> None:
-        """Note that a call has got its last response, or an error."""
-        if call in self._under_way:
-            self._under_way.discard(call)
-            self._answered += 1
-            self._go_on()
+    def cleared(self, call: LaneCall) -> None:
+        """Note that a call has got its last response, or an error, or has had its time with the replica to itself."""
+        if call is self._under_way:
+            self._under_way = None
+            self._cleared += 1
+            self.go_on()
 
     def _give_up(self, call: LaneCall) -> None:
         """Forget a call that its client has cancelled."""
-        if call in self._under_way:
-            self.answered(call)
+        if call is self._under_way:
+            self.cleared(call)
         elif call in self._waiting:
             self._waiting.remove(call)
+            self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Send what may go now."""
         if self._sending:  # an error came at once
             return
         self._sending = True
-        while self._waiting and len(self._under_way) <= self._answered // _ANSWERS_PER_STEP:
+        while self._waiting and self._under_way is None:
             call = self._waiting.popleft()
-            self._under_way.add(call)
-            error = self._send(call)
+            alone = call.deaths > 1 or self._cleared < _LIKELY_COUNT
+            self._under_way = call if alone else None
+            error = self._send(call, alone)
+            if error is not None and call.deaths > 1 and isinstance(error, Unavailable):
+                self._under_way = None
+                self._waiting.appendleft(call)
+                break
             if error is not None:
                 call.target.refuse(call, error)
         self._sending = False
+        self._watch_wait()
         if not self:
-            self._answered = 0
+            self._cleared = 0
+
+    def _watch_wait(self) -> None:
+        """Bound the time for which the first one waits for a replica."""
+        waits = bool(self._waiting) and self._under_way is None
+        if waits and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._max_wait_s, self._refuse_first)
+        elif not waits and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse_first(self) -> None:
+        self._timer = None
+        call = self._waiting.popleft()
+        call.target.refuse(call, Unavailable(f"no replica of model '{call.target.model_name}' has started in time"))
+        self.go_on()
 
 
 class _SuspectSink:
     """Passes the answer on and says when it is complete."""
 
-    __slots__ = ("_call", "_sink", "_suspects")
+    __slots__ = ("_call", "_sink", "suspects")
 
     def __init__(self, call: LaneCall, sink: Sink, suspects: Suspects) -> None:
         self._call = call
         self._sink = sink
-        self._suspects = suspects
+        self.suspects = suspects
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         self._sink.on_response(json_length, parts, final)
         if final:
-            self._suspects.answered(self._call)
+            self.suspects.cleared(self._call)
 
     def on_error(self, error: ServingError) -> None:
         self._sink.on_error(error)
-        self._suspects.answered(self._call)
+        self.suspects.cleared(self._call)

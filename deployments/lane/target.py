@@ -9,7 +9,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
-from deployments.lane.frames import Buffer
+from deployments.lane.frames import PATIENT, Buffer, Kind
 from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.sequence_lanes import SequenceCall, SequenceLanes, read_mark
 from deployments.lane.sink import Sink
@@ -195,6 +195,16 @@ class LaneTarget:
         if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
+        return None
+
+    def send_alone(self, call: LaneCall) -> ServingError | None:
+        """Put a call on a lane that shall run with nothing else in its replica; returns why that is not possible."""
+        lane = self.choice.next(near=call.near)
+        if lane is None:
+            if self.waiting is not None:
+                self.waiting.wake()
+            return self._nowhere()
+        lane.call(self.choice.lanes[lane], call, Kind.LONE_REQUEST, PATIENT if call.deaths > 1 else 0)
         return None
 
     def send_elsewhere(self, call: LaneCall) -> bool:

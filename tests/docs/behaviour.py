@@ -24,6 +24,8 @@ CONSOLE = "e2e/test_console.py::"
 CONSOLE_API = "app/http/test_console_api.py::"
 KEYS = "app/http/test_api_keys.py::"
 RETRY = "deployments/lane/test_retry.py::"
+POISON = "deployments/lane/test_poison_properties.py::"
+LONE = "deployments/lane/test_lone_requests.py::"
 CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
 INDEX = "e2e/test_repository_index.py::"
 STATISTICS = "e2e/test_statistics.py::"
@@ -569,22 +571,26 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "With no other replica they get 503": (FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",),
     "A request that kills its replica": (
-        RETRY + "test_one_poison_request_costs_two_of_three_replicas_and_no_other_request",
+        RETRY + "test_one_poison_request_costs_few_replicas_and_no_other_request",
         RETRY + "test_what_a_lone_poison_request_costs",
+        POISON + "test_nobody_is_blamed_for_what_another_request_or_an_operator_has_killed",
     ),
-    "kills only one when the ingress sees": (
+    "Others wait for each of them": (LONE + "test_others_wait_no_longer_than_they_must",),
+    "One that never is alone in that time": (RETRY + "test_a_request_that_never_is_alone_kills_four",),
+    "It kills only one when it was alone": (
         FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
         RETRY + "test_what_a_lone_poison_request_costs",
         "deployments/lane/test_death_mark.py::test_process_that_ends_itself_says_how",
     ),
     "The log of the ingress says which": (LINK + "test_a_replica_that_ended_itself_is_logged_with_its_mark",),
     "Requests that were with it are answered": (
-        RETRY + "test_one_poison_request_costs_two_of_three_replicas_and_no_other_request",
+        RETRY + "test_one_poison_request_costs_few_replicas_and_no_other_request",
     ),
-    "A request that was alone in a replica that somebody else killed": (
+    "A request is not blamed for replicas that somebody else killed": (
         FAULTS + "test_request_that_is_alone_in_a_replica_that_is_killed_is_answered_by_the_other",
-        RETRY + "test_a_request_that_was_alone_in_a_killed_replica_is_answered_by_another",
+        POISON + "test_nobody_is_blamed_for_what_another_request_or_an_operator_has_killed",
     ),
+    "One that was in two deaths waits": (RETRY + "test_a_request_that_was_in_two_deaths_waits_for_a_replica",),
     "The repository index says UNAVAILABLE": (
         FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",
         FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",

@@ -8,6 +8,7 @@ import pytest
 
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
+from deployments.lane import lone_requests
 from deployments.lane.fleet import Fleet
 from protocol.errors import Internal, Unavailable
 from protocol.infer import InferRequest, InferResponse
@@ -63,10 +64,15 @@ async def answered(sinks: list[Sink]) -> None:
             await sink.done.wait()
 
 
+@pytest.mark.parametrize(("mark", "death_count"), [("Segmentation fault", 2), ("", 3)], ids=["mark", "no-mark"])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("position", [0, 3, 40])
-def test_one_poison_request_costs_two_of_three_replicas_and_no_other_request(position: int, batch_size: int) -> None:
+def test_one_poison_request_costs_few_replicas_and_no_other_request(
+    position: int, batch_size: int, mark: str, death_count: int
+) -> None:
     async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for model in models:
+            model.mark = mark
         bodies = [b"%d" % number for number in range(76)]
         bodies.insert(position, POISON)
         sinks = [lanes.send(body)[0] for body in bodies]
@@ -74,32 +80,27 @@ def test_one_poison_request_costs_two_of_three_replicas_and_no_other_request(pos
         poisoned = sinks.pop(position)
         bodies.remove(POISON)
         assert type(poisoned.error) is Internal
-        assert "of model 'echo' died while the request was" in poisoned.error.message
+        assert "of model 'echo' died while the request was the only one" in poisoned.error.message
         assert [(sink.error, sink.responses) for sink in sinks] == [(None, [body]) for body in bodies]
-        assert sum(model.dead for model in models) <= 2
+        assert sum(model.dead for model in models) <= death_count
 
-    run(test, replicas=3, batch_size=batch_size)
+    run(test, replicas=4, batch_size=batch_size)
 
 
 @pytest.mark.parametrize(
-    ("mark", "death_count", "said"),
-    [
-        ("Segmentation fault", 1, "died while the request was the only one under way in it"),
-        ("", 2, "two replicas of model 'echo' died while the request was under way in them"),
-    ],
-    ids=["replica-that-ended-itself", "no-mark"],
+    ("mark", "death_count"), [("Segmentation fault", 1), ("", 3)], ids=["replica-that-ended-itself", "no-mark"]
 )
-def test_what_a_lone_poison_request_costs(mark: str, death_count: int, said: str) -> None:
+def test_what_a_lone_poison_request_costs(mark: str, death_count: int) -> None:
     async def test(lanes: Lanes, models: list[BatchModel]) -> None:
         for model in models:
             model.mark = mark
         sink = await lanes.ask(POISON)
         assert type(sink.error) is Internal
-        assert said in sink.error.message
+        assert "died while the request was the only one under way in it" in sink.error.message
         assert sum(model.dead for model in models) == death_count
         assert (await lanes.ask()).error is None
 
-    run(test, replicas=3)
+    run(test, replicas=4)
 
 
 def test_a_request_that_was_the_only_one_of_its_ingress_is_not_blamed_for_what_another_sent() -> None:
@@ -192,6 +193,68 @@ def test_without_another_replica_those_that_were_together_are_refused_for_now() 
         assert [type(sink.error) for sink in sinks] == [Unavailable, Unavailable]
 
     run(test, replicas=1)
+
+
+def test_a_request_that_was_in_two_deaths_waits_for_a_replica() -> None:
+    """There is none when both were killed, and the third is the answer."""
+
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for replica in lanes.replicas:
+            replica.model.submit_request = replica.model.held.append  # type: ignore[method-assign]
+        first, second, last = lanes.replicas
+        lanes.publish(first, second)
+        await lanes.until(lambda: lanes.lanes_open == 2)
+        sink, _ = lanes.send(b"innocent")
+        for _ in range(2):
+            await lanes.until(lambda: bool(first.model.held or second.model.held))
+            held = first if first.model.held else second
+            held.model.held = []
+            held.die()
+        await lanes.until(lambda: lanes.lanes_open == 0)
+        assert not sink.done.is_set()
+        last.model.submit_request = last.model._submit  # type: ignore[method-assign]
+        lanes.publish(last)
+        await answered([sink])
+        assert (sink.error, sink.responses) == (None, [b"innocent"])
+
+    run(test, replicas=3)
+
+
+def test_a_request_that_never_is_alone_kills_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replica is busy with what does not end, so that nobody can tell which of them it was."""
+    monkeypatch.setattr(lone_requests, "MAX_PATIENCE_S", 0.05)
+
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for replica in lanes.replicas:
+            (connection,) = replica.server.connections
+            connection.inflight[0] = (replica.model, InferRequest({}, 1, lambda *_: None))
+        sink = await lanes.ask(POISON)
+        assert type(sink.error) is Unavailable
+        assert sum(model.dead for model in models) == 4
+
+    run(test, replicas=6)
+
+
+def test_what_comes_later_goes_on_while_one_that_was_there_takes_long() -> None:
+    """A replica with slow requests dies: none of them waits until the one before it has been answered."""
+
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for replica in lanes.replicas:
+            replica.model.submit_request = replica.model.held.append  # type: ignore[method-assign]
+        first, second = lanes.replicas
+        lanes.publish(first)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        sinks = [lanes.send(b"%d" % number)[0] for number in range(20)]
+        await lanes.until(lambda: len(first.model.held) == 20)
+        lanes.publish(first, second)
+        await lanes.until(lambda: lanes.lanes_open == 2)
+        first.die()
+        await lanes.until(lambda: len(second.model.held) == 20, 20)
+        second.model.release()
+        await answered(sinks)
+        assert {sink.error for sink in sinks} == {None}
+
+    run(test, replicas=2)
 
 
 def test_a_request_alone_in_a_replica_that_was_told_to_go_is_sent_again() -> None:
