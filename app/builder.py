@@ -13,6 +13,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from app.environment import environment, unknown_variables
 from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
+from app.other_eagleray import other_eagleray
 from app.settings import Settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
@@ -24,7 +25,13 @@ MAX_NODES = 1000
 
 
 def build(args: dict[str, Any]) -> serve.Application:
-    """Return the application for these settings; those that `args` leaves out come from the environment."""
+    """Return the application for these settings; those that `args` leaves out come from the environment.
+
+    Raises:
+        RuntimeError: the processes of the cluster might run another Eagleray.
+    """
+    if other := other_eagleray():
+        raise RuntimeError(other)
     settings = Settings(**{**environment(), **args})
     for warning in unknown_variables():
         # Serve's logger: the one that `serve deploy` has set up in the process that builds.

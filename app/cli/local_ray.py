@@ -4,12 +4,11 @@ import logging
 import os
 import tempfile
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from app.cli.dashboard_login import DashboardLogin
 from app.cli.ray_token import current_token
-from eagleray import HOME
+from app.other_eagleray import other_eagleray
 
 _RAY_START_S = 30
 """How long Ray waits for its own processes (`raylet_start_wait_time_s` in `ray._private.node`)."""
@@ -45,12 +44,8 @@ class LocalRay:
         Raises:
             StartFailed: there is no cluster, it did not come up, or its workers would run another Eagleray.
         """
-        other = other_eagleray(os.getcwd())
-        if other:
-            raise StartFailed(
-                f"Ray's workers would run the Eagleray in {other}, which stands in this folder, in place of the one in "
-                f"{HOME}; start it in another folder"
-            )
+        if other := other_eagleray():
+            raise StartFailed(other)
         import ray
 
         options = self._options
@@ -95,16 +90,6 @@ class LocalRay:
             return f"http://{dashboard}/#/serve"
         self._login = DashboardLogin(dashboard, token)
         return self._login.url
-
-
-def other_eagleray(folder: str) -> str:
-    """Return the package in a folder that a process of Ray's finds there in place of this one, "" when there is none.
-
-    Ray puts the folder that a driver is started in first on the search path of its workers.
-    """
-    found = PathFinder.find_spec("eagleray", [folder])
-    origin = found.origin if found is not None else None
-    return "" if origin is None or Path(origin).resolve().is_relative_to(HOME) else str(Path(origin).parent)
 
 
 def explain(error: Exception, address: str) -> str:

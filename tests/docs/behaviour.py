@@ -761,6 +761,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "In a folder that holds another Eagleray": (
         COMMANDS + "test_a_folder_with_another_eagleray_is_refused_before_ray_starts",
     ),
+    "`serve deploy` fails for it": (
+        "app/test_other_eagleray.py::test_a_cluster_that_was_started_beside_another_eagleray_is_refused",
+        "app/test_other_eagleray.py::test_a_cluster_that_was_started_in_a_copy_of_eagleray_is_refused_when_another_is_installed",
+    ),
     "A model finds its own modules": (
         "deployments/backends/test_python_model_module.py::test_classes_pickled_by_their_plain_module_name_load_in_initialize",
     ),
