@@ -29,6 +29,14 @@ class ClusterControl:
     def __init__(self, controller: DeploymentHandle, models: Models) -> None:
         self._controller = controller
         self._models = models
+        self._stopping = False
+        self._told: set[asyncio.Future[dict[str, Any]]] = set()
+
+    def stop(self) -> None:
+        """Refuse what is not answered yet, and what comes; the controller does what it has heard all the same."""
+        self._stopping = True
+        for told in self._told:
+            told.cancel()
 
     async def load(self, request: LoadRequest) -> None:
         """Load a model; returns when it is ready at every ingress."""
@@ -80,7 +88,18 @@ class ClusterControl:
 
     async def _command(self, method: str, *arguments: Any) -> None:
         command = secrets.token_hex(8)
-        told = await self._tell(lambda: getattr(self._controller, method).remote(command, *arguments))
+        task = asyncio.ensure_future(self._tell(lambda: getattr(self._controller, method).remote(command, *arguments)))
+        self._told.add(task)
+        if self._stopping:
+            task.cancel()
+        try:
+            told = await task
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            raise Unavailable("the server is stopping; what it was told may happen, and nobody waits for it") from None
+        finally:
+            self._told.discard(task)
         await self._followed(told["epoch"], told["generation"])
         if told["error"] is not None:
             raise from_grpc_code(*told["error"])

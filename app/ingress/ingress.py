@@ -51,6 +51,8 @@ from protocol.limits import Limits
 _FOLLOW_TIMEOUT_S: Final = 10.0
 _SETTLE_TIMEOUT_S: Final = 10.0
 _TRACES_TIMEOUT_S: Final = 3.0
+_COMMANDS_S: Final = 2.0
+"""How long an ingress that stops waits for a model that loads or unloads."""
 
 
 class Ingress:
@@ -97,7 +99,7 @@ class Ingress:
         self._cluster = ClusterCounters(node_id, self._counters)
         self.service = _service(self._settings, self._host, self._fleet, self._cluster, refusals, log)
         self.service.settings.state = ClusterState(controller)
-        control = ClusterControl(controller, self.service.models)
+        control = self._control = ClusterControl(controller, self.service.models)
         self.service.traffic.control = control
         self._view = ServeClusterView(controller, self._fleet, node_id, self._counters.speaks_for_node)
         self.service.cluster = self._view
@@ -210,6 +212,7 @@ class Ingress:
     async def _drain(self) -> None:
         self.service.health.draining = True
         await asyncio.sleep(self._settings.drain_delay_s)
+        self._loop.call_later(_COMMANDS_S, self._control.stop)
         await self._listeners.close(self._settings.exit_timeout_secs)
 
     async def __del__(self) -> None:

@@ -999,6 +999,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Then nothing new is accepted": (
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
         BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
+        "app/ingress/test_cluster_control.py::test_who_waits_for_a_load_hears_that_the_server_stops_and_so_does_who_comes_later",
     ),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
     # Python models

@@ -403,6 +403,7 @@ def test_a_stop_under_load(server: Server, repository: Path) -> None:
             while data := stream.recv(65536):
                 received += data
             assert server.exit_code() == 0
+        assert loading.receive().status == 503
     print(f"SIGTERM under load: {outcome}; ended {time.monotonic() - stopped_s:.1f} s after the signal")
     assert received.count(b"data: ") == 200
     assert sum(at_s <= stopped_s for at_s, _ in outcome.answered) >= taken

@@ -1,0 +1,65 @@
+"""What an ingress that stops says to those who wait for a model to load."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.ingress.cluster_control import ClusterControl
+from app.service.model_control import LoadRequest
+from app.service.models import Models
+from protocol.errors import Unavailable
+from tests.app.http.served import FakeHost
+
+
+class SlowController:
+    """Hears every command, and answers none."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def __getattr__(self, method: str) -> Any:
+        class Method:
+            @staticmethod
+            def remote(command: str, name: str, *arguments: Any) -> "asyncio.Future[dict[str, Any]]":
+                self.heard.append(f"{method} {name}")
+                return asyncio.get_running_loop().create_future()
+
+        return Method
+
+
+def run(test: Any) -> None:
+    async def started() -> None:
+        controller = SlowController()
+        fleet: Any = None
+        host: Any = FakeHost
+        models = Models(host, fleet)
+        await test(ClusterControl(controller, models), controller)  # type: ignore[arg-type]
+
+    asyncio.run(started())
+
+
+def test_who_waits_for_a_load_hears_that_the_server_stops_and_so_does_who_comes_later() -> None:
+    async def test(control: ClusterControl, controller: SlowController) -> None:
+        load = asyncio.create_task(control.load(LoadRequest("slow")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert controller.heard == ["load slow"]
+        control.stop()
+        with pytest.raises(Unavailable, match="the server is stopping"):
+            await load
+        with pytest.raises(Unavailable, match="the server is stopping"):
+            await control.unload("slow", unload_dependents=False)
+
+    run(test)
+
+
+def test_a_client_that_leaves_ends_its_command_as_before() -> None:
+    async def test(control: ClusterControl, controller: SlowController) -> None:
+        load = asyncio.create_task(control.load(LoadRequest("slow")))
+        await asyncio.sleep(0)
+        load.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await load
+
+    run(test)
