@@ -120,7 +120,10 @@ class SequenceScheduler:
         """Give up the whole sequence of a request that waits; one that runs already ends when it is answered."""
         request.cancelled = True
         for slot in self._slots.slots:
-            if request is not slot.running and request in slot.queue:
+            if request is slot.running:
+                slot.batcher.cancel(request)
+                return
+            if request in slot.queue:
                 self.cancel_slot(slot)
                 return
         for backlog in self._slots.backlogs():
@@ -229,6 +232,7 @@ class SequenceScheduler:
 
     def _lost(self, batcher: SequenceBatcher) -> None:
         """End the sequences of an instance that has died, and with it what it knew of them."""
+        batcher.give_back()  # the new process must not run what continues a sequence that it does not know
         for slot in batcher.slots:
             if slot.sequence_id is not None:
                 self._give_up(slot, LOST)

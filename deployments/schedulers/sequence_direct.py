@@ -70,6 +70,12 @@ class DirectBatcher:
         self._delay_ns = 0
         self.wake(self.slots[0])
 
+    def cancel(self, request: InferRequest) -> None:
+        """Nothing is taken out of its slot before it runs."""
+
+    def give_back(self) -> None:
+        """Nothing is taken out of its slot before it runs."""
+
     def abandon(self) -> None:
         """Nothing is taken out of its slot before it runs."""
 

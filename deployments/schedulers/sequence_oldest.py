@@ -53,6 +53,13 @@ class OldestBatcher(DynamicBatcher):
         self._delay_ns = self._hold_count = 0
         self._schedule_dispatch()
 
+    def give_back(self) -> None:
+        """Put the requests that wait for the instance back into their slots."""
+        for request in [self._requests.popleft() for _ in range(len(self._requests))]:
+            slot, request.queued_ns = self._arrivals.pop(request)
+            slot.queue.appendleft(request)
+            slot.running = slot.prepared = None
+
     def _answer(self, batch: Batch) -> None:
         slots = []
         for request in batch.requests:

@@ -27,6 +27,14 @@ class SequenceBatcher(Protocol):
         """Wait for nobody any more."""
         ...
 
+    def cancel(self, request: InferRequest) -> None:
+        """End the sequence of a request that was taken out of its slot, if it does not run yet."""
+        ...
+
+    def give_back(self) -> None:
+        """Put the requests that were taken out of their slots, and do not run yet, back into them."""
+        ...
+
     def abandon(self) -> None:
         """Fail the requests that were taken out of their slots and do not run yet."""
         ...

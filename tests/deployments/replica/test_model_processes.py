@@ -298,6 +298,26 @@ def test_the_sequences_of_an_instance_that_dies_are_over(models: Models) -> None
     asyncio.run(run())
 
 
+def test_what_waited_for_an_instance_that_dies_does_not_go_on_in_the_next(models: Models) -> None:
+    async def run() -> None:
+        models.add("counts", DIES, "sequence_batching { oldest { max_candidate_sequences: 3 } }")
+        async with models.hosted() as call:
+            for number in (1, 2, 3):
+                await call.in_sequence("counts", 0, id=number, start=True)
+            outcomes = await asyncio.gather(
+                *(call.in_sequence("counts", int(number == 1), id=number) for number in (1, 2, 3)),
+                return_exceptions=True,
+            )
+            assert "exit code 3" in str(outcomes[0])
+            assert ["has died; the sequence may start anew" in str(each) for each in outcomes[1:]] == [True, True]
+            await call.change("counts", True)
+            with pytest.raises(ServingError, match="must specify the START flag"):
+                await call.in_sequence("counts", 0, id=2)
+            await call.in_sequence("counts", 0, id=3, start=True)
+
+    asyncio.run(run())
+
+
 def test_count_is_instances_behind_one_queue_which_run_at_the_same_time(models: Models) -> None:
     async def run() -> None:
         models.add(

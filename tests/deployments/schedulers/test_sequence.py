@@ -186,6 +186,19 @@ def test_to_cancel_a_request_that_waits_is_to_end_its_sequence(config):
     assert sequences.answers["e"] == 3
 
 
+def test_a_request_that_waits_for_the_instance_is_cancelled_while_that_is_busy():
+    sequences = Sequences(sequence_config("oldest { max_candidate_sequences: 2 }"))
+    sequences.send("a", 1, START)
+    waiting = sequences.send("b", 2, START)
+    sequences.send("c", 2)
+    sequences.scheduler.cancel(waiting)
+    sequences.clock.advance(20)
+    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: "}
+    sequences.send("d", 3, ONLY)
+    sequences.finish_all()
+    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: ", "a": 1, "d": 4}
+
+
 @both
 def test_a_sequence_that_has_started_elsewhere_ends_here(config):
     sequences = Sequences(config)
