@@ -61,9 +61,9 @@ class InstanceOfPool(FakePool):
 class Sequences:
     """The scheduler, its clock, its pools, and `answers`: what each request got, by its name."""
 
-    def __init__(self, config, instances=1, states=None):
+    def __init__(self, config, instances=1, states=None, pool=InstanceOfPool):
         self.clock = FakeClock()
-        self.pools = [InstanceOfPool(self.clock) for _ in range(instances)]
+        self.pools = [pool(self.clock) for _ in range(instances)]
         self.statistics = ModelStatistics("m", 1, Totals())
         self.scheduler = SequenceScheduler(config, self.pools, self.statistics, self.clock, states)
         self.answers = {}

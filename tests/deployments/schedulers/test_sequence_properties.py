@@ -5,7 +5,8 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.deployments.schedulers.sequences import END, START, Sequences, sequence_config
+from protocol.errors import Internal
+from tests.deployments.schedulers.sequences import END, START, InstanceOfPool, Sequences, sequence_config
 
 IDLE_MS = 100
 
@@ -156,3 +157,71 @@ def test_whatever_is_cancelled_every_request_is_answered_once(strategy, requests
     real.send("last", 99, START | END)
     real.finish_all()
     assert real.answers["last"] == 100
+
+
+class MortalPool(InstanceOfPool):
+    """A pool whose instance forgets its sequences when it dies; it refuses to go on with one that it does not know."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.known = set()
+        self.dead = False
+
+    def run(self, batch):
+        super().run(batch)
+        for request in batch.requests:
+            if request.sequence_id and request.inputs["READY"].flat[0]:
+                assert request.flags & START or request.sequence_id in self.known, "goes on with what it does not know"
+                self.known.add(request.sequence_id)
+
+    def die(self):
+        """End as a process does: first its sequences are over, then the batch that it ran fails."""
+        self.dead = True
+        self.idle.clear()
+        self.known.clear()
+        self.died()
+        for batch in self.running:
+            batch.infer_start_ns = batch.infer_end_ns = batch.end_ns = self.clock.now_ns()
+            batch.results = [Internal("died")] * len(batch.requests)
+            self.finished(batch)
+        self.running.clear()
+        self.clock.run()
+
+    def revive(self):
+        """Come back as a new process."""
+        self.dead = False
+        self.idle.append(object())
+        self.revived()
+        self.clock.run()
+
+
+LIFE = st.one_of(
+    st.tuples(st.just("send"), st.integers(1, 2), st.sampled_from([0, START])),
+    st.tuples(st.sampled_from(["finish", "finish", "die", "revive"]), st.integers(0, 1), st.just(0)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STRATEGIES, st.integers(1, 2), st.lists(LIFE, min_size=10, max_size=40))
+def test_no_instance_goes_on_with_a_sequence_of_one_that_has_died(strategy, instances, operations):
+    text, max_batch_size = strategy
+    real = Sequences(sequence_config(text, max_batch_size, idle_us=IDLE_MS * 1000), instances, pool=MortalPool)
+    for number, (what, one, flags) in enumerate(operations):
+        pool = real.pools[one % instances]
+        if what == "send":
+            real.send(str(number), one, flags, value=number)
+        elif what == "finish" and pool.running:
+            pool.finish()
+        elif what == "die" and not pool.dead:
+            pool.die()
+        elif what == "revive" and pool.dead:
+            pool.revive()
+    for pool in real.pools:
+        if pool.dead:
+            pool.revive()
+    for _ in range(len(operations) + 1):
+        real.finish_all()
+        real.clock.advance(IDLE_MS)
+    sent = {str(number) for number, (what, *_) in enumerate(operations) if what == "send"}
+    assert real.answers.keys() == sent
+    assert real.statistics.counts.pending_count == 0
