@@ -73,7 +73,7 @@ class GrpcResponseWriter:
             write_parameters(message.parameters, response.parameters)
         contents: list[Body] = []
         for name, array in response.outputs.items():
-            form = plan.forms.get(name) if plan.forms else plan.default
+            form = plan.form(name)
             if form is None:
                 continue
             datatype, array = self._content.resolve(name, array, form)

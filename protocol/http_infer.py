@@ -13,7 +13,7 @@ from protocol.input_reader import InputReader
 from protocol.json_document import parse
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.output_content import Body
-from protocol.output_plan import ALL_BINARY
+from protocol.output_plan import ALL_BINARY, OutputPlan
 from protocol.raw_request import RawRequestReader
 from protocol.request_header import RequestHeader, RequestHeaderReader
 from protocol.response_writer import ResponseWriter
@@ -156,11 +156,7 @@ class HttpInferCodec:
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
         """Whether `encode` would keep a loop from its work, as much JSON does; it may run in a thread then."""
         plan = request.encoding
-        return (
-            plan is not None
-            and not plan.binary_only
-            and sum([array.size for array in response.outputs.values()]) > _LONG_JSON_ELEMENTS
-        )
+        return plan is not None and not plan.binary_only and _as_json(plan, response) > _LONG_JSON_ELEMENTS
 
     def _decode_header(self, body: bytes | memoryview, length: int, json_length: int | None) -> RequestHeader:
         try:
@@ -189,3 +185,9 @@ class HttpInferCodec:
             return self._inputs.read(*arguments)
         except ServingError as error:
             raise shortened(error) from None
+
+
+def _as_json(plan: OutputPlan, response: InferResponse) -> int:
+    """Return how many elements of a response are made JSON of, or classes."""
+    forms = {name: plan.form(name) for name in response.outputs}
+    return sum([response.outputs[name].size for name, form in forms.items() if form is not None and form.makes_text])

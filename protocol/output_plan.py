@@ -23,6 +23,11 @@ class OutputForm:
     class_count: int = 0
     region: RegionRange | None = None
 
+    @property
+    def makes_text(self) -> bool:
+        """Whether numbers become text: JSON, or classes. Else they are copied as they are."""
+        return bool(self.class_count) or (not self.binary and self.region is None)
+
 
 JSON = OutputForm(False)
 BINARY = OutputForm(True)
@@ -41,6 +46,10 @@ class OutputPlan:
         self.forms = forms
         self.binary_only = set(forms.values()) == {BINARY} if forms else default is BINARY
         self.regions = tuple([form.region for form in forms.values() if form.region is not None])
+
+    def form(self, name: str) -> OutputForm | None:
+        """Return the form of an output; None when it was not asked for."""
+        return self.forms.get(name) if self.forms else self.default
 
     def key(self) -> tuple[Any, ...]:
         """Return a value that plans for the same have in common."""

@@ -72,7 +72,7 @@ class ResponseWriter:
         described: list[bytes] = []
         binary: list[Body] = []
         for name, array in response.outputs.items():
-            form = plan.forms.get(name) if plan.forms else plan.default
+            form = plan.form(name)
             if form is None:
                 continue
             described.append(self._describe(name, array, form, binary))

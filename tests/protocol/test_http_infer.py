@@ -274,6 +274,24 @@ def test_tensors_in_shared_memory() -> None:
         assert np.frombuffer(regions.regions["out"], np.float32)[:2].tolist() == [2 * start + 4, 2 * start + 6]
 
 
+def test_only_text_takes_long() -> None:
+    codec = HttpInferCodec(FLOATS, "1", shared_memory=Regions())
+    response = InferResponse({"Y": np.zeros((1, 100_000), np.float32)})
+
+    def takes_long(**form: Any) -> bool:
+        head, length = binary(outputs=[{"name": "Y", "parameters": form}])
+        return codec.takes_long(codec.decode(head, length, ignore), response)
+
+    assert takes_long(binary_data=False)
+    assert takes_long(classification=3)
+    assert takes_long(classification=3, binary_data=True)
+    assert not takes_long(binary_data=True)
+    assert not takes_long(shared_memory_region="out", shared_memory_byte_size=16)
+    assert not codec.takes_long(
+        codec.decode(regions_request(1), None, ignore), InferResponse({"Z": np.zeros((1, 100_000), np.float32)})
+    ), "an output that was not asked for"
+
+
 def test_shared_memory_that_does_not_fit() -> None:
     codec = HttpInferCodec(FLOATS, "1", shared_memory=Regions())
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'gone'"):
