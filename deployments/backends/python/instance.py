@@ -56,6 +56,7 @@ class PythonInstance:
         self._asking: threading.Thread | None = None
         self._reader = OutputReader(signature)
         self._output_names = tuple(signature.outputs)
+        self._iterative = signature.iterative
         self._request_class = request_class(
             frozenset(spec.name for spec in signature.inputs.values() if spec.datatype.name == "BF16"),
             iterative=signature.iterative,
@@ -80,11 +81,13 @@ class PythonInstance:
         views: Views = []
         read = self._reader.read
         results: list[Outcome | None] = [
-            read(request, response, views) if type(response) is InferenceResponse else None
-            for request, response in zip(batch.requests, responses, strict=True)
+            read(request, response, views) if type(response) is InferenceResponse and given._sender is None else None
+            for request, given, response in zip(batch.requests, requests, responses, strict=True)
         ]
         if None in results:
             self._complete(results, requests, responses, views)
+        if self._iterative:
+            self._refuse_rescheduled(results, batch.requests, responses)
         if views:
             settle(views)
         batch.results = results  # type: ignore[assignment]
@@ -173,32 +176,35 @@ class PythonInstance:
         self, results: list[Outcome | None], requests: list[ServedRequest], responses: list[Any], views: Views
     ) -> None:
         """Fill in the results of requests whose entry in the returned list is not plainly an InferenceResponse."""
-        answers: list[Answer | None] = []
-        for index, response in enumerate(responses):
-            answers.append(None)
-            if results[index] is not None:
-                continue
-            if response is None and requests[index]._request.flags & RESCHEDULED:
-                results[index] = InferResponse({})  # which nobody gets: the request runs again
-                continue
-            if isinstance(response, InferenceResponse):
-                results[index] = self._reader.read(requests[index]._request, response, views)
-            elif response is not None:
-                results[index] = Internal(
-                    self._failed(
-                        "Expected an 'InferenceResponse' object in the execute function return list, "
-                        f"found type '{type(response)}'."
-                    )
-                )
-            else:
-                sender = requests[index].get_response_sender()
-                assert isinstance(sender, SingleResponseSender)
-                answers[index] = sender.answer
-                del sender
+        entries: list[Outcome | Answer] = [
+            self._entry(request, response, views) if result is None else result
+            for result, request, response in zip(results, requests, responses, strict=True)
+        ]
         requests.clear()  # only the model holds its senders now; one that it has let go sets an error
-        for index, answer in enumerate(answers):
-            if answer is not None:
-                results[index] = answer.wait()
+        results[:] = [entry.wait() if isinstance(entry, Answer) else entry for entry in entries]
+
+    def _entry(self, request: ServedRequest, response: Any, views: Views) -> Outcome | Answer:
+        sender = request._sender
+        if isinstance(response, InferenceResponse):
+            if isinstance(sender, SingleResponseSender) and sender.answer.outcome is not None:
+                _LOG.error("model instance '%s' returned a response to a request that it had answered", self.name)
+                return sender.answer.outcome
+            return self._reader.read(request._request, response, views)
+        if response is not None:
+            expected = "Expected an 'InferenceResponse' object in the execute function return list"
+            return Internal(self._failed(f"{expected}, found type '{type(response)}'."))
+        if request._request.flags & RESCHEDULED:
+            return InferResponse({})  # which nobody gets: the request runs again
+        sender = request.get_response_sender()
+        assert isinstance(sender, SingleResponseSender)
+        return sender.answer
+
+    def _refuse_rescheduled(self, results: list[Outcome | None], requests: list[InferRequest], responses: Any) -> None:
+        """Fail requests that the model has rescheduled and answered."""
+        for index, (request, response) in enumerate(zip(requests, responses, strict=True)):
+            if response is not None and request.flags & RESCHEDULED:
+                expected = "Expected a None object in the execute function return list for reschduled request"
+                results[index] = Internal(self._failed(f"{expected}, found type '{type(response)}'."))
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
         return SingleResponseSender(request._request, self._read_alone)
@@ -249,7 +255,6 @@ class DecoupledPythonInstance(PythonInstance):
     ) -> None:
         super().__init__(name, signature, module, model, loop=loop, inline=False)
         self._replies = replies
-        self._iterative = signature.iterative
 
     def execute(self, batch: Batch) -> None:
         """Hand the batch to the model; `async def execute` runs on while the next batch comes."""

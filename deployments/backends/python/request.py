@@ -96,22 +96,24 @@ class InferenceRequest:
             raise TypeError("An InferenceRequest needs 'inputs', 'requested_output_names' and 'model_name'.")
         self._request_id = _text("request_id", request_id)
         self._model_name = _text("model_name", model_name)
-        if None in inputs:
-            raise TritonModelException(
-                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
-            )
+        where = f"request with id '{request_id}' and model name '{model_name}'"
+        for tensor in inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor for {where} should not be empty.")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"'inputs' of an InferenceRequest must be Tensors, found type '{type(tensor)}'.")
         self._module: ModelModule | None = calling_model()
         if not isinstance(correlation_id, str):
             try:
-                correlation_id = index(correlation_id)
+                correlation_id = _integer("correlation_id", correlation_id, 0, 64)
             except TypeError:
                 raise TritonModelException("Correlation ID must be integer or string") from None
         self._correlation_id = correlation_id
         self._inputs = inputs
         self._requested_output_names = [_text("requested_output_names", name) for name in requested_output_names]
-        self._model_version = _integer("model_version", model_version)
-        self._flags = _integer("flags", flags)
-        self._timeout_us = _integer("timeout", timeout)
+        self._model_version = _integer("model_version", model_version, -1, 63)
+        self._flags = _integer("flags", flags, 0, 32)
+        self._timeout_us = _integer("timeout", timeout, 0, 64)
         self._preferred_memory = preferred_memory or PreferredMemory()
         self._trace = trace or InferenceTrace()
         self._parameters = None if parameters is None else checked_parameters(parameters)
@@ -225,11 +227,14 @@ def _sent(tensor: Tensor) -> Array:
     return to_bytes_elements(array) if array.dtype.kind in "OSU" else array
 
 
-def _integer(name: str, value: object) -> int:
+def _integer(name: str, value: object, least: int, bits: int) -> int:
     try:
-        return index(value)  # type: ignore[arg-type]
+        number = index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"'{name}' of an InferenceRequest must be an integer, found type '{type(value)}'.") from None
+    if not least <= number < 1 << bits:
+        raise TypeError(f"'{name}' of an InferenceRequest is out of range: {number}")
+    return number
 
 
 def _text(name: str, value: object) -> str:

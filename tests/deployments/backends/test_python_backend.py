@@ -245,6 +245,23 @@ def test_sends_an_output_of_another_datatype_as_it_is_and_warns_once(load, caplo
     ]
 
 
+def test_a_response_that_is_returned_after_the_sender_has_answered_goes_nowhere(load, caplog):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                sent, returned = [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), n, np.float32))])
+                                  for n in (1, 2)]
+                requests[0].get_response_sender().send(sent, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                self.unused = requests[1].get_response_sender()
+                return [returned, returned]
+    """)
+    outcomes = run(instance, request_of(X=floats(1)), request_of(X=floats(1)))
+    assert [float(outcome.outputs["Y"][0, 0]) for outcome in outcomes] == [1.0, 2.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "model instance 'echo_0' returned a response to a request that it had answered"
+    ]
+
+
 def test_what_has_no_datatype_fails_only_its_request(load):
     instance = load("""
         class Silent(Exception):

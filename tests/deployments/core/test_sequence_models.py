@@ -317,6 +317,25 @@ def test_a_request_that_is_answered_once_may_run_several_times(tmp_path):
     assert serve(scenario, text, tmp_path, python(tmp_path, code)) == [3, 6]
 
 
+def test_a_request_that_is_rescheduled_must_not_be_answered(tmp_path):
+    code = """
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([1], np.int32))])]
+    """
+
+    async def scenario(served):
+        await served.infer({"INPUT": np.array([2], np.int32)})
+
+    text = 'backend: "python" ' + COUNTDOWN + batching(ITERATIVE)
+    with pytest.raises(ServingError, match="Expected a None object in the execute function return list"):
+        serve(scenario, text, tmp_path, python(tmp_path, code))
+
+
 def test_only_an_iterative_sequence_may_be_rescheduled(tmp_path):
     async def scenario(served):
         await served.infer({"INPUT": np.array([2], np.int32)}, 1, ONLY)
