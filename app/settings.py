@@ -229,8 +229,8 @@ class Settings(BaseModel):
     )
     cache_config: tuple[str, ...] = Field(
         (),
-        description="Response cache for models that enable theirs, as local,size=<bytes>; each process that runs "
-        "models has one of that size.",
+        description="Response cache for models that enable theirs, as local,size=<bytes>; the processes of a node "
+        "have one of that size together.",
     )
     rate_limit: Literal["off", "execution_count"] = Field(
         "off",
