@@ -75,7 +75,7 @@ class ApiKeys:
     def __init__(self, entries: Iterable[str] = (), path: str = "") -> None:
         self._path = path
         self._fixed = tuple([ApiKey.parse(entry) for entry in entries])
-        self._stamp = self._read_stamp()
+        self._stamp = self._seen = self._read_stamp()
         self._keys = _index((*self._fixed, *(_read(path) if path else ())))
 
     def __bool__(self) -> bool:
@@ -83,9 +83,13 @@ class ApiKeys:
         return bool(self._fixed or self._path)
 
     def reload_if_changed(self) -> bool:
-        """Read the file again if it is another one; one that is gone or malformed leaves the keys as they are."""
-        stamp = self._read_stamp()
-        if stamp == self._stamp:
+        """Read the file again if it is another one, and was so when this was called last: nobody writes it any more.
+
+        One that is gone or malformed leaves the keys as they are.
+        """
+        stamp, before = self._read_stamp(), self._seen
+        self._seen = stamp
+        if stamp == self._stamp or stamp != before:
             return False
         self._stamp = stamp
         try:

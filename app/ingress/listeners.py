@@ -27,7 +27,7 @@ from app.service.service import Service
 from app.settings import Settings
 from deployments.core.request_meter import RequestMeters
 
-_KEY_WATCH_S: Final = 1.0
+_KEY_WATCH_S: Final = 0.5
 
 
 class Listeners:

@@ -792,7 +792,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         ACCESS + "test_a_key_is_revoked_while_the_server_runs",
         "app/grpc/test_api_keys.py::test_a_revoked_key_opens_nothing_more_and_ends_its_streams",
     ),
-    "A file that is gone or malformed": ("app/edge/test_api_keys.py::test_keys_come_and_go_with_their_file",),
+    "A file that is gone or malformed": (
+        "app/edge/test_api_keys.py::test_keys_come_and_go_with_their_file",
+        "app/edge/test_api_keys.py::test_a_file_that_is_being_written_costs_nobody_his_key",
+    ),
     "`--allow-admin-api=false` refuses": (
         KEYS + "test_a_port_without_the_admin_api_refuses_what_manages_and_nothing_else",
         "app/grpc/test_api_keys.py::test_a_port_without_the_admin_api_refuses_what_manages",

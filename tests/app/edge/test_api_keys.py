@@ -88,13 +88,28 @@ def test_keys_come_and_go_with_their_file(tmp_path: Path, caplog: pytest.LogCapt
     assert not keys.reload_if_changed()
     other, line = new_key("ops", "manage")
     path.write_text(f"{line}\n")
-    assert keys.reload_if_changed()
+    assert [keys.reload_if_changed() for _ in range(3)] == [False, True, False]
     keys.check("manage", bearer(other))
     with pytest.raises(Unauthenticated):
         keys.check("infer", bearer(KEY))
     for spoil in (lambda: path.write_text("half a li"), lambda: os.remove(path)):
         spoil()
-        assert not keys.reload_if_changed()
+        assert not any(keys.reload_if_changed() for _ in range(3))
         keys.check("manage", bearer(other))
         assert "the API keys stay as they are" in caplog.text
         caplog.clear()
+
+
+def test_a_file_that_is_being_written_costs_nobody_his_key(tmp_path: Path) -> None:
+    """`cp` empties it first, and what is there then may look like a file with fewer keys."""
+    path = tmp_path / "keys"
+    path.write_text(f"{LINE}\n")
+    keys = ApiKeys(path=str(path))
+    _, line = new_key("ops", "manage")
+    for written in ("", f"{line}\n", f"{line}\n{LINE[:40]}"):
+        path.write_text(written)
+        assert not keys.reload_if_changed()
+        keys.check("infer", bearer(KEY))
+    path.write_text(f"{line}\n{LINE}\n")
+    assert [keys.reload_if_changed() for _ in range(2)] == [False, True]
+    keys.check("infer", bearer(KEY))

@@ -93,7 +93,7 @@ def test_a_head_that_was_let_in_is_not_read_again_until_the_keys_change(tmp_path
             assert b" 401 " in await wire.send(infer(extra=key_of("read")))
         assert len({id(head) for head in wire.context.heads.by_bytes.values()}) == 3
         path.write_text(MADE["read"][1])
-        assert keys.reload_if_changed()
+        assert [keys.reload_if_changed() for _ in range(2)] == [False, True]
         wire.context.keys_changed()
         assert b" 401 " in await wire.send(request)
         assert b" 403 " in await wire.send(infer(extra=key_of("read")))

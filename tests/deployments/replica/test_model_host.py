@@ -79,6 +79,8 @@ async def host_of(
     shared: bool = False,
     changed: Callable[[str, int, Any], None] = lambda name, version, served: None,
     cache: ResponseCache | None = None,
+    retry_count: int = 0,
+    thread_count: int = 4,
 ) -> ModelHost:
     host = ModelHost(
         asyncio.get_running_loop(),
@@ -89,6 +91,8 @@ async def host_of(
         shared=shared,
         changed=changed,
         cache=cache,
+        retry_count=retry_count,
+        thread_count=thread_count,
     )
     await host.apply(models)
     return host
@@ -132,6 +136,75 @@ def test_hosts_of_one_node_answer_for_each_other_until_the_model_is_another(tmp_
         assert await hits(told) == 0
 
     asyncio.run(run())
+
+
+LOADS_LATE = """
+import os
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        with open(os.path.join(args["model_repository"], "tries"), "a+") as file:
+            file.write("x")
+            file.seek(0)
+            if len(file.read()) < 3:
+                raise RuntimeError("the disk is not mounted yet")
+
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.mark.parametrize(("retry_count", "tries"), [(0, 1), (1, 2), (5, 3)])
+def test_a_model_that_does_not_load_is_tried_so_often_again(tmp_path: Path, retry_count: int, tries: int) -> None:
+    told = planned(tmp_path, "late", LOADS_LATE, "")
+
+    async def check() -> None:
+        host = await host_of(told, retry_count=retry_count)
+        assert (host.target("late") is not None) == (tries == 3)
+        assert ("late", 1) in (host.served if tries == 3 else host.failures)
+        await host.close()
+
+    asyncio.run(check())
+    assert (tmp_path / "late/tries").read_text() == "x" * tries
+
+
+MEETS = """
+import time
+
+LOG, WAITS_S = {log!r}, {waits_s}
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.write("(")
+        ends = time.monotonic() + WAITS_S
+        while time.monotonic() < ends and "((" not in open(LOG).read():
+            time.sleep(0.01)
+        self.write(")")
+
+    def write(self, sign):
+        with open(LOG, "a") as file:
+            file.write(sign)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.mark.parametrize(("thread_count", "waits_s"), [(1, 0.05), (2, 30.0)])
+def test_so_many_models_load_at_the_same_time(tmp_path: Path, thread_count: int, waits_s: float) -> None:
+    code = MEETS.format(log=str(tmp_path / "log"), waits_s=waits_s)
+    told = [planned(tmp_path / name, name, code, "") for name in ("a", "b", "c")]
+
+    async def check() -> None:
+        host = await host_of(*told, thread_count=thread_count)
+        assert len(host.served) == 3
+        await host.close()
+
+    asyncio.run(check())
+    loads = (tmp_path / "log").read_text()
+    assert "(" * thread_count in loads and "(" * (thread_count + 1) not in loads
 
 
 def inline(host: ModelHost) -> dict[str, bool]:
