@@ -20,7 +20,8 @@ MAX_REPLICAS = 10_000
 OVERRIDES = {
     "placement": f"`{'`, `'.join(PLACEMENTS)}`: where the model runs",
     "num_cpus": "CPUs that Ray reserves for each replica (0 to 4096)",
-    "num_gpus": "GPUs, or the fraction of one, that Ray reserves for each replica (0 to 4096)",
+    "num_gpus": "GPUs, or the fraction of one, that Ray reserves for each replica (0 to 1, or a whole number up to "
+    "4096)",
     "memory_bytes": "memory that the model takes: of a GPU, from which the fraction follows, or of a node, where Ray "
     "reserves it for each replica",
     "replicas": f"how many replicas (1 to {MAX_REPLICAS})",
@@ -89,7 +90,7 @@ def read_overrides(config: ModelConfig) -> Overrides:
     return Overrides(
         placement,
         _number(config, "num_cpus", whole=False, least=0, most=4096),
-        _number(config, "num_gpus", whole=False, least=0, most=4096),
+        _gpus(config),
         None if memory is None else int(memory),
         None if replicas is None else int(replicas),
         _boolean(config, "inline"),
@@ -170,6 +171,15 @@ def _boolean(config: ModelConfig, name: str) -> bool | None:
         key = PREFIX + name
         raise OverrideError(key, f"parameter '{key}' of {config.name} must be true or false")
     return text == "true"
+
+
+def _gpus(config: ModelConfig) -> float | None:
+    value = _number(config, "num_gpus", whole=False, least=0, most=4096)
+    if value is not None and value > 1 and value != int(value):
+        key = f"{PREFIX}num_gpus"
+        # Ray gives a process a part of one GPU, or whole ones.
+        raise OverrideError(key, f"parameter '{key}' of {config.name} must be a whole number where it is more than 1")
+    return value
 
 
 def _number(config: ModelConfig, name: str, *, whole: bool, least: float, most: float) -> float | None:

@@ -252,6 +252,11 @@ RULES = {
         'parameters["eagleray.num_gpus"]',
         "parameter 'eagleray.num_gpus' of m must be a number from 0 to 4096",
     ),
+    "a GPU and a half": (
+        f'{PYTHON} parameters {{ key: "eagleray.num_gpus" value {{ string_value: "1.5" }} }}',
+        'parameters["eagleray.num_gpus"]',
+        "parameter 'eagleray.num_gpus' of m must be a whole number where it is more than 1",
+    ),
     "groups of an ensemble": (
         ensemble(f"step {{ {STEP} }}", "instance_group { }"),
         "instance_group",
