@@ -222,7 +222,12 @@ class EnsemblePlan:
 
 def fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
     """Whether a tensor of this shape is what the dims describe."""
-    return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
+    if len(shape) != len(dims):
+        return False
+    for size, dim in zip(shape, dims, strict=True):  # noqa: SIM110, a generator takes four times as long
+        if dim != -1 and dim != size:
+            return False
+    return True
 
 
 def _check_models(name: str, steps: Sequence[ModelEnsembling.Step], step_signatures: Mapping[str, Signature]) -> None:
