@@ -168,6 +168,14 @@ def test_other_arguments_are_checked_as_in_triton(call, error):
         call()
 
 
+def test_a_star_import_gives_what_models_use():
+    names = {}
+    exec("from triton_python_backend_utils import *", names)
+    assert names["get_input_tensor_by_name"] is pb_utils.get_input_tensor_by_name
+    assert {"TRITONSERVER_RESPONSE_COMPLETE_FINAL", "triton_string_to_numpy", "load_model", "Tensor"} <= names.keys()
+    assert not {"np", "sys", "ServingError"} & names.keys()
+
+
 def test_names_that_models_use_are_there():
     assert pb_utils.MetricFamily.COUNTER is pb_utils.MetricKind.COUNTER is pb_utils.COUNTER
     assert pb_utils.MetricFamily.HISTOGRAM is pb_utils.HISTOGRAM is not pb_utils.GAUGE
