@@ -31,7 +31,8 @@ _MAY_WAIT = re.compile(
     r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(|\b(?:un)?load_model\b|\bis_model_ready\b"
 )
 """Words in a model's code that say it may wait for the event loop or for a thread of its own."""
-
+_SETS_HANDLERS = re.compile(r"\bsignal\.signal\b|\bfrom signal import\b|\badd_signal_handler\b")
+"""Words in a model's file that say it needs a main thread; what others call for it, its `initialize` tells."""
 
 _LOADING_COUNT: Final = 4
 """Processes of one model that load at the same time."""
@@ -79,7 +80,7 @@ class PythonBackend:
         server = self._server
         if server is not None and package.namespace:
             server = NamespacedServer(server, package.namespace)
-        if spec.own_process:
+        if spec.own_process or _SETS_HANDLERS.search(Path(package.file_path).read_text(errors="replace")):
             return _load_apart(package, signature, spec, server)
         try:
             return self._load_here(package, signature, spec, server)

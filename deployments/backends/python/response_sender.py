@@ -77,9 +77,9 @@ class ResponseSender:
                 "Inference Response object must be provided when the response flags is set to zero."
             )
         with self._lock:
+            self._check(response)
             if self._closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
-            self._check(response)
             start_ns = monotonic_ns()
             outcome = None if response is None else self._to_outcome(self._request, response)
             self._closed = flags == RESPONSE_COMPLETE_FINAL

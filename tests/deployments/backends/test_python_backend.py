@@ -441,7 +441,7 @@ SENDER_MISUSE = """
         def execute(self, requests):
             sender, errors = requests[0].get_response_sender(), []
             response = pb_utils.InferenceResponse()
-            for args in ((response, 2), (None, 0), (None, 1), (response,), (response,), (None, 1), (response,)):
+            for args in ((response, 2), (None, 0), (None, 1), (response,), (response,), (None, 1), (response,), (None, 1)):
                 try:
                     sender.send(*args)
                 except pb_utils.TritonModelException as error:
@@ -460,6 +460,7 @@ def test_sender_of_a_model_that_is_not_decoupled_sends_once(load, caplog):
         "Unable to send response. Unsupported flag provided.",
         "Inference Response object must be provided when the response flags is set to zero.",
         "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
+        "Unable to send response. Non-decoupled model cannot send more than one response.",
         "Unable to send response. Non-decoupled model cannot send more than one response.",
         "Unable to send response. Response sender has been closed.",
     ]

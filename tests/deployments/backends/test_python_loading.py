@@ -123,13 +123,14 @@ def test_model_that_may_call_others_never_runs_inline(load):
         run(instance, request_of(X=floats(1)))
 
 
-def test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own(load, caplog):
+@pytest.mark.parametrize("code", ["signal.signal(", "getattr(signal, 'sig' + 'nal')("], ids=["named", "hidden"])
+def test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own(load, caplog, code):
     caplog.set_level(logging.ERROR)
-    instance = load("""
+    instance = load(f"""
         import os, signal
         class TritonPythonModel:
             def initialize(self, args):
-                signal.signal(signal.SIGUSR1, self.count)
+                {code}signal.SIGUSR1, self.count)
                 self.counted = 0
             def count(self, *_):
                 self.counted += 1
@@ -139,6 +140,17 @@ def test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own(load, caplo
     """)
     assert run(instance, request_of(X=floats(1)))[0].outputs["Y"].tolist() == [[1.0]]
     assert not caplog.records
+
+
+def test_so_does_one_that_sets_them_in_execute(load):
+    instance = load("""
+        import signal
+        class TritonPythonModel:
+            def execute(self, requests):
+                signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1), np.float32))])]
+    """)
+    assert run(instance, request_of(X=floats(1)))[0].outputs["Y"].tolist() == [[1.0]]
 
 
 def test_model_logs_through_python_logging(load, caplog):
