@@ -22,11 +22,23 @@ import pytest
 
 from tests.checked_load import QUICK_S, CheckedLoad, Outcome, write_doubles
 from tests.e2e import ray_head
-from tests.serving import Client, Process, environment, free_port, run, slower, title_of, wait_until
+from tests.serving import Client, Process, environment, free_port, run, slower, tensor, title_of, wait_until
 
 ONE_PER_NODE = """
 parameters { key: "eagleray.replicas" value { string_value: "2" } }
 parameters { key: "eagleray.num_cpus" value { string_value: "0.6" } }
+"""
+FOUR = """
+parameters { key: "eagleray.replicas" value { string_value: "4" } }
+parameters { key: "eagleray.num_cpus" value { string_value: "0.05" } }
+"""
+KILLED, SEGFAULTS = -3, -2
+TOLD = f"""
+import ctypes, signal
+if x == {KILLED}:
+    os.kill(os.getpid(), signal.SIGKILL)
+if x == {SEGFAULTS}:
+    ctypes.string_at(0)
 """
 PAUSE_S = 0.005
 FITS = 1 / PAUSE_S
@@ -45,6 +57,7 @@ serve.run(build(json.loads(sys.argv[2])), name="eagleray", blocking=False)
 RATE = 200
 HEAD_ADDRESS, NODE_ADDRESS = "127.0.0.2", "127.0.0.3"
 REPLICA = "ray::ServeReplica:doubles"
+VICTIM = "ray::ServeReplica:victim"
 INGRESS = "ray::ServeReplica:eagleray:Ingress"
 CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
 SERVE_CONTROLLER = "ray::ServeController"
@@ -129,6 +142,7 @@ def port(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> int:
     write_doubles(repository, "doubles", ONE_PER_NODE)
     write_doubles(repository, "limited", pause_s=PAUSE_S)
     write_doubles(repository, "later")
+    write_doubles(repository, "victim", FOUR, told=TOLD)
     ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
     settings = ports | {"model_repository": [str(repository)], "exit_timeout_secs": 1, "ingresses_per_node": 1}
     settings |= {"model_control_mode": "explicit", "load_model": ["doubles", "limited"]}
@@ -157,9 +171,9 @@ def ready(port: int, model: str = "doubles") -> int:
 
 
 @contextmanager
-def traffic(port: int, fault: str) -> Iterator[Outcome]:
+def traffic(port: int, fault: str, model: str = "doubles") -> Iterator[Outcome]:
     """Ask before, during and after a fault, and lose nothing."""
-    load = CheckedLoad(port, "doubles", RATE)
+    load = CheckedLoad(port, model, RATE)
     with load.running() as outcome:
         wait_until(lambda: len(outcome.pids) > RATE, "a second of answers")
         yield outcome
@@ -230,6 +244,24 @@ def test_the_controller_of_serve_dies(cluster: Cluster, port: int) -> None:
         kill(replica)
         wait_until(lambda: set(outcome.pids[-100:]) - serving, "answers of the new replica", 60)
     assert ready(port, "limited") != 200
+
+
+@pytest.mark.skipif("FAULTS" not in os.environ, reason="takes a minute: make soak")
+@pytest.mark.parametrize("way", [KILLED, SEGFAULTS], ids=["SIGKILL", "SIGSEGV"])
+def test_a_request_kills_its_replicas(cluster: Cluster, port: int, way: int) -> None:
+    """It is found, whichever ingress it came through, and those that were with it are answered, through either."""
+    wait_until(lambda: whole(cluster, port), "both nodes", 60)
+    command(port, "victim", "load")
+    wait_until(lambda: len(cluster.pids(VICTIM)) == 4, "four replicas", 60)
+    before = set(cluster.pids(VICTIM))
+    with traffic(port, "a request that kills its replicas", "victim"):
+        with Client(f"127.0.0.1:{port}", timeout_s=120) as client:
+            answer = client.infer("victim", tensor("X", "INT32", [1], [way]))
+        assert answer.status == 500 and "the only one under way in it" in answer.error, answer.body
+        killed = before - set(cluster.pids(VICTIM))
+    print(f"  it took {len(killed)} of 4 replicas")
+    assert len(killed) <= 3
+    command(port, "victim", "unload")
 
 
 @pytest.mark.skipif("FAULTS" not in os.environ, reason="takes a minute: make soak")
