@@ -3,9 +3,12 @@
 import json
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import click
+
+from app.cli.client.remote_server import RemoteServer, quoted, server_options
 
 
 def default_folder() -> Path:
@@ -33,21 +36,46 @@ def _print_of_cluster(model: str, address: str, count: int, as_json: bool) -> No
             click.echo(json.dumps(told_by) if as_json else f"[{node.partition(' ')[0]}] {line}")
 
 
+def _print_of_server(server: RemoteServer, model: str, count: int, as_json: bool) -> None:
+    nodes = server.get(f"/v2/console/models/{quoted(model)}/log")["nodes"]
+    if not nodes:
+        raise click.ClickException(f"no replica has logged for '{model}' on the nodes of {server.url}")
+    for node in nodes:
+        for line in node["lines"][-count:]:
+            click.echo(json.dumps({"node": node["node"], "line": line}) if as_json else f"[{node['node'][:8]}] {line}")
+
+
 @click.command()
 @click.argument("model")
-@click.option("--lines", "count", default=100, help="How many lines.", show_default=True)
+@click.option("--lines", "count", default=100, type=click.IntRange(min=1), help="How many lines.", show_default=True)
 @click.option("--follow", is_flag=True, help="Go on with the lines that come.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where Serve logs; left out: the last Ray session.")
 @click.option(
     "--ray-address", default="", help="A running cluster, to print what all its nodes have ('auto' finds one)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line.")
-def logs(model: str, count: int, follow: bool, folder: Path | None, ray_address: str, as_json: bool) -> None:
-    """Print what a model's replicas have logged: those on this machine, or on every node of a cluster."""
-    if ray_address:
-        if follow or folder is not None:
-            raise click.UsageError("--ray-address goes with neither --follow nor --folder")
-        _print_of_cluster(model, ray_address, count, as_json)
+@partial(server_options, url="")
+def logs(
+    model: str,
+    count: int,
+    follow: bool,
+    folder: Path | None,
+    ray_address: str,
+    url: str,
+    api_key: str,
+    ca_file: str,
+    as_json: bool,
+) -> None:
+    """Print what a model's replicas have logged: those on this machine, or on every node of a server or a cluster.
+
+    A server with --url is asked as its console asks it, for the last 400 lines of each node.
+    """
+    if ray_address or url:
+        if follow or folder is not None or (ray_address and url):
+            raise click.UsageError("--url and --ray-address go with neither each other, --follow nor --folder")
+        if url:
+            _print_of_server(RemoteServer(url, api_key, ca_file), model, count, as_json)
+        else:
+            _print_of_cluster(model, ray_address, count, as_json)
         return
     from deployments.log.model_log import ModelLog
 

@@ -358,6 +358,15 @@ def test_models_come_and_go_by_command(server: Server) -> None:
     assert "failed to load 'nobody', failed to poll from model repository" in missing.output
 
 
+def test_logs_are_printed_by_the_server_that_is_asked(server: Server) -> None:
+    lines = command(server, "logs", "tagged", "--lines", "50").output.splitlines()
+    assert any(line.startswith("[") and "successfully loaded 'tagged' version 1" in line for line in lines), lines
+    objects = [json.loads(line) for line in command(server, "logs", "tagged", "--json").output.splitlines()]
+    assert {each["line"] for each in objects} >= {line.partition("] ")[2] for line in lines[-1:]}
+    nobody = command(server, "logs", "nobody")
+    assert (nobody.exit_code, nobody.output) == (1, "Error: Request for unknown model: 'nobody' is not found\n")
+
+
 def test_status_is_printed_once_or_again_and_again(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         assert versions(client, "tagged", 1, version="1") == {"1": 1}

@@ -90,15 +90,13 @@ def _sentence(body: bytes) -> str:
         return ""
 
 
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the flags that say which server it asks, and `--json`."""
+def server_options(command: Callable[..., Any], url: str = "http://127.0.0.1:8000") -> Callable[..., Any]:
+    """Give a command the flags that say which server it asks, by default the one at `url`, and `--json`."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--ca-file", default="", help="File with the certificates that a server must have, PEM."),
         click.option("--api-key", default="", envvar="EAGLERAY_CLIENT_KEY", help="API key; better in the environment."),
-        click.option(
-            "--url", default="http://127.0.0.1:8000", envvar="EAGLERAY_CLIENT_URL", help="Where the server is."
-        ),
+        click.option("--url", default=url, envvar="EAGLERAY_CLIENT_URL", help="Where the server is."),
     ):
         command = option(command)
     return command
