@@ -91,7 +91,10 @@ def logs(
 
     if found.shared and not as_json:
         click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)
-    for each in found.last(count):
+    last = found.last(count)
+    if not (last or follow):
+        raise click.ClickException(f"no replica on this machine has logged a line that names '{model}'")
+    for each in last:
         show(*each)
     if follow:
         for each in found.follow():

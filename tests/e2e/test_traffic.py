@@ -364,7 +364,7 @@ def test_logs_are_printed_by_the_server_that_is_asked(server: Server) -> None:
     objects = [json.loads(line) for line in command(server, "logs", "tagged", "--json").output.splitlines()]
     assert {each["line"] for each in objects} >= {line.partition("] ")[2] for line in lines[-1:]}
     nobody = command(server, "logs", "nobody")
-    assert (nobody.exit_code, nobody.output) == (1, "Error: Request for unknown model: 'nobody' is not found\n")
+    assert (nobody.exit_code, nobody.output) == (1, "Error: Request for unknown model: 'nobody' is not found (404)\n")
 
 
 def test_status_is_printed_once_or_again_and_again(server: Server, tmp_path: Path) -> None:

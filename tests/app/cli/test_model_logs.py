@@ -33,6 +33,12 @@ def test_of_a_packed_model_the_lines_that_name_it(folder: Path) -> None:
     assert "has no process of its own" in done.stderr
 
 
+def test_no_line_is_an_error(folder: Path) -> None:
+    done = run(EAGLERAY, "logs", "nobody", "--folder", str(folder))
+    assert done.returncode == 1
+    assert "no replica on this machine has logged a line that names 'nobody'" in done.stderr
+
+
 def test_no_log_is_an_error(tmp_path: Path) -> None:
     done = run(EAGLERAY, "logs", "digits", "--folder", str(tmp_path))
     assert done.returncode == 1
