@@ -12,10 +12,10 @@ from protocol.header_cache import HeaderCache
 from protocol.infer import Array, InferRequest, InferResponse, Reply
 from protocol.input_reader import InputReader
 from protocol.limits import DEFAULT_LIMITS, Limits
-from protocol.output_content import Body, OutputContent
+from protocol.output_content import Body, OutputContent, open_places
 from protocol.output_plan import ALL_BINARY
 from protocol.protobuf_wire import LENGTH_DELIMITED, field_head, read_varint
-from protocol.shared_memory import NoSharedMemory, SharedMemory, open_view
+from protocol.shared_memory import NoSharedMemory, SharedMemory
 from protocol.short_error import shortened
 from protocol.signature import Signature
 
@@ -89,8 +89,8 @@ class GrpcInferCodec:
             body = memoryview(body)
         try:
             header, inputs, request_id = self._recognise(body) or self._read(body)
-            for place in header.plan.regions:
-                open_view(self._shared_memory, place)
+            plan = header.plan
+            places = open_places(self._shared_memory, plan) if plan.regions else None
         except ServingError as error:
             raise shortened(error) from None
         parameters = header.parameters
@@ -107,6 +107,7 @@ class GrpcInferCodec:
             flags=header.flags,
             context=context,
             encoding=header.encoding,
+            places=places,
         )
 
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:

@@ -12,12 +12,12 @@ from protocol.infer import InferRequest, InferResponse, Reply
 from protocol.input_reader import InputReader
 from protocol.json_document import parse
 from protocol.limits import DEFAULT_LIMITS, Limits
-from protocol.output_content import Body
+from protocol.output_content import Body, open_places
 from protocol.output_plan import ALL_BINARY, OutputPlan
 from protocol.raw_request import RawRequestReader
 from protocol.request_header import RequestHeader, RequestHeaderReader
 from protocol.response_writer import ResponseWriter
-from protocol.shared_memory import NoSharedMemory, SharedMemory, open_view
+from protocol.shared_memory import NoSharedMemory, SharedMemory
 from protocol.short_error import shortened
 from protocol.signature import Signature
 
@@ -123,8 +123,7 @@ class HttpInferCodec:
         if faulty is not None:
             raise faulty
         plan = header.plan
-        for place in plan.regions:
-            open_view(self._shared_memory, place)
+        places = open_places(self._shared_memory, plan) if plan.regions else None
         parameters = header.parameters
         return InferRequest(
             inputs,
@@ -140,6 +139,7 @@ class HttpInferCodec:
             context=context,
             encoding=plan,
             callers=header.callers,
+            places=places,
         )
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, list[Body]]:

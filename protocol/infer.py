@@ -58,6 +58,8 @@ class InferRequest:
     an optional input that was not sent is absent. `rows` is the batch size, 1 for a model that does not batch.
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
+    `places` are where in shared memory the client wants outputs, None for nowhere; a backend that writes an output to
+    its place returns an array over that, and nothing is copied.
     `callers` are the models that wait for the answer, the client's first, where a model has called this one.
     `over_lane` says that it comes from another process, which asks another replica when the queue here is full, and
     counts what none takes. `started_ns` is when a decoupled model's instance got the request, 0 before. `trace` is None
@@ -75,6 +77,7 @@ class InferRequest:
         "outputs",
         "over_lane",
         "parameters",
+        "places",
         "priority",
         "queued_ns",
         "received_ns",
@@ -102,6 +105,7 @@ class InferRequest:
         context: Any = None,
         encoding: Any = None,
         callers: tuple[str, ...] = (),
+        places: dict[str, memoryview] | None = None,
     ) -> None:
         self.inputs = inputs
         self.rows = rows
@@ -116,6 +120,7 @@ class InferRequest:
         self.context = context  # what the transport needs to answer; the core never looks at it
         self.encoding = encoding  # what the codec that decoded it needs to encode its responses
         self.callers = callers
+        self.places = places
         self.cancelled = False
         self.over_lane = False
         self.trace: Trace | None = None

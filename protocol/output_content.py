@@ -10,7 +10,7 @@ from protocol.datatypes import BY_NAME, DataType, of_array
 from protocol.errors import Internal
 from protocol.infer import Array
 from protocol.limits import Limits
-from protocol.output_plan import OutputForm
+from protocol.output_plan import OutputForm, OutputPlan
 from protocol.shared_memory import RegionRange, SharedMemory, open_view
 from protocol.signature import Signature
 
@@ -45,7 +45,7 @@ class OutputContent:
         return _BYTES, classify(array, datatype, form.class_count, batched, labels, self._limits)
 
     def store(self, name: str, content: Body, place: RegionRange) -> None:
-        """Put an output into shared memory.
+        """Put an output into shared memory, unless it is there already.
 
         Raises:
             ServingError: the region is not there or too small.
@@ -55,7 +55,9 @@ class OutputContent:
                 f"shared memory size specified with the request for output '{name}' ({place.byte_size} bytes) "
                 f"should be at least {len(content)} bytes to hold the results"
             )
-        open_view(self._shared_memory, place)[: len(content)] = content
+        target = open_view(self._shared_memory, place)[: len(content)]
+        if not _is_same_memory(content, target):
+            target[:] = content
 
     def _datatype(self, name: str, array: Array) -> DataType:
         spec = self._signature.outputs.get(name)
@@ -65,6 +67,16 @@ class OutputContent:
             return of_array(array)
         except KeyError:
             raise Internal(f"output '{name}' of type {array.dtype} has no datatype in the protocol") from None
+
+
+def open_places(shared_memory: SharedMemory, plan: OutputPlan) -> dict[str, memoryview]:
+    """Return where in shared memory the client wants its outputs, by name.
+
+    Raises:
+        NotFound: no such region.
+        InvalidArgument: a range is not inside its region.
+    """
+    return {name: open_view(shared_memory, place) for name, place in plan.regions}
 
 
 def tensor_bytes(array: Array, datatype: DataType) -> Body:
@@ -79,3 +91,10 @@ def tensor_bytes(array: Array, datatype: DataType) -> Body:
 def number_bytes(array: Array) -> Body:
     """Return the bytes of an array of little-endian numbers; a view on it, not a copy, if it is large."""
     return array.tobytes() if array.nbytes <= _COPIED_BYTES else np.ascontiguousarray(array).data.cast("B")
+
+
+def _is_same_memory(content: Body, target: memoryview) -> bool:
+    if type(content) is bytes or not target.nbytes:
+        return False
+    addresses = [np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] for buffer in (content, target)]
+    return bool(addresses[0] == addresses[1])

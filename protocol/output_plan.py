@@ -45,7 +45,7 @@ class OutputPlan:
         self.default = default
         self.forms = forms
         self.binary_only = set(forms.values()) == {BINARY} if forms else default is BINARY
-        self.regions = tuple([form.region for form in forms.values() if form.region is not None])
+        self.regions = tuple([(name, form.region) for name, form in forms.items() if form.region is not None])
 
     def form(self, name: str) -> OutputForm | None:
         """Return the form of an output; None when it was not asked for."""

@@ -4,19 +4,16 @@ All processes of the node share one table, and each maps the regions itself, so 
 socket. Every use of a region looks first whether the table has changed.
 """
 
-import mmap
-import os
 import re
 import secrets
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from deployments.replica.region_mapping import RegionMapping
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
 
 RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
-_FOLDER: Final = "/dev/shm"
 _KEY: Final = re.compile(r"/*([^/\0]{1,255})")
 _MAX_REGIONS: Final = 1024
 
@@ -168,24 +165,13 @@ def _region(name: str, key: str, offset: int, byte_size: int, serial: str) -> Re
 
 def _map(name: str, key: str, bare: str, offset: int, byte_size: int) -> memoryview:
     """Map the object and return the view of the region; the mapping lives as long as any view of it."""
+    invalid = InvalidArgument(f"failed to register shared memory region '{name}': invalid args")
+    if offset < 0 or byte_size <= 0:
+        raise invalid
     try:
-        descriptor = os.open(os.path.join(_FOLDER, bare), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        mapping = RegionMapping.of(bare, offset, byte_size)
+    except FileNotFoundError:
         raise Internal(f"Unable to open shared memory region: '{key}'") from None
-    try:
-        status = os.fstat(descriptor)
-        if (
-            not stat.S_ISREG(status.st_mode)
-            or offset < 0
-            or byte_size <= 0
-            or byte_size > status.st_size
-            or offset > status.st_size - byte_size
-        ):
-            raise InvalidArgument(f"failed to register shared memory region '{name}': invalid args")
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        mapping = mmap.mmap(descriptor, offset - start + byte_size, offset=start)
     except (OSError, ValueError):
-        raise InvalidArgument(f"failed to register shared memory region '{name}': invalid args") from None
-    finally:
-        os.close(descriptor)
-    return memoryview(mapping)[offset - start : offset - start + byte_size]
+        raise invalid from None
+    return memoryview(mapping)[offset - mapping.start :]

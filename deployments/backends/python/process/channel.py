@@ -1,13 +1,14 @@
 """One end of the connection between a replica and the process of a Python model: messages with tensors.
 
 A message is one packet of a Unix socket (SOCK_SEQPACKET), which is a tuple in Python's `marshal` form. Small tensors
-are in it, large ones and long messages in shared memory. Both ends are ours; nothing of a client's is in that form.
+are in it, large ones and long messages in shared memory; what lies in a client's shared memory is only named. Both
+ends are ours; nothing of a client's is in that form.
 """
 
 import marshal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,21 +25,29 @@ _FORMAT = 4
 """Of marshal: the same in every Python from 3.4 on; the two ends may differ."""
 
 Tensors = list[tuple[str, str | None, tuple[int, ...], Any]]
-"""Name, dtype (None: BYTES), shape, and content: bytes, a list of elements, or an offset in the message's place."""
+"""Name, dtype (None: BYTES), shape, and content: bytes, a list of elements, an offset in the message's place, a place
+in a client's region, or None for an output that is where the client wants it."""
+
+Place = tuple[int, int, int]
+"""The number of a client's region, an offset in it, and a size in bytes."""
 
 
 class Writer:
-    """Collects the tensors of one message."""
+    """Collects the tensors of one message. `place_of` says how the reader names what lies in a client's region."""
 
-    __slots__ = ("_inline_bytes", "_large", "_size_bytes")
+    __slots__ = ("_inline_bytes", "_large", "_size_bytes", "place_of")
 
-    def __init__(self) -> None:
+    def __init__(self, place_of: Callable[[Array | memoryview], Place | None] | None = None) -> None:
+        self.place_of = place_of
         self._inline_bytes = 0
         self._size_bytes = 0
         self._large: list[tuple[int, Array]] = []
 
-    def describe(self, arrays: Mapping[str, Array]) -> Tensors:
-        """Return what stands in the message for some tensors."""
+    def describe(self, arrays: Mapping[str, Array], places: Mapping[str, memoryview] | None = None) -> Tensors:
+        """Return what stands in the message for some tensors.
+
+        A large one that fits in its place of `places` is written there, and nowhere else.
+        """
         tensors: Tensors = []
         for name, array in arrays.items():
             dtype = array.dtype
@@ -50,6 +59,11 @@ class Writer:
             if size <= _INLINE_BYTES and self._inline_bytes + size <= _INLINE_TOTAL_BYTES:
                 self._inline_bytes += size
                 content = array.tobytes()
+            elif places is not None and name in places and size <= places[name].nbytes:
+                content = None
+                np.ndarray(array.shape, dtype, places[name])[...] = array
+            elif self.place_of is not None and array.flags.c_contiguous and (place := self.place_of(array)) is not None:
+                content = place
             else:
                 content = self._size_bytes
                 self._large.append((content, array))
@@ -86,6 +100,21 @@ class Channel:
         with self._lock:
             self.connection.send(self._packed(kind, writer, *fields))
 
+    def send_descriptor(self, kind: str, descriptor: int, *fields: Any) -> None:
+        """Send a message, and a packet that carries an open file.
+
+        Raises:
+            OSError: the other end is gone, or reads nothing.
+        """
+        with self._lock:
+            self.connection.send(self._packed(kind, None, *fields))
+            socket.send_fds(self.connection, [b"."], [descriptor])
+
+    def receive_descriptor(self) -> int:
+        """Return the open file of the next packet."""
+        _, (descriptor,), _, _ = socket.recv_fds(self.connection, 1, 1)
+        return descriptor
+
     def packed(self, kind: str, writer: Writer | None, *fields: Any) -> bytes:
         """Return a message, which is to be sent. Raises AreaFullError."""
         with self._lock:
@@ -112,8 +141,18 @@ class Channel:
                 self._own.release(freed)
         return kind, self._peer.read(offset, size, area_bytes) if size else None, tuple(fields)
 
-    def arrays(self, tensors: Tensors, place: Array | None) -> dict[str, Array]:
-        """Return the tensors of a message by name; small ones are read-only."""
+    def arrays(
+        self,
+        tensors: Tensors,
+        place: Array | None,
+        view: Callable[[Place], memoryview] | None = None,
+        places: Mapping[str, memoryview] | None = None,
+    ) -> dict[str, Array]:
+        """Return the tensors of a message by name; small ones are read-only.
+
+        What lies in a client's region is found by `view`, and copied, so that whoever gets it may write to it; an
+        output that is where the client wants it, in `places`.
+        """
         arrays: dict[str, Array] = {}
         dtypes = self._dtypes
         for name, code, shape, content in tensors:
@@ -128,6 +167,12 @@ class Channel:
             if type(content) is int:
                 assert place is not None
                 arrays[name] = np.ndarray(shape, dtype, place, content)
+            elif type(content) is tuple:
+                assert view is not None
+                arrays[name] = np.ndarray(shape, dtype, view(content)).copy()
+            elif content is None:
+                assert places is not None
+                arrays[name] = np.ndarray(shape, dtype, places[name])
             else:
                 arrays[name] = np.ndarray(shape, dtype, content)
         return arrays

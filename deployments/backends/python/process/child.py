@@ -20,6 +20,7 @@ from deployments.backends.python.process.channel import READ_BYTES, Channel, Wri
 from deployments.backends.python.process.environment import Environment
 from deployments.backends.python.process.exchange import OWN_READINESS, read_response, read_result, request_fields
 from deployments.backends.python.process.forwarded_log import log_here
+from deployments.backends.python.process.lent_regions import LentRegions
 from deployments.backends.python.process.outbox import Outbox
 from deployments.backends.python.process.served_calls import ServedCalls
 from deployments.backends.python.process.starter import STARTER
@@ -131,6 +132,7 @@ class Child:
         self._work = Channel(work, OwnArea(areas[0]), PeerArea(areas[1]))
         self._questions = Channel(questions, OwnArea(areas[2]), PeerArea(areas[3]))
         self._outbox = Outbox(self._questions, lambda: self.kill("takes no answers"))
+        self._regions = LentRegions(self._work, self._outbox)
         self._serves = server is not None
         self._calls = ServedCalls(server, self._questions, self._outbox, self._requests)
         self._work.connection.setblocking(False)
@@ -184,15 +186,15 @@ class Child:
         Raises:
             ServingError: there is no shared memory for its inputs.
         """
-        writer = Writer()
+        writer = Writer(self._regions.place)
         first = self._number
         self._number += len(batch.requests)
-        requests = [request_fields(first + place, request, writer) for place, request in enumerate(batch.requests)]
         if self.order.decoupled:
             for place, request in enumerate(batch.requests):
                 request.started_ns = batch.start_ns
                 self._open[first + place] = request
         try:
+            requests = [request_fields(first + place, request, writer) for place, request in enumerate(batch.requests)]
             self._work.send("batch", writer, requests)
         except AreaFullError as error:
             for place in range(len(batch.requests)):
@@ -275,6 +277,7 @@ class Child:
         except ProcessLookupError:
             pass
         self.process.wait()
+        self._regions.close()
         self._outbox.close()
         self._calls.give_all_up()
         self._work.connection.close()
@@ -338,7 +341,8 @@ class Child:
         elif type(given) is tuple:
             batch.results = [read_result(given, channel, place)] * len(batch.requests)
         else:
-            batch.results = [read_result(fields, channel, place) for fields in given]
+            results = zip(given, batch.requests, strict=True)
+            batch.results = [read_result(fields, channel, place, request.places) for fields, request in results]
         if self._clock is not None:
             self._done(batch)
 

@@ -1,14 +1,15 @@
 """What a replica and the process of a Python model tell each other: batches of requests, and their outcomes.
 
-To the process: `load`, `batch`, `close`. From it: `ready` or `failed`, `results` of a batch, and `response` to a
-request of a decoupled model at any time. On a second socket, at any time: from the process `log`, and `cancelled` with
-a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`, also with a number.
+To the process: `load`, `region`, `batch`, `close`. From it: `ready` or `failed`, `results` of a batch, and `response`
+to a request of a decoupled model at any time. On a second socket, at any time: from the process `log`, and `cancelled`
+with a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`, also with a number, and
+`forget_region`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deployments.backends.python.process.channel import Channel, Writer
+from deployments.backends.python.process.channel import Channel, Place, Writer
 from protocol import errors
 from protocol.datatypes import BY_NAME
 from protocol.errors import Internal, ServingError
@@ -71,12 +72,26 @@ class ProcessRequest(InferRequest):
 
 
 def read_request(
-    fields: RequestFields, ask: Callable[..., Any], channel: Channel, place: Array | None
+    fields: RequestFields,
+    ask: Callable[..., Any],
+    channel: Channel,
+    place: Array | None,
+    view: Callable[[Place], memoryview],
 ) -> ProcessRequest:
-    """Rebuild what `request_fields` took apart; `ask` is how the process asks the replica."""
-    number, id, rows, outputs, parameters, sequence_id, flags, timeout_us, priority, callers, trace, tensors = fields
+    """Rebuild what `request_fields` took apart.
+
+    Args:
+        fields: of the request.
+        ask: how the process asks the replica.
+        channel: that the message came by.
+        place: of the large tensors in the message.
+        view: finds a place in a client's region.
+    """
+    number, id, rows, outputs, parameters, sequence_id, flags, timeout_us, priority, callers, trace, tensors, places = (
+        fields
+    )
     request = ProcessRequest(
-        channel.arrays(tensors, place),
+        channel.arrays(tensors, place, view),
         rows,
         _nobody,
         id=id,
@@ -89,12 +104,18 @@ def read_request(
         callers=callers,
     )
     request.number, request.ask = number, ask
+    if places:
+        request.places = {name: view(region) for name, region in places.items()}
     request.trace = None if trace is None else Trace(*trace)
     return request
 
 
 def request_fields(number: int, request: InferRequest, writer: Writer) -> RequestFields:
     """Return a request as plain values; `number` tells it from others that the process still has."""
+    places = None
+    if request.places and writer.place_of is not None:
+        found = {name: writer.place_of(wanted) for name, wanted in request.places.items()}
+        places = {name: place for name, place in found.items() if place is not None}
     return (
         number,
         request.id,
@@ -108,25 +129,33 @@ def request_fields(number: int, request: InferRequest, writer: Writer) -> Reques
         request.callers,
         None if request.trace is None else (request.trace.flags, request.trace.trace_id, request.trace.id),
         writer.describe(request.inputs),
+        places,
     )
 
 
-def result_fields(outcome: InferResponse | ServingError, writer: Writer) -> ResultFields:
-    """Return an outcome as plain values: an error's kind ("" for none) and text, or outputs and parameters."""
+def result_fields(
+    outcome: InferResponse | ServingError, writer: Writer, places: Mapping[str, memoryview] | None = None
+) -> ResultFields:
+    """Return an outcome as plain values: an error's kind ("" for none) and text, or outputs and parameters.
+
+    Large outputs are written to their `places`, if there are any.
+    """
     if not isinstance(outcome, InferResponse):
         return type(outcome).__name__, outcome.message, None
     parameters = outcome.parameters
     if parameters:
         parameters = {str(name): _plain(value) for name, value in parameters.items()}
-    return "", writer.describe(outcome.outputs), parameters
+    return "", writer.describe(outcome.outputs, places), parameters
 
 
-def read_result(fields: ResultFields, channel: Channel, place: Array | None) -> InferResponse | ServingError:
-    """Rebuild what `result_fields` took apart."""
+def read_result(
+    fields: ResultFields, channel: Channel, place: Array | None, places: Mapping[str, memoryview] | None = None
+) -> InferResponse | ServingError:
+    """Rebuild what `result_fields` took apart; `places` are those of the request."""
     kind, content, parameters = fields
     if kind:
         return read_error((kind, content))
-    return InferResponse(channel.arrays(content, place), parameters)
+    return InferResponse(channel.arrays(content, place, places=places), parameters)
 
 
 def read_error(fields: tuple[str, str]) -> ServingError:

@@ -31,11 +31,13 @@ from deployments.backends.python.process.exchange import (
     result_fields,
 )
 from deployments.backends.python.process.forwarded_log import forward_log
+from deployments.backends.python.process.lent_regions import FORGET, NEWS, BorrowedRegions
 from deployments.backends.python.process.questions import Questions, connected
 from deployments.backends.python.response_sender import Outcome
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.process_memory import keep_freed_pages
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, StreamedResponse
 
@@ -49,6 +51,8 @@ class ModelProcess:
     def __init__(self, channel: Channel, questions: Questions) -> None:
         self._channel = channel
         self._questions = questions
+        self._regions = BorrowedRegions()
+        questions.hears[FORGET] = self._regions.forget
 
     def run(self) -> None:
         """Do what the replica says, until it says that this is the end."""
@@ -59,6 +63,9 @@ class ModelProcess:
             kind, place, fields = self._channel.read(data)
             if kind == "close":
                 break
+            if kind == NEWS:
+                self._regions.borrow(self._channel.receive_descriptor(), *fields)
+                continue
             self._run_batch(instance, fields[0], place)
             del place, fields
         instance.close()
@@ -82,7 +89,8 @@ class ModelProcess:
 
     def _run_batch(self, instance: PythonInstance, given: Sequence[Any], place: Any) -> None:
         channel, ask = self._channel, self._questions.ask
-        requests: list[InferRequest] = [read_request(fields, ask, channel, place) for fields in given]
+        view = self._regions.view
+        requests: list[InferRequest] = [read_request(fields, ask, channel, place, view) for fields in given]
         rows = sum([request.rows for request in requests])
         batch = Batch(requests, rows)
         failure: ServingError | None = None
@@ -97,7 +105,9 @@ class ModelProcess:
         changed = flags_now if any(now != fields[6] for now, fields in zip(flags_now, given, strict=True)) else None
         results, batch.results = batch.results, ()
         writer = Writer()
-        outcomes: Any = [result_fields(result, writer) for result in results]
+        outcomes: Any = [
+            result_fields(result, writer, request.places) for result, request in zip(results, requests, strict=False)
+        ]
         if failure is not None:
             outcomes = result_fields(failure, writer)  # of all
         times = batch.infer_start_ns, batch.infer_end_ns
@@ -137,6 +147,7 @@ def main() -> None:
     process = ModelProcess(working, asked)
     asked.start()
     forward_log(asked.tell)
+    keep_freed_pages()
     show_model_output()
     status = 1
     try:

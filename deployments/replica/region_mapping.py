@@ -1,0 +1,87 @@
+"""A client's region of shared memory, mapped: what lies in it can be named to another process that maps it as well."""
+
+import itertools
+import mmap
+import os
+import stat
+from typing import Any, Final
+
+import numpy as np
+
+from protocol.infer import Array
+
+_FOLDER: Final = "/dev/shm"
+_numbers = itertools.count(1)
+
+
+class RegionMapping(mmap.mmap):
+    """`length` bytes of a shared-memory object from `start` on. `number` is no other mapping's of this process."""
+
+    number: int
+    address: int
+    start: int
+    _path: str
+    _identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, name: str, offset: int, byte_size: int) -> "RegionMapping":
+        """Map a range of an object in `/dev/shm`, and what comes before it in its first page.
+
+        Raises:
+            FileNotFoundError: there is no such object, or it may not be opened.
+            ValueError: the range is not inside it.
+            OSError: it cannot be mapped.
+        """
+        path = os.path.join(_FOLDER, name)
+        try:
+            descriptor = _opened(path)
+        except OSError as error:
+            raise FileNotFoundError(error.errno, error.strerror, path) from None
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or not 0 <= offset <= offset + byte_size <= status.st_size:
+                raise ValueError("not inside the object")
+            start = offset - offset % mmap.ALLOCATIONGRANULARITY
+            mapping = cls(descriptor, offset - start + byte_size, offset=start)
+        finally:
+            os.close(descriptor)
+        mapping.number = next(_numbers)
+        mapping.address = address_of(mapping)
+        mapping.start = start
+        mapping._path = path
+        mapping._identity = (status.st_dev, status.st_ino)
+        return mapping
+
+    def open_again(self) -> int:
+        """Return a descriptor of the object.
+
+        Raises:
+            OSError: it has gone from its folder, or another has taken its name.
+        """
+        descriptor = _opened(self._path)
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != self._identity:
+            os.close(descriptor)
+            raise FileNotFoundError(self._path)
+        return descriptor
+
+
+def region_under(buffer: Any) -> RegionMapping | None:
+    """Return the region that the memory of an array or memoryview is part of, None if it is of none."""
+    owner = buffer
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if type(owner) is memoryview:
+        owner = owner.obj
+    return owner if type(owner) is RegionMapping else None
+
+
+def address_of(buffer: Any) -> int:
+    """Return where a buffer or a contiguous array lies in memory."""
+    array: Array = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
