@@ -16,8 +16,8 @@ from tests.deployments.fakes import Answers
 from tests.deployments.lane.harness import Lanes
 from tests.deployments.schedulers.test_ensemble import model, step
 
-ENSEMBLE = model("e", "X", "Y", extra=f'platform: "ensemble" ensemble_scheduling {{ {step("echo", "X=X", "Y=Y")} }}')
-ECHO = model("echo", "X", "Y")
+ENSEMBLE = model("e", "X:-1", "Y:-1", extra=f'platform: "ensemble" ensemble_scheduling {{ {step("echo", "X=X", "Y=Y")} }}')
+ECHO = model("echo", "X:-1", "Y:-1")
 
 
 class Away:
