@@ -16,7 +16,9 @@ from tests.deployments.fakes import Answers
 from tests.deployments.lane.harness import Lanes
 from tests.deployments.schedulers.test_ensemble import model, step
 
-ENSEMBLE = model("e", "X:-1", "Y:-1", extra=f'platform: "ensemble" ensemble_scheduling {{ {step("echo", "X=X", "Y=Y")} }}')
+ENSEMBLE = model(
+    "e", "X:-1", "Y:-1", extra=f'platform: "ensemble" ensemble_scheduling {{ {step("echo", "X=X", "Y=Y")} }}'
+)
 ECHO = model("echo", "X:-1", "Y:-1")
 
 
