@@ -21,6 +21,7 @@ parents_here: ContextVar[Sequence[InferRequest]] = ContextVar("parents_here", de
 """The requests of the `execute` of a decoupled model that this code runs in; unknown in threads that it starts."""
 
 NOT_ON_LOOP: Final = "A model cannot wait on the thread of the event loop; it runs on another from its next batch on."
+NOT_FORKED: Final = "Models cannot be called or asked for in a process that a model has forked."
 _NOT_HERE: Final = "BLS is only supported during the 'execute' function."
 _OVERRUN = f"The model left more than {MAX_UNREAD_RESPONSES:,} responses to a call unread."
 MakeCall = Callable[[Sequence[InferRequest], tuple[str, ...]], ModelCall]
@@ -157,6 +158,8 @@ def _server_for(made_by: ModelModule | None) -> tuple[ModelModule, ModelServer]:
     module = made_by or calling_model() or only_model()
     if module is None or not module.may_call or module.server is None:
         raise TritonModelException(_NOT_HERE)
+    if module.forked:
+        raise TritonModelException(NOT_FORKED)
     return module, module.server
 
 

@@ -10,6 +10,7 @@ the stack, and forgotten when the model is loaded. A helper may have the name of
 import builtins
 import importlib
 import itertools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader
@@ -47,6 +48,7 @@ class ModelModule:
 
     def __init__(self, model_path: str, version_path: str, server: ModelServer | None = None) -> None:
         self.server = server
+        self._process_id = os.getpid()
         self.may_call = False
         self.callers: tuple[str, ...] = ()
         self.requests: Sequence[InferRequest] = ()
@@ -69,6 +71,11 @@ class ModelModule:
         install()
         sys.modules[self.package] = root
         _owners[self.package] = self
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a process that the model has forked, in which nothing comes back from the server."""
+        return os.getpid() != self._process_id
 
     def whose(self, decoupled: Sequence[InferRequest] = ()) -> dict[str, Any]:
         """Return the `extra` of a record that this model makes: the request's id is known where one runs alone.

@@ -186,6 +186,8 @@ def _server() -> ModelServer:
     module = calling_model() or only_model()
     if module is None or module.server is None:
         raise TritonModelException("Models cannot be loaded, unloaded or asked for in this function.")
+    if module.forked:
+        raise TritonModelException(bls.NOT_FORKED)
     module.blocks_loop()
     if not module.server.may_wait():
         raise TritonModelException(bls.NOT_ON_LOOP)

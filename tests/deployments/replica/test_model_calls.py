@@ -345,6 +345,37 @@ async def test_calls_are_refused_outside_execute(models: Models) -> None:
 
 
 @on_a_loop
+async def test_processes_that_a_model_forks_are_refused_at_once(models: Models) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        import multiprocessing
+
+        def called(number):
+            try:
+                request_to("add_one", np.array([number], np.int32)).exec()
+            except pb_utils.TritonModelException as error:
+                return str(error)
+
+        def asked(name):
+            try:
+                pb_utils.is_model_ready(name)
+            except pb_utils.TritonModelException as error:
+                return str(error)
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                with multiprocessing.get_context("fork").Pool(1) as pool:
+                    texts = pool.map(called, [1]) + pool.map(asked, ["add_one"])
+                return [pb_utils.InferenceResponse(error=pb_utils.TritonError(" ".join(texts)))]
+        """,
+    )
+    async with models.hosted() as call:
+        assert (await call.error("caller", 1)).message.count("in a process that a model has forked") == 2
+
+
+@on_a_loop
 async def test_threads_of_a_model_call_too(models: Models) -> None:
     models.add("add_one", ADD_ONE)
     models.add(
