@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from benchmarks.awake import awake
 from benchmarks.bare import rows_per_s
 from benchmarks.home import Home, PreparationError, prepare
 from benchmarks.load import PROTOCOLS, LoadError, Run, load_generator, run
@@ -171,6 +172,7 @@ def split_choice(_: click.Context, parameter: click.Parameter, value: str) -> li
 @click.option("--startup/--no-startup", default=True, show_default=True, help="Also measure start to ready.")
 @click.option("--rows/--no-rows", "with_rows", default=True, show_default=True, help="Measure requests.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write all runs here.")
+@click.option("--awake/--asleep", "stays_awake", default=True, show_default=True, help="Let no core sleep.")
 @click.option("--triton-port", default=18000, show_default=True, help="HTTP; gRPC and metrics take the next two.")
 @click.option("--eagleray-port", default=18100, show_default=True, help="HTTP; gRPC and metrics take the next two.")
 @click.option("--eagleray-command", help="Measure this command in place of `eagleray serve`. See README.md.")
@@ -184,6 +186,7 @@ def main(
     startup: bool,
     with_rows: bool,
     json_file: Path | None,
+    stays_awake: bool,
     triton_port: int,
     eagleray_port: int,
     eagleray_command: str | None,
@@ -206,7 +209,8 @@ def main(
         if with_rows:
             prepare(home, {load_generator(row.work) for row in rows})
             write_models(home.models)
-            comparisons = measure_rows(settings, rows)
+            with awake() if stays_awake else nullcontext():
+                comparisons = measure_rows(settings, rows)
         if startup:
             startups = measure_startups(settings, placements)
     except (PreparationError, PeerError, LoadError) as error:

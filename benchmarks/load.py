@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.awake import AWAKE_MARK
 from benchmarks.body import (
     Body,
     example,
@@ -112,7 +113,7 @@ def measure(peer: Peer, work: Work, http: Body, grpc: Body, duration_s: float) -
     counts_before = execution_counts(peer, work.model)
     with load.start(duration_s) as process:
         time.sleep(EDGE_S)
-        meter = CpuMeter(peer.mark, process.pid)
+        meter = CpuMeter(peer.mark, process.pid, AWAKE_MARK)
         time.sleep(duration_s - 2 * EDGE_S)
         cpu = meter.stop()
         output, _ = process.communicate()

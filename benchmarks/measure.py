@@ -83,27 +83,35 @@ class Cpu:
 
     server_cores: float
     stray_cores: float
-    """Neither the server nor the load generator: other programs, and the kernel's own work."""
+    """Neither the server nor the load generator, nor what keeps the cores awake: other programs, and the kernel."""
 
 
 class CpuMeter:
-    """Reads the CPU clocks of a server, of the load generator and of the machine, from its making to `stop`."""
+    """Reads the CPU clocks of a server, of the load generator and of the machine, from its making to `stop`.
 
-    def __init__(self, mark: str, load_generator_pid: int) -> None:
+    Processes with `idle_mark` use only what is left.
+    """
+
+    def __init__(self, mark: str, load_generator_pid: int, idle_mark: str) -> None:
         self.mark = mark
+        self.idle_mark = idle_mark
         self.load_generator_pid = load_generator_pid
         self.before = {process.pid: process.cpu_s for process in processes_of(mark)}
         self.load_before_s = self.load_generator_cpu_s()
-        self.machine_before_s = machine_cpu_s()
+        self.machine_before_s = self.busy_s()
         self.started_s = time.monotonic()
 
     def stop(self) -> Cpu:
         """Return the use since the making. The load generator must still be running."""
         elapsed_s = time.monotonic() - self.started_s
-        machine_s = machine_cpu_s() - self.machine_before_s
+        machine_s = self.busy_s() - self.machine_before_s
         load_s = self.load_generator_cpu_s() - self.load_before_s
         server_s = sum(process.cpu_s - self.before.get(process.pid, 0.0) for process in processes_of(self.mark))
         return Cpu(server_s / elapsed_s, (machine_s - load_s - server_s) / elapsed_s)
+
+    def busy_s(self) -> float:
+        """Return the CPU time that the machine has used, without that of the programs which keep it awake."""
+        return machine_cpu_s() - sum(process.cpu_s for process in processes_of(self.idle_mark))
 
     def load_generator_cpu_s(self) -> float:
         process = read_process(self.load_generator_pid)
