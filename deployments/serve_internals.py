@@ -180,7 +180,7 @@ class GpuReader:
             self._handles = {}
 
     def read(self) -> dict[str, dict[str, int]]:
-        """Return, by UUID, what each GPU tells of `GpuState`; blocks for some milliseconds."""
+        """Return, by UUID and in their order, what each GPU tells of `GpuState`; blocks for some milliseconds."""
         return {uuid: self._state(handle) for uuid, handle in self._handles.items()}
 
     @staticmethod

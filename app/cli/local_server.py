@@ -4,10 +4,12 @@ import contextlib
 import io
 import logging
 import os
+import shlex
 import signal
 import time
 from types import FrameType
 from typing import Any
+from urllib.parse import quote
 
 from app.builder import APPLICATION, INGRESS, build
 from app.cli.console_pipe import ConsolePipe
@@ -242,8 +244,8 @@ def _suggest(base: str, directory: Directory, keys: bool) -> None:
     print(f"  {curl} -X POST {base}/v2/repository/index")
     example = example_request(directory)
     if example is not None:
-        name, body = example
-        print(f"  {curl} {base}/v2/models/{name}/infer -d '{body}'")
+        path, body = example
+        print(f"  {curl} {base}{path} -d {body}")
     print(f"  {base}/v2/docs in a browser")
 
 
@@ -252,7 +254,7 @@ def _failed(entry: Any) -> bool:
 
 
 def example_request(directory: Directory) -> tuple[str, str] | None:
-    """Return a ready model with small numeric inputs and a JSON body of zeros that it answers."""
+    """Return the path of a ready model with small numeric inputs, and a body of zeros that it answers, for a shell."""
     import orjson
 
     from app.service.example_body import example_body
@@ -261,5 +263,5 @@ def example_request(directory: Directory) -> tuple[str, str] | None:
         if entry.config and any(version.state == "READY" for version in entry.versions.values()):
             body = example_body(entry.config)
             if body is not None:
-                return name, orjson.dumps(body).decode()
+                return f"/v2/models/{quote(name, safe='')}/infer", shlex.quote(orjson.dumps(body).decode())
     return None

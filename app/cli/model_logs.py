@@ -60,20 +60,18 @@ def logs(
     follow: bool,
     folder: Path | None,
     ray_address: str,
-    url: str,
-    api_key: str,
-    ca_file: str,
+    server: RemoteServer,
     as_json: bool,
 ) -> None:
     """Print what a model's replicas have logged: those on this machine, or on every node of a server or a cluster.
 
     A server with --url is asked as its console asks it, for the last 400 lines of each node.
     """
-    if ray_address or url:
-        if follow or folder is not None or (ray_address and url):
+    if ray_address or server.url:
+        if follow or folder is not None or (ray_address and server.url):
             raise click.UsageError("--url and --ray-address go with neither each other, --follow nor --folder")
-        if url:
-            _print_of_server(RemoteServer(url, api_key, ca_file), model, count, as_json)
+        if server.url:
+            _print_of_server(server, model, count, as_json)
         else:
             _print_of_cluster(model, ray_address, count, as_json)
         return

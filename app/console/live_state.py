@@ -9,6 +9,7 @@ import gzip
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import orjson
@@ -159,7 +160,8 @@ def _machine(node: NodeTotals) -> Row:
         elif label.kind == GPU:
             gpu = cast(GpuState, row)
             busy = {"busy": gpu.utilization_ppm / 1e6, "memory": [gpu.used_bytes, gpu.total_bytes]}
-            machine["gpus"].append({"uuid": label.name, "power_w": gpu.power_mw / 1e3} | busy)
+            machine["gpus"].append({"number": label.number, "uuid": label.name, "power_w": gpu.power_mw / 1e3} | busy)
+    machine["gpus"].sort(key=itemgetter("number"))
     return machine
 
 

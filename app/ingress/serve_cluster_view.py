@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.service.cluster_view import NodeLog
 from deployments.lane.fleet import Fleet
+from deployments.log.line_format import spelled_out
 from deployments.log.model_log import ModelLog
 from deployments.serve_internals import serve_logs_folder
 from protocol.errors import Unavailable
@@ -87,5 +88,6 @@ class ServeClusterView:
 
 
 def _read(model: str, count: int) -> list[tuple[str, str]]:
+    """Return the last lines, as they are for people."""
     lines = ModelLog(model, Path(serve_logs_folder())).last(count, controller=True)
-    return [(file, line[:_MAX_LINE]) for file, line in lines]
+    return [(file, text[:_MAX_LINE]) for file, line in lines for text in spelled_out(line)][-count:]

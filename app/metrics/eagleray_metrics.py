@@ -1,8 +1,8 @@
 """What operators need beyond Triton's metrics: latencies as clients see them, queues, batches, replicas, lanes."""
 
-from collections.abc import Callable
-from operator import itemgetter
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Final
 
 from app.metrics.exposition import Exposition, Sample, labels
 from deployments.core.counts import (
@@ -17,28 +17,20 @@ from deployments.core.counts import (
     SCALING,
     SHADOW,
     STATE,
-    Label,
-    Totals,
+    RowsByKind,
 )
 from deployments.core.duration_buckets import BOUNDS_S
 from deployments.core.request_meter import CANCELLED, FIRST_BUCKET, INFLIGHT, OK, SUM_NS, WIRES, code_name
 from repository_loader.plan import model_of
 
-_BATCH_SIZES: Final = tuple(1 << power for power in range(11))
+_BATCH_BOUNDS: Final = tuple(str(1 << power) for power in range(11))
 _REASONS: Final = ("full", "preferred", "delay", "next_differs", "none_waits", "stopping")
 _STATES: Final = ("ready", "loading", "unavailable")
 LabelsOf = Callable[[str, int], str]
-Rows = dict[str, list[tuple[Label, Any]]]
 
 
-def write_own(out: Exposition, totals: Totals, labels_of: LabelsOf) -> None:
+def write_own(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> None:
     """Write the families whose names begin with `eagleray_`, but for those of the directory."""
-    rows: Rows = {}
-    for label, row in totals.rows.items():
-        rows.setdefault(label.kind, []).append((label, row))
-    for each in rows.values():
-        each.sort(key=itemgetter(0))
-        out.pause()
     _write_clients(out, rows, labels_of)
     _write_queues(out, rows, labels_of)
     _write_batches(out, rows, labels_of)
@@ -46,7 +38,7 @@ def write_own(out: Exposition, totals: Totals, labels_of: LabelsOf) -> None:
     _write_cluster(out, rows, labels_of)
 
 
-def _write_clients(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+def _write_clients(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> None:
     clients = [
         (f'{labels_of(label.name, label.version)},protocol="{WIRES[label.number]}"', label.number, row.values())
         for label, row in rows.get(CLIENT, ())
@@ -74,7 +66,7 @@ def _write_clients(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     out.family("eagleray_inflight_requests", "gauge", text, under_way)
 
 
-def _write_queues(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+def _write_queues(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> None:
     waited = [(labels_of(label.name, label.version), row.values()) for label, row in rows.get(QUEUE, ())]
     out.histograms(
         "eagleray_queue_duration_seconds",
@@ -90,17 +82,12 @@ def _write_queues(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     out.family("eagleray_executing_requests", "gauge", text, ((labels, row.executing_count) for labels, row in states))
 
 
-def _write_batches(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
-    sizes: dict[tuple[str, int], tuple[list[int], int]] = {}
-    for label, row in rows.get(BATCH_SIZE, ()):
-        counts, total = sizes.get((label.name, label.version), ([0] * (len(_BATCH_SIZES) + 1), 0))
-        place = min((label.number - 1).bit_length() if label.number > 0 else 0, len(_BATCH_SIZES))
-        counts[place] += row.count
-        sizes[label.name, label.version] = counts, total + row.count * label.number
-        out.pause()
-    text = "Rows of the batches that have run"
-    shown = ((labels_of(*key), counts, total) for key, (counts, total) in sizes.items())
-    out.histograms("eagleray_batch_size", text, tuple(map(str, _BATCH_SIZES)), shown)
+def _write_batches(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> None:
+    sizes = (
+        (labels_of(*version), *_batch_sizes((label.number, row.count) for label, row in each))
+        for version, each in groupby(rows.get(BATCH_SIZE, ()), lambda each: each[0][1:3])
+    )
+    out.histograms("eagleray_batch_size", "Rows of the batches that have run", _BATCH_BOUNDS, sizes)
     reasons = (
         (f'{labels_of(label.name, label.version)},reason="{reason}"', getattr(row, reason))
         for label, row in rows.get(BATCH_REASON, ())
@@ -111,7 +98,16 @@ def _write_batches(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     out.family("eagleray_batches_total", "counter", text, reasons)
 
 
-def _write_replicas(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+def _batch_sizes(counted: Iterable[tuple[int, int]]) -> tuple[list[int], int]:
+    """Return how many batches fell into each bucket, and the rows of all of them, by sizes and how many have these."""
+    counts, total = [0] * (len(_BATCH_BOUNDS) + 1), 0
+    for size, count in counted:
+        counts[min((size - 1).bit_length() if size > 0 else 0, len(_BATCH_BOUNDS))] += count
+        total += size * count
+    return counts, total
+
+
+def _write_replicas(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> None:
     replicas = (
         (f'{labels_of(label.name, label.version)},state="{state}"', getattr(row, f"{state}_count"))
         for label, row in rows.get(STATE, ())
@@ -123,7 +119,7 @@ def _write_replicas(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
     out.family("eagleray_load_failures_total", "counter", "Number of loads that failed", failures)
 
 
-def _write_cluster(out: Exposition, rows: Rows, labels_of: LabelsOf) -> None:
+def _write_cluster(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> None:
     retries = ((labels_of(label.name, label.version), row.count) for label, row in rows.get(RETRY, ()))
     text = "Number of requests that another replica was asked again for"
     out.family("eagleray_lane_retries_total", "counter", text, retries)

@@ -41,13 +41,13 @@ class NodeSampler:
             memory, row = psutil.virtual_memory(), self._row(CPU)
             row.total_bytes, row.used_bytes = memory.total, memory.used
             row.utilization_ppm = round(psutil.cpu_percent(interval=None) * 10_000)
-        for uuid, state in self._gpus.read().items() if self._gpus is not None else ():
-            row = self._row(GPU, uuid)
+        for number, (uuid, state) in enumerate(self._gpus.read().items() if self._gpus is not None else ()):
+            row = self._row(GPU, uuid, number)
             for name in _NAMES:
                 setattr(row, name, state.get(name, 0))
             row.known = sum(1 << place for place, name in enumerate(_NAMES) if name in state)
 
-    def _row(self, kind: str, name: str = "") -> Any:
-        row = self._counters.row(Label(kind, name, 0))
+    def _row(self, kind: str, name: str = "", number: int = 0) -> Any:
+        row = self._counters.row(Label(kind, name, 0, number))
         assert isinstance(row, CpuState | GpuState)
         return row

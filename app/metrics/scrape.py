@@ -69,10 +69,11 @@ def write(
     models: Mapping[str, ModelEntry],
 ) -> None:
     """Write every family."""
-    write_models(out, totals, labels_of, shown.latencies)
+    rows = totals.by_kind(out.pause)
+    write_models(out, rows, labels_of, shown.latencies)
     if shown.aliases:
-        write_aliases(out, totals, labels_of)
-    write_node(out, totals, cpu=shown.cpu, gpu=shown.gpu)
-    write_own(out, totals, labels_of)
+        write_aliases(out, rows, labels_of)
+    write_node(out, rows, cpu=shown.cpu, gpu=shown.gpu)
+    write_own(out, rows, labels_of)
     write_directory(out, labels_of, models)
     out.lines += render_custom(totals, out.names)

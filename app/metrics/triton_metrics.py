@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
-from operator import itemgetter
-from typing import Final, cast
+from functools import lru_cache
+from itertools import groupby
+from typing import Final
 
 from app.metrics.exposition import Exposition, Sample, number
 from deployments.core.counts import (
@@ -14,14 +15,11 @@ from deployments.core.counts import (
     LATENCIES,
     MODEL,
     SUMMARY,
-    BucketCount,
-    CpuState,
     GpuState,
     Label,
     ModelCounts,
-    NanosecondSum,
+    RowsByKind,
     SummaryCounts,
-    Totals,
 )
 from deployments.core.latency_recorder import FIRST_RESPONSE_FAMILY, quantile_ns
 from deployments.core.metrics_options import MetricsOptions
@@ -138,13 +136,10 @@ _GPU: Final[tuple[tuple[str, str, str, Callable[[GpuState], float]], ...]] = (
 
 
 def write_models(
-    out: Exposition, totals: Totals, labels_of: Callable[[str, int], str], options: MetricsOptions
+    out: Exposition, rows: RowsByKind, labels_of: Callable[[str, int], str], options: MetricsOptions
 ) -> None:
     """Write what was counted of models; a version that no living process has loaded has no load duration."""
-    versions: _Versions = [
-        (labels_of(label.name, label.version), cast(ModelCounts, totals.rows[label]))
-        for label in sorted(label for label in totals.rows if label.kind == MODEL)
-    ]
+    versions = _versions(rows, labels_of)
     out.family(
         "nv_inference_request_success",
         "counter",
@@ -175,9 +170,13 @@ def write_models(
     )
     _write_cache(out, versions, options)
     if options.summaries:
-        _write_summaries(out, totals, labels_of, options)
+        _write_summaries(out, rows, labels_of, options)
     if options.histograms:
-        _write_first_responses(out, totals, labels_of)
+        _write_first_responses(out, rows, labels_of)
+
+
+def _versions(rows: RowsByKind, labels_of: Callable[[str, int], str]) -> _Versions:
+    return [(labels_of(label.name, label.version), counts) for label, counts in rows.get(MODEL, ())]
 
 
 def _write_cache(out: Exposition, versions: _Versions, options: MetricsOptions) -> None:
@@ -199,70 +198,67 @@ def _write_cache(out: Exposition, versions: _Versions, options: MetricsOptions) 
 
 
 def _write_summaries(
-    out: Exposition, totals: Totals, labels_of: Callable[[str, int], str], options: MetricsOptions
+    out: Exposition, rows: RowsByKind, labels_of: Callable[[str, int], str], options: MetricsOptions
 ) -> None:
     """Write quantiles of the last minute; as Triton's, those of whole requests are left out where a cache answers."""
     now_ns = time.monotonic_ns()
-    found: dict[int, list[Label]] = {number: [] for number in range(len(LATENCIES))}
-    cached = set()
-    for label in sorted(label for label in totals.rows if label.kind == SUMMARY):
-        found[label.number].append(label)
-        counts = totals.rows.get(Label(MODEL, label.name, label.version))
-        if isinstance(counts, ModelCounts) and counts.cache_count:
-            cached.add((label.name, label.version))
+    found: dict[int, list[tuple[Label, SummaryCounts]]] = {number: [] for number in range(len(LATENCIES))}
+    for label, row in rows.get(SUMMARY, ()):
+        found[label.number].append((label, row))
+    cached = {(label.name, label.version) for label, counts in rows.get(MODEL, ()) if counts.cache_count}
 
-    def summary(label: Label) -> tuple[str, list[tuple[float, float]], int, float]:
-        row = cast(SummaryCounts, totals.rows[label])
+    def summary(each: tuple[Label, SummaryCounts]) -> tuple[str, list[tuple[float, float]], int, float]:
+        label, row = each
         values = [(quantile, quantile_ns(row, quantile, now_ns) / 1000) for quantile in options.quantiles]
         return labels_of(label.name, label.version), values, row.count, row.sum_ns // 1000
 
-    for place, rows in found.items():
+    for place, counted in found.items():
         name, text = _SUMMARIES[LATENCIES[place]]
-        shown = rows if place else [label for label in rows if (label.name, label.version) not in cached]
+        shown = counted if place else [each for each in counted if (each[0].name, each[0].version) not in cached]
         out.summaries(name, text, map(summary, shown))
 
 
-def _write_first_responses(out: Exposition, totals: Totals, labels_of: Callable[[str, int], str]) -> None:
-    buckets: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for label, row in totals.rows.items():
-        if label.kind == FIRST_RESPONSE:
-            found = buckets.setdefault((label.name, label.version), [])
-            found.append((label.number if label.number >= 0 else 1 << 62, cast(BucketCount, row).count))
-            out.pause()
+def _write_first_responses(out: Exposition, rows: RowsByKind, labels_of: Callable[[str, int], str]) -> None:
     out.family(FIRST_RESPONSE_FAMILY, "histogram", "Duration from request to first response in milliseconds")
-    for (name, version), counted in sorted(buckets.items()):
-        counted.sort()
-        sum_ns = cast(NanosecondSum, totals.row(Label(FIRST_RESPONSE_SUM, name, version))).sum_ns
-        bounds = [number(bound / 1000) for bound, _ in counted[:-1]]
-        counts = [count for _, count in counted]
-        out.histogram(FIRST_RESPONSE_FAMILY, labels_of(name, version), bounds, counts, sum_ns / 1e6)
+    sums_ns = {(label.name, label.version): row.sum_ns for label, row in rows.get(FIRST_RESPONSE_SUM, ())}
+    for version, buckets in groupby(rows.get(FIRST_RESPONSE, ()), lambda each: each[0][1:3]):
+        counted = [(label.number, row.count) for label, row in buckets]
+        if counted[0][0] < 0:  # the one without a bound, which sorts first
+            counted.append(counted.pop(0))
+        bounds_us, counts = zip(*counted, strict=True)
+        sum_ms = sums_ns.get(version, 0) / 1e6
+        out.histogram(FIRST_RESPONSE_FAMILY, labels_of(*version), _bounds_ms(bounds_us[:-1]), [*counts], sum_ms)
 
 
-def write_aliases(out: Exposition, totals: Totals, labels_of: Callable[[str, int], str]) -> None:
+@lru_cache(maxsize=1024)
+def _bounds_ms(bounds_us: tuple[int, ...]) -> list[str]:
+    return [number(bound / 1000) for bound in bounds_us]
+
+
+def write_aliases(out: Exposition, rows: RowsByKind, labels_of: Callable[[str, int], str]) -> None:
     """Write the names `triton_infer_*` that some dashboards use, which no Triton has."""
-    versions = [
-        (labels_of(label.name, label.version), cast(ModelCounts, row))
-        for label, row in sorted(totals.rows.items(), key=itemgetter(0))
-        if label.kind == MODEL
-    ]
+    versions = _versions(rows, labels_of)
     for name, text, value in _ALIASES:
         out.family(name, "counter", text, ((labels, value(counts)) for labels, counts in versions))
-    gpus = sorted((label.name, cast(GpuState, row)) for label, row in totals.rows.items() if label.kind == GPU)
-    used = ((f'gpu_uuid="{uuid}"', state.utilization_ppm / 1e6) for uuid, state in gpus if state.known & 1)
+    used = (
+        (f'gpu_uuid="{label.name}"', state.utilization_ppm / 1e6)
+        for label, state in rows.get(GPU, ())
+        if state.known & 1
+    )
     out.family("triton_gpu_utilization", "gauge", "nv_gpu_utilization by another name", used)
 
 
-def write_node(out: Exposition, totals: Totals, *, cpu: bool, gpu: bool) -> None:
+def write_node(out: Exposition, rows: RowsByKind, *, cpu: bool, gpu: bool) -> None:
     """Write the state of the node's processors, memory and GPUs; a value that NVML does not tell is left out."""
     if cpu:
-        rows = [cast(CpuState, row) for label, row in totals.rows.items() if label.kind == CPU]
-        used = [("", row.utilization_ppm / 1e6) for row in rows]
+        states = [row for _, row in rows.get(CPU, ())]
+        used = [("", row.utilization_ppm / 1e6) for row in states]
         out.family("nv_cpu_utilization", "gauge", "CPU utilization rate [0.0 - 1.0]", used)
-        total = [("", row.total_bytes) for row in rows]
+        total = [("", row.total_bytes) for row in states]
         out.family("nv_cpu_memory_total_bytes", "gauge", "CPU total memory (RAM), in bytes", total)
         text = "CPU used memory (RAM), in bytes"
-        out.family("nv_cpu_memory_used_bytes", "gauge", text, [("", row.used_bytes) for row in rows])
-    gpus = sorted((label.name, cast(GpuState, row)) for label, row in totals.rows.items() if label.kind == GPU)
+        out.family("nv_cpu_memory_used_bytes", "gauge", text, [("", row.used_bytes) for row in states])
+    gpus = [(label.name, row) for label, row in rows.get(GPU, ())]
     for place, (name, kind, text, value) in enumerate(_GPU if gpu else ()):
         samples = [(f'gpu_uuid="{uuid}"', value(state)) for uuid, state in gpus if state.known >> place & 1]
         out.family(name, "counter" if kind == "counter" else "gauge", text, samples)

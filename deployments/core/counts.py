@@ -2,9 +2,10 @@
 
 import ctypes
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
-from typing import ClassVar, Final, NamedTuple, Protocol
+from operator import itemgetter
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from deployments.core.duration_buckets import BOUNDS_NS
 
@@ -57,7 +58,8 @@ class Label(NamedTuple):
     number that of the bucket. The number of a first response's row is the upper bound of its bucket in
     microseconds, -1 for the last; that of a summary the place of its latency in `LATENCIES`; that of a client's row
     the wire form, and of an error 1000 times that plus the code, without a name where no model had the request. The
-    name of a GPU's row is its UUID, that of a deployment's `<application>/<deployment>`.
+    name of a GPU's row is its UUID, and its number that on its node; the name of a deployment's is
+    `<application>/<deployment>`.
     """
 
     kind: str
@@ -382,6 +384,9 @@ KINDS: Final[dict[str, type[Counts]]] = {
 _SIZES_BYTES: Final = {kind: ctypes.sizeof(kind) for kind in KINDS.values()}
 
 
+RowsByKind = dict[str, list[tuple[Label, Any]]]
+
+
 class Rows(Protocol):
     """Where rows lie; the same label is always the same row."""
 
@@ -402,6 +407,16 @@ class Totals:
         if row is None:
             row = self.rows[label] = KINDS[label.kind]()
         return row
+
+    def by_kind(self, pause: Callable[[], None]) -> "RowsByKind":
+        """Return the rows of each kind in the order of their labels; `pause` is called now and then."""
+        found: RowsByKind = {}
+        for each in self.rows.items():
+            found.setdefault(each[0].kind, []).append(each)
+        for rows in found.values():
+            rows.sort(key=itemgetter(0))
+            pause()
+        return found
 
     def to_list(self, kinds: Collection[str] = frozenset()) -> list[list[object]]:
         """Return rows as plain data, for JSON: the label's parts and the values; without gauges of nobody's.

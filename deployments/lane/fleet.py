@@ -147,10 +147,10 @@ class Fleet:
         """Return why a version serves no more, "" when no replica says so."""
         return self._routes.fault(name, version)
 
-    def replicas(self) -> list[tuple[str, str, str]]:
-        """Return deployment, id and node of each replica that an open lane leads to."""
+    def replicas(self) -> list[tuple[str, str, str, tuple[str, ...]]]:
+        """Return deployment, id, node and GPUs of each replica that an open lane leads to."""
         return [
-            (group, replica_id, link.node_id)
+            (group, replica_id, link.node_id, link.gpus)
             for group, links in self._groups.items()
             for replica_id, link in links.items()
             if link.lane is not None

@@ -51,6 +51,11 @@ class Link:
         """The replica's node."""
         return self._address.node_id
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of its node that the replica has."""
+        return self._address.gpus
+
     def ended_itself(self) -> tuple[bool, bool]:
         """Whether the replica has ended itself, which is logged, and whether only this process had a lane to it then.
 

@@ -83,6 +83,21 @@ FORMATTERS: Final[dict[str, logging.Formatter]] = {
 }
 
 
+def spelled_out(line: str) -> list[str]:
+    """Return a line of JSON as `TritonLine` writes it, its traceback in lines of their own; any other as it is."""
+    try:
+        record = json.loads(line) if line.startswith("{") else None
+    except ValueError:  # it may have been cut
+        record = None
+    if not isinstance(record, dict) or "message" not in record:
+        return [line]
+    letter = str(record.get("level", "INFO"))[:1]
+    begin = f"{record.get('time', '')} {letter} {record.get('process', '')} {record.get('source', '')}]"
+    trace = str(record.get("traceback", ""))
+    lines = [f"{begin} {quoted(record['message'])}", *map(escaped, trace.split("\n") if trace else ())]
+    return [lines[0], *(f"    {each}" for each in lines[1:])]
+
+
 def about(
     model: str, version: int | None = None, request_id: str = "", trace_id: str = "", span_id: str = ""
 ) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def failed_lines(lines: Sequence[str], model: str) -> list[int]:
     return [start]
 
 
-_ERROR: Final = re.compile(r"[EF]\d{4} |ERROR |.*\"level\": ?\"(?:ERROR|CRITICAL)\"")
+_ERROR: Final = re.compile(r"[EF]\d{4} |ERROR |[\d-]+T[\d:.]+Z E |.*\"level\": ?\"(?:ERROR|CRITICAL)\"")
 _FRAME: Final = re.compile(r" +File .*, line \d+")
 
 

@@ -3,6 +3,7 @@
 import secrets
 import socket
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ class LaneAddress:
 
     The Unix socket lies in a folder that only its user can open, beside the file that tells ingresses of this node
     whether the replica has brought its death on itself.
+
+    Args:
+        tcp_host: where it listens for other nodes; None: nowhere.
+        gpus: see `ReplicaAddress`.
     """
 
-    def __init__(self, tcp_host: str | None) -> None:
+    def __init__(self, tcp_host: str | None, gpus: Sequence[str] = ()) -> None:
+        self._gpus = list(gpus)
         self.secret = secrets.token_hex(32)
         self._file = OwnedFile(Path(tempfile.gettempdir()))
         self.death_mark = DeathMark(self._file.descriptor)
@@ -33,7 +39,8 @@ class LaneAddress:
 
     def metadata(self) -> dict[str, Any]:
         """Return what Serve publishes to the routers."""
-        return {"unix": self.unix_path, "tcp": [self.tcp_host, self.tcp_port], "secret": self.secret}
+        tcp = [self.tcp_host, self.tcp_port]
+        return {"unix": self.unix_path, "tcp": tcp, "secret": self.secret, "gpus": self._gpus}
 
     def set_lane_count(self, count: int) -> None:
         """Note how many lanes are open; see `DeathMark`."""
@@ -49,7 +56,8 @@ def address_of(replica: RunningReplica) -> ReplicaAddress:
     """Read a replica's metadata."""
     metadata = replica.metadata
     host, port = metadata["tcp"]
-    return ReplicaAddress(replica.replica_id, replica.node_id, metadata["unix"], host, port, metadata["secret"])
+    gpus = tuple(metadata.get("gpus", ()))
+    return ReplicaAddress(replica.replica_id, replica.node_id, metadata["unix"], host, port, metadata["secret"], gpus)
 
 
 def _listen(family: socket.AddressFamily, address: Any) -> socket.socket:

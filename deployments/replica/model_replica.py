@@ -118,7 +118,8 @@ class ModelReplica:
         )
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
-        self._address = LaneAddress(get_node_ip_address() if lane_tcp else None)
+        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
+        self._address = LaneAddress(get_node_ip_address() if lane_tcp else None, gpus)
         descriptor = self._address.death_mark.descriptor
         self._guard = self._host.guard = StallGuard(self._loop, max_batch_duration_s, descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)

@@ -775,6 +775,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Nothing is written to `~/.ray`": ("e2e/test_readme.py::test_all_commands_work_in_their_order_in_an_empty_home",),
     "The URL of the dashboard": (
         "app/cli/test_dashboard_login.py::test_url_sets_the_dashboards_cookie_and_goes_there",
+        ACCESS + "test_the_printed_url_shows_the_models_in_rays_dashboard",
     ),
     # Access
     "requests on every port need a key": (
@@ -829,7 +830,18 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_top.py::test_a_name_cannot_command_the_terminal",
         CONSOLE + "test_the_same_table_is_shown_in_a_terminal",
     ),
-    "ask the server at `--url`": (ACCESS + "test_status_shows_every_model",),
+    "ask the server at `--url`": (
+        ACCESS + "test_status_shows_every_model",
+        "app/cli/test_remote_server.py::test_headers_of_a_restricted_api_are_sent_with_every_request",
+    ),
+    "It asks over one connection": (
+        "app/cli/test_remote_server.py::test_what_is_asked_again_and_again_goes_over_one_connection",
+        "app/cli/test_remote_server.py::test_a_connection_that_the_server_has_closed_is_made_anew",
+    ),
+    "It names a GPU by its number": (
+        CONSOLE + "test_of_300_models_only_those_that_are_seen_are_drawn",
+        "e2e/test_gpus.py::test_the_console_is_told_which_cards_each_replica_has",
+    ),
     "What goes wrong is one sentence": (ACCESS + "test_commands_say_what_went_wrong_in_one_line",),
     "`eagleray infer` takes values": (
         ACCESS + "test_infer_takes_values_and_files_and_prints_what_comes_back",

@@ -14,6 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from tests.chromium import Browser, needs_chromium
 from tests.hostile.watch import grpc_address
 from tests.repositories import write_small_models
 from tests.serving import EAGLERAY, ROOT, Client, Server, environment, run, title_of, wait_until
@@ -102,6 +103,24 @@ def test_a_key_is_revoked_while_the_server_runs(guarded: Server, keys: dict[str,
         wait_until(lambda: status() == 200, "200 for the key that is back", 10.0)
 
 
+@needs_chromium
+def test_the_printed_url_shows_the_models_in_rays_dashboard(guarded: Server) -> None:
+    browser = Browser(1400, 1000)
+    try:
+        browser.open(guarded.wait_for(r"dashboard\s+(http\S+)")[1])
+        browser.wait_for_text("body", "Applications / Deployments")
+        assert str(browser.evaluate("location.hash")).startswith("#/serve")
+        browser.wait_for_text("body", "eagleray-packed")
+        links = "[...document.querySelectorAll('a')]"
+        browser.wait(f"{links}.some((each) => each.innerText === 'two_replicas')")
+        browser.evaluate(f"{links}.find((each) => each.innerText === 'two_replicas').click()")
+        browser.wait("location.hash === '#/serve/applications/two_replicas'")
+        browser.wait_for_text("body", "HEALTHY")
+        assert "v1" in browser.text("body").split()
+    finally:
+        browser.close()
+
+
 KINDS = {
     r":Ingress(\.|$)": "ingress",
     r":RepositoryController(\.|$)": "controller",
@@ -109,7 +128,7 @@ KINDS = {
     r"^ray::ServeController": "Serve's controller",
     r"^ray::FileKeeper": "keeper of the files that clients send",
     r"^ray::(DashboardAgent|RuntimeEnvAgent)": "agents of the node",
-    r"dashboard/dashboard\.py": "dashboard",
+    r"dashboard/dashboard\.py|^ray-dashboard-": "dashboard",
     r"autoscaler/_private/monitor\.py": "monitor",
     r"/gcs_server ": "gcs_server",
     r"/raylet ": "raylet",

@@ -402,7 +402,7 @@ def console_shows_both_nodes(server: Server) -> None:
     plan = server.get("/v2/console/plan").json
     (held,) = [each for each in plan["deployments"] if each["application"] == "waits"]
     assert (held["gpu"], 0 < held["gpus"] <= 1, held["models"][0]["why"]) == (0, True, "runs on a GPU")
-    nodes = {key: node for key, _, node in plan["replicas"]}
+    nodes = {key: node for key, _, node, _ in plan["replicas"]}
     assert nodes[held["key"]] != nodes["eagleray-packed#models"]
 
     def counted() -> bool:

@@ -481,7 +481,9 @@ def plan_with_gpus() -> dict[str, Any]:
         for name, share in (("resnet", 0.25), ("bert", 0.4))
     ]
     report = report_plan(Plan(tuple(deployments), (), {"huge": "model 'huge' needs more memory than a GPU has"}))
-    return report | {"replicas": [[f"{each.app_name}#v1", f"{each.app_name}_v1#abc", "node"] for each in deployments]}
+    return report | {
+        "replicas": [[f"{each.app_name}#v1", f"{each.app_name}_v1#abc", "node", ["0"]] for each in deployments]
+    }
 
 
 def model_plan(name: str) -> ModelPlan:
@@ -507,9 +509,9 @@ def test_of_300_models_only_those_that_are_seen_are_drawn(browser: Browser) -> N
         browser.wait("window.drawn.size > 5")
         assert browser.evaluate("drawn.size") < 60
         browser.evaluate("location.hash = '#/cluster'")
-        browser.wait_for_text(".node", "GPU 0 of the cluster 65 % held")
+        browser.wait_for_text(".node", "GPU 0 …1234 65 % held")
         browser.wait_for_text(".node", "bert v1 40 %")
-        browser.wait_for_text(".node .meters", "GPU …1234")
+        browser.wait_for_text(".node .meters", "GPU 0 …1234")
         browser.wait_for_text(".cluster .about", "1 model without a place")
         assert "[object" not in browser.text("#main")
     finally:

@@ -149,6 +149,18 @@ def test_listed_gpus_are_different_cards(told: dict[str, list[dict[str, Any]]]) 
     assert all(len(each["cards"]) == 1 for name in ("auto", "each_by_name") for each in told[name])
 
 
+def test_the_console_is_told_which_cards_each_replica_has(
+    served: Server, told: dict[str, list[dict[str, Any]]]
+) -> None:
+    def shown(name: str) -> set[str]:
+        replicas = served.get("/v2/console/plan").json["replicas"]
+        return {card for key, _, _, cards in replicas if key.startswith(f"{name}#") for card in cards}
+
+    for name in GROUPS:
+        cards = {str(card) for each in told[name] for card in each["cards"]}
+        wait_until(lambda name=name, cards=cards: shown(name) == cards, f"the cards of {name}")
+
+
 def test_every_kind_of_group_serves(served: Server) -> None:
     index = {row["name"]: row["state"] for row in served.post("/v2/repository/index").json}
     assert index == dict.fromkeys([*GROUPS, "fails_on_gpus"], "READY")

@@ -16,12 +16,11 @@ _WATCH_S = 2.0
 @click.command()
 @server_options
 @click.option("--watch", is_flag=True, help="Show it again every two seconds.")
-def status(url: str, api_key: str, ca_file: str, as_json: bool, watch: bool) -> None:
+def status(server: RemoteServer, as_json: bool, watch: bool) -> None:
     """Show a server's models: their states, how many requests they had, and how long these took.
 
     Exit code 1 says that the server is not ready.
     """
-    server = RemoteServer(url, api_key, ca_file)
     before: Status | None = None
     while True:
         now = Status.of(server)
@@ -52,15 +51,12 @@ def infer(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     version: str,
-    url: str,
-    api_key: str,
-    ca_file: str,
+    server: RemoteServer,
     as_json: bool,
 ) -> None:
     """Ask a model, and print what it answers."""
     from app.cli.client.tensors import from_bytes, read_tensor, show, to_bytes
 
-    server = RemoteServer(url, api_key, ca_file)
     path = f"/v2/models/{quoted(model)}" + (f"/versions/{quoted(version)}" if version else "")
     wanted = {each["name"]: each for each in server.get(path)["inputs"]}
     described, content = [], b""
@@ -111,18 +107,17 @@ def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
 @click.argument("model")
 @click.option("--config", "config", type=click.File(), help="File with a configuration (JSON) in place of the model's.")
 @server_options
-def load(model: str, config: Any, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+def load(model: str, config: Any, server: RemoteServer, as_json: bool) -> None:
     """Load a model, or load it again with what has changed."""
     parameters = {} if config is None else {"parameters": {"config": config.read()}}
-    _control(RemoteServer(url, api_key, ca_file), model, "load", parameters, as_json)
+    _control(server, model, "load", parameters, as_json)
 
 
 @click.command()
 @click.argument("model")
 @server_options
-def reload(model: str, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+def reload(model: str, server: RemoteServer, as_json: bool) -> None:
     """Load a model again that is loaded; an unknown one is an error."""
-    server = RemoteServer(url, api_key, ca_file)
     states = {row["state"] for row in _rows_of(server, model) if "state" in row}
     if "READY" not in states:
         raise click.ClickException(f"model '{model}' is not loaded")
@@ -133,10 +128,10 @@ def reload(model: str, url: str, api_key: str, ca_file: str, as_json: bool) -> N
 @click.argument("model")
 @click.option("--dependents", is_flag=True, help="Also unload the models that an ensemble is made of.")
 @server_options
-def unload(model: str, dependents: bool, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+def unload(model: str, dependents: bool, server: RemoteServer, as_json: bool) -> None:
     """Unload a model."""
     parameters = {"parameters": {"unload_dependents": dependents}}
-    _control(RemoteServer(url, api_key, ca_file), model, "unload", parameters, as_json)
+    _control(server, model, "unload", parameters, as_json)
 
 
 def _control(server: RemoteServer, model: str, verb: str, parameters: dict[str, Any], as_json: bool) -> None:

@@ -3,31 +3,42 @@
 import http.client
 import json
 import ssl
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final
 
 import click
 
-_TIMEOUT_S = 600.0
-_LENGTH_HEADER = "Inference-Header-Content-Length"
+_TIMEOUT_S: Final = 600.0
+_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 
 
 class RemoteServer:
-    """Asks over HTTP or HTTPS, past any proxy, with an API key if there is one.
+    """Asks over HTTP or HTTPS, past any proxy; what is asked by `get` goes over one connection while it lasts.
+
+    Args:
+        api_key: what the server expects of those that it lets in, "" for none.
+        ca_file: the certificates that it must have, "" for those of the system.
+        headers: as `NAME=VALUE`, for a server that restricts its APIs.
 
     Raises:
         click.ClickException: from every method, when the server cannot be reached or answers with an error.
     """
 
-    def __init__(self, url: str, api_key: str = "", ca_file: str = "") -> None:
-        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        context = ssl.create_default_context(cafile=ca_file or None)
-        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        self._opener = urllib.request.build_opener(*handlers)
+    def __init__(self, url: str, api_key: str = "", ca_file: str = "", headers: Sequence[str] = ()) -> None:
+        self.url = (url if "://" in url or not url else f"http://{url}").rstrip("/")
+        self._headers = dict(map(_header, headers))
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._ca_file = ca_file
+        self._connection: http.client.HTTPConnection | None = None
+
+    def at(self, url: str) -> "RemoteServer":
+        """Return the one at another URL, for the same person."""
+        other = RemoteServer(url, ca_file=self._ca_file)
+        other._headers = self._headers
+        return other
 
     def ready(self) -> bool:
         """Return whether the server says that it is ready."""
@@ -48,6 +59,12 @@ class RemoteServer:
         length = int(headers.get(_LENGTH_HEADER) or len(body))
         return _json(body[:length]), body[length:]
 
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
     def _send(
         self,
         method: str,
@@ -57,18 +74,56 @@ class RemoteServer:
         also: tuple[int, ...] = (),
         timeout_s: float = _TIMEOUT_S,
     ) -> tuple[int, Any, bytes]:
+        if method != "GET":  # which a connection that the server is about to close might lose
+            self.close()
+        kept = self._connection is not None
         try:
-            request = urllib.request.Request(self.url + path, body, self._headers | headers, method=method)
-            with self._opener.open(request, timeout=timeout_s) as answer:
-                return answer.status, answer.headers, answer.read()
-        except urllib.error.HTTPError as error:
-            answered = error.read()
-            if error.code in also:
-                return error.code, error.headers, answered
-            raise click.ClickException(f"{_sentence(answered) or error.reason} ({error.code})") from None
+            try:
+                status, answered, content = self._exchange(method, path, body, headers, timeout_s)
+            except (ConnectionError, http.client.HTTPException):
+                if not kept:
+                    raise
+                status, answered, content = self._exchange(method, path, body, headers, timeout_s)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise click.ClickException(f"no server can be reached at {self.url}: {reason}") from None
+            raise click.ClickException(f"no server can be reached at {self.url}: {error}") from None
+        if 300 <= status < 400:
+            raise click.ClickException(f"{self.url} says that it is at {answered.get('Location')} ({status})")
+        if status >= 400 and status not in also:
+            raise click.ClickException(f"{_sentence(content) or http.client.responses.get(status)} ({status})")
+        return status, answered, content
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout_s: float
+    ) -> tuple[int, Any, bytes]:
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            self._connection.timeout = timeout_s
+            if self._connection.sock is not None:
+                self._connection.sock.settimeout(timeout_s)
+            prefix = urllib.parse.urlsplit(self.url).path
+            self._connection.request(method, prefix + path, body, self._headers | headers)
+            answer = self._connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> http.client.HTTPConnection:
+        address = urllib.parse.urlsplit(self.url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise ValueError("a URL begins with http:// or https:// and a host")
+        if address.scheme == "http":
+            return http.client.HTTPConnection(address.hostname, address.port)
+        context = ssl.create_default_context(cafile=self._ca_file or None)
+        return http.client.HTTPSConnection(address.hostname, address.port, context=context)
+
+
+def _header(given: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not equals or not name:
+        raise click.UsageError("--header: write NAME=VALUE")
+    return name, value
 
 
 def quoted(name: str) -> str:
@@ -91,12 +146,26 @@ def _sentence(body: bytes) -> str:
 
 
 def server_options(command: Callable[..., Any], url: str = "http://127.0.0.1:8000") -> Callable[..., Any]:
-    """Give a command the flags that say which server it asks, by default the one at `url`, and `--json`."""
+    """Give a command the flags that say which server it asks, as `server`, by default that at `url`, and `--json`."""
+    default = url
+
+    @wraps(command)
+    def asking(*args: Any, url: str, api_key: str, ca_file: str, headers: tuple[str, ...], **rest: Any) -> Any:
+        return command(*args, server=RemoteServer(url, api_key, ca_file, headers), **rest)
+
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--ca-file", default="", help="File with the certificates that a server must have, PEM."),
+        click.option(
+            "--header",
+            "headers",
+            multiple=True,
+            metavar="NAME=VALUE",
+            envvar="EAGLERAY_CLIENT_HEADERS",
+            help="Header of every request, as a restricted API expects one; several.",
+        ),
         click.option("--api-key", default="", envvar="EAGLERAY_CLIENT_KEY", help="API key; better in the environment."),
-        click.option("--url", default=url, envvar="EAGLERAY_CLIENT_URL", help="Where the server is."),
+        click.option("--url", default=default, envvar="EAGLERAY_CLIENT_URL", help="Where the server is."),
     ):
-        command = option(command)
-    return command
+        asking = option(asking)
+    return asking

@@ -20,7 +20,7 @@ def repository() -> None:
     "--name", "names", multiple=True, metavar="FOLDER=NAME", help="Name of the model in a folder of it; several."
 )
 @server_options
-def register(path: str, names: tuple[str, ...], url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+def register(path: str, names: tuple[str, ...], server: RemoteServer, as_json: bool) -> None:
     """Have the models of a repository, by its path or address, be there to be loaded."""
     called = {}
     for each in names:
@@ -28,22 +28,22 @@ def register(path: str, names: tuple[str, ...], url: str, api_key: str, ca_file:
         if not equals:
             raise click.UsageError(f"--name {each}: write FOLDER=NAME")
         called[folder] = name
-    _ask(RemoteServer(url, api_key, ca_file), "register", {"repository": _absolute(path), "names": called}, as_json)
+    _ask(server, "register", {"repository": _absolute(path), "names": called}, as_json)
 
 
 @repository.command()
 @click.argument("path")
 @server_options
-def unregister(path: str, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+def unregister(path: str, server: RemoteServer, as_json: bool) -> None:
     """Have a repository's models be there no more; what is loaded of them stays loaded."""
-    _ask(RemoteServer(url, api_key, ca_file), "unregister", {"repository": _absolute(path)}, as_json)
+    _ask(server, "unregister", {"repository": _absolute(path)}, as_json)
 
 
 @repository.command("list")
 @server_options
-def list_repositories(url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+def list_repositories(server: RemoteServer, as_json: bool) -> None:
     """Print the repositories that models can be loaded from."""
-    found = RemoteServer(url, api_key, ca_file).get("/v2/repository/registered")
+    found = server.get("/v2/repository/registered")
     if as_json:
         click.echo(json.dumps(found))
         return

@@ -61,9 +61,10 @@ _COLUMNS: Final[tuple[tuple[str, int, Callable[[Rates], str]], ...]] = (
 @click.option("--once", is_flag=True, help="Show it once; also where the output is no terminal.")
 @click.option("--sort", "order", type=click.Choice(tuple(_SORTS)), default="rate", show_default=True, help="By what.")
 @server_options
-def top(address: str, once: bool, order: str, url: str, api_key: str, ca_file: str, as_json: bool) -> None:
+def top(address: str, once: bool, order: str, server: RemoteServer, as_json: bool) -> None:
     """Show what all models do, every second: requests, latencies, queues. Keys: s sorts otherwise, q ends it."""
-    server = RemoteServer(address or url, api_key, ca_file)
+    if address:
+        server = server.at(address)
     states = deque([_state_of(server)], maxlen=_WINDOW + 1)
     if as_json or once or not sys.stdout.isatty():
         for _ in range(_LOOKS):  # the server may answer the same for a while

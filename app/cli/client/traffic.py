@@ -32,9 +32,7 @@ def traffic(
     no_shadow: bool,
     canary: int | None,
     clear: bool,
-    url: str,
-    api_key: str,
-    ca_file: str,
+    server: RemoteServer,
     as_json: bool,
     **rules: Any,
 ) -> None:
@@ -59,7 +57,6 @@ def traffic(
         raise click.UsageError(str(error)) from None
     if clear:
         change["clear"] = True
-    server = RemoteServer(url, api_key, ca_file)
     path = f"/v2/repository/models/{quoted(model)}/traffic"
     answer = server.post(path, change) if change else server.get(path)
     if as_json:

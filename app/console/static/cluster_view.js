@@ -2,13 +2,13 @@
 
 import { h, setText } from "./dom.js";
 import { get } from "./api.js";
-import { bytes, percent } from "./format.js";
+import { bytes, gpuName, gpusNamed, percent } from "./format.js";
 
 const REFRESH_MS = 5000;
 
-function meter(title) {
+function meter(title, hint = "") {
   const fill = h("i"), value = h("b"), track = h("span", { class: "track" }, fill);
-  const element = h("div", { class: "meter" }, h("span", {}, title), track, value);
+  const element = h("div", { class: "meter" }, h("span", { title: hint }, title), track, value);
   element.set = (share, text) => {
     fill.style.width = `${Math.min(100, 100 * (share || 0))}%`;
     fill.className = share > 0.9 ? "high" : "";
@@ -57,11 +57,11 @@ export class ClusterView {
 
   node(node) {
     const byKey = new Map(this.plan.deployments.map((each) => [each.key, each]));
-    const here = this.plan.replicas.filter(([, , id]) => id === node.id).map(([key, replica]) => [byKey.get(key), replica]).filter(([each]) => each);
-    const cpu = meter("CPU"), memory = meter("memory"), gpus = node.gpus.map((gpu) => [meter(`GPU …${gpu.uuid.slice(-4)}`), meter("its memory")]);
+    const here = this.plan.replicas.filter(([, , id]) => id === node.id).map(([key, replica, , ids]) => [byKey.get(key), replica, ids]).filter(([each]) => each);
+    const cpu = meter("CPU"), memory = meter("memory"), gpus = node.gpus.map((gpu) => [meter(gpuName(gpu), gpu.uuid), meter("its memory")]);
     const cards = new Map();
-    for (const [each, replica] of here) {
-      const where = each.gpus ? (each.gpu === null ? "GPUs" : `GPU ${each.gpu}`) : "CPU";
+    for (const [each, replica, ids] of here) {
+      const where = each.gpus ? gpusNamed(node, ids) : "CPU";
       if (!cards.has(where)) cards.set(where, []);
       cards.get(where).push([each, replica]);
     }
@@ -79,7 +79,7 @@ export class ClusterView {
         h("i", { class: "share s" + (place % 6) }),
         each.models.length === 1 ? h("a", { href: "#/model/" + encodeURIComponent(each.models[0].name) }, `${each.models[0].name} v${each.models[0].version}`) : h("span", { title: each.models.map((model) => model.name).join(", ") }, `${each.models.length} packed model versions`),
         h("small", { class: "soft" }, ` ${unit === "GPU" ? percent(each.gpus) : each.cpus + " CPU"} · some ${bytes(each.memory_bytes)} · ${replica.slice(-8)}`))));
-      return h("div", {}, h("h3", {}, where === "CPU" || where === "GPUs" ? where : `${where} of the cluster`, h("small", { class: "soft" }, unit === "GPU" ? ` ${percent(whole)} held` : ` ${Math.round(whole * 100) / 100} reserved`)), bar, list);
+      return h("div", {}, h("h3", {}, where, h("small", { class: "soft" }, unit === "GPU" ? ` ${percent(whole)} held` : ` ${Math.round(whole * 100) / 100} reserved`)), bar, list);
     });
     this.nodes.set(node.id, (now) => {
       cpu.set(now.cpu, now.cpu === undefined ? "–" : percent(now.cpu));

@@ -44,3 +44,17 @@ export function percent(share) {
   if (!known(share)) return NONE;
   return (100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0) + " %";
 }
+
+/** A GPU, by its number on its node and the end of its UUID. */
+export function gpuName(gpu) {
+  return `GPU ${gpu.number} …${gpu.uuid.slice(-4)}`;
+}
+
+/** The GPUs of a replica on a node, which Ray tells by number or UUID. */
+export function gpusNamed(node, ids) {
+  const names = ids.map((id) => {
+    const gpu = node?.gpus.find((each) => String(each.number) === id || each.uuid.startsWith(id));
+    return gpu ? gpuName(gpu) : `GPU ${id}`;
+  });
+  return names.join(", ") || "a GPU";
+}

@@ -13,7 +13,8 @@ const trouble = document.getElementById("trouble");
 const store = new Store();
 let view = null, shown = null, modelsView = null, declined = false, indexed = false;
 
-store.nodeName = (id) => store.state?.nodes.find((node) => node.id === id)?.address || id.slice(0, 8);
+store.node = (id) => store.state?.nodes.find((node) => node.id === id);
+store.nodeName = (id) => store.node(id)?.address || id.slice(0, 8);
 store.failed = (error) => {
   askForKey(error);
   return error;

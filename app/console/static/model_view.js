@@ -3,7 +3,7 @@
 import { busy, h, setClass, setText } from "./dom.js";
 import { get, post } from "./api.js";
 import { batchSizes, histogram, lineChart } from "./charts.js";
-import { bytes, count, NONE, percent, rate, time } from "./format.js";
+import { bytes, count, gpusNamed, NONE, percent, rate, time } from "./format.js";
 import { Graph } from "./graph.js";
 import { linkTo, stateClass, stateName } from "./models_view.js";
 import { TryIt } from "./try_it.js";
@@ -203,15 +203,14 @@ function planOf(plan, id, store) {
   const rows = plan.deployments.flatMap((each) => each.models.filter((model) => model.name === id).map((model) => [each, model]));
   const parts = rows.map(([each, model]) => {
     const running = plan.replicas.filter(([key]) => key === each.key);
-    const share = each.gpus ? (each.gpu === null ? `${each.gpus} GPU` : `${percent(each.gpus)} of GPU ${each.gpu}`) : `${each.cpus} CPU`;
     const alone = each.models.length === 1;
     return h("div", { class: "deployment" },
       h("p", {}, h("b", {}, `Version ${model.version} is ${each.placement}`), `: ${model.why || "as planned"}`),
       h("p", { class: "soft" }, `${each.application} / ${each.deployment} · ${model.instances} instance${model.instances === 1 ? "" : "s"} in each replica`,
         alone ? "" : ` · shared with ${each.models.length - 1} other model versions`, each.needs ? ` · on nodes with ${each.needs}` : "",
         each.autoscaling ? ` · ${each.autoscaling.min_replicas} to ${each.autoscaling.max_replicas} replicas` : ""),
-      h("ul", { class: "replicas" }, running.map(([, replica, node]) =>
-        h("li", {}, h("code", {}, replica.slice(-8)), " on ", h("b", {}, store.nodeName(node)), ` with ${share}, some ${bytes(each.memory_bytes)}`)),
+      h("ul", { class: "replicas" }, running.map(([, replica, node, gpus]) =>
+        h("li", {}, h("code", {}, replica.slice(-8)), " on ", h("b", {}, store.nodeName(node)), ` with ${each.gpus ? `${percent(each.gpus)} of ${gpusNamed(store.node(node), gpus)}` : `${each.cpus} CPU`}, some ${bytes(each.memory_bytes)}`)),
         running.length ? null : h("li", { class: "soft" }, `no replica runs (${each.replicas} planned)`)));
   });
   for (const model of plan.embedded.filter((each) => each.name === id)) {

@@ -83,7 +83,8 @@ def test_the_state_has_every_version_with_what_it_counted() -> None:
             cells[FIRST_BUCKET + 1] = 3
         rows.row(Label(STATE, "good", 2)).executing_count = 2
         rows.row(Label(CPU, "", 0)).utilization_ppm = 250_000
-        rows.row(Label(GPU, "GPU-1", 0)).utilization_ppm = 500_000
+        rows.row(Label(GPU, "GPU-2", 0, 1)).utilization_ppm = 0
+        rows.row(Label(GPU, "GPU-1", 0, 0)).utilization_ppm = 500_000
         state = (await served.request("GET", "/v2/console/state")).json
         found = {(row["name"], row["version"]): row for row in state["models"]}
         assert found["good", 2]["success"] == 7 and found["good", 2]["failed"] == 1
@@ -95,11 +96,13 @@ def test_the_state_has_every_version_with_what_it_counted() -> None:
         assert found["half", 1]["state"] == "READY"
         (node,) = state["nodes"]
         assert node["cpu"] == 0.25 and node["gpus"][0] | {"memory": 0} == {
+            "number": 0,
             "uuid": "GPU-1",
             "busy": 0.5,
             "power_w": 0.0,
             "memory": 0,
         }
+        assert [gpu["uuid"] for gpu in node["gpus"]] == ["GPU-1", "GPU-2"]
         assert len(state["bounds_us"]) == 24
 
     run(test)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.log.line_format import FORMATTERS
+from deployments.log.line_format import FORMATTERS, spelled_out
 from deployments.log.model_log import ModelLog, failed_lines
 
 PACKED = """\
@@ -102,14 +102,28 @@ def test_lines_are_found_however_their_model_is_written(tmp_path: Path, model: s
     assert [line for _, line in ModelLog(model, tmp_path).last(100)] == written[:-1]
 
 
-def test_a_line_of_json_that_holds_its_traceback_is_the_failed_one() -> None:
+@pytest.mark.parametrize("log_format", FORMATTERS)
+def test_what_failed_is_marked_in_every_format_as_people_read_it(log_format: str) -> None:
+    def lines_of(text: str, level: str = "INFO", **more: object) -> list[str]:
+        record = logging.makeLogRecord({"msg": text, "levelname": level, **more})
+        return [line for each in FORMATTERS[log_format].format(record).split("\n") for line in spelled_out(each)]
+
     try:
-        raise ValueError("no")
+        raise ValueError("no\n\x1b[31mnever")
     except ValueError:
-        record = logging.makeLogRecord({"msg": "failed", "levelname": "ERROR", "exc_info": sys.exc_info()})
-    line = FORMATTERS["json"].format(record)
-    after = FORMATTERS["json"].format(logging.makeLogRecord({"msg": "all is well", "levelname": "INFO"}))
-    assert failed_lines([after, line, after], "m") == [1]
+        failed = lines_of("failed\nhere", "ERROR", exc_info=sys.exc_info())
+    well = lines_of("all is well")
+    assert len(well) == 1 and well[0].endswith('] "all is well"')
+    lines = [*well, *failed, *well]
+    assert lines[1].endswith(r'] "failed\nhere"') and lines[2] == "    Traceback (most recent call last):"
+    assert [lines[place].strip() for place in failed_lines(lines, "m")] == ["ValueError: no"]
+    error = lines_of("broken", "ERROR")
+    assert failed_lines([*well, *error, *well], "m") == [1]
+
+
+@pytest.mark.parametrize("line", ["{", '{"time": 1}', "[]", "", '{"message": "cut'])
+def test_what_is_no_record_of_ours_stays_as_it_is(line: str) -> None:
+    assert spelled_out(line) == [line]
 
 
 @pytest.mark.parametrize("lines", [[], ["I1122 all is well"], ["    File without a head"]])

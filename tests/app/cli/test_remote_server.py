@@ -1,0 +1,136 @@
+"""How the commands ask a server: over which connections, and with which headers."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from app.cli.client.remote_server import RemoteServer, server_options
+
+
+class Counting:
+    """What came: paths by connection, and the headers of the last request."""
+
+    def __init__(self) -> None:
+        self.connections: list[list[str]] = []
+        self.headers: dict[str, str] = {}
+        self.closes_after = 1 << 30
+        self.hangs = threading.Event()
+        self.goes_on = threading.Event()
+
+
+@contextmanager
+def counting() -> Iterator[tuple[str, Counting]]:
+    seen = Counting()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            self.asked: list[str] = []
+            seen.connections.append(self.asked)
+
+        def do_GET(self) -> None:
+            self.asked.append(f"{self.command} {self.path}")
+            seen.headers = {name.lower(): value for name, value in self.headers.items()}
+            if seen.hangs.is_set():
+                seen.goes_on.wait(30)
+            body = json.dumps({"path": self.path}).encode()
+            self.send_response(302 if self.path == "/moved" else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Location", "https://elsewhere/")
+            self.end_headers()
+            self.wfile.write(body)
+            # Without saying so, as a server does that closes what is idle.
+            self.close_connection = len(self.asked) >= seen.closes_after
+
+        do_POST = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", seen
+        finally:
+            seen.goes_on.set()
+            server.shutdown()
+            thread.join()
+
+
+def test_what_is_asked_again_and_again_goes_over_one_connection() -> None:
+    with counting() as (url, seen):
+        server = RemoteServer(url)
+        assert [server.get(f"/{number}")["path"] for number in range(3)] == ["/0", "/1", "/2"]
+        assert seen.connections == [["GET /0", "GET /1", "GET /2"]]
+        server.close()
+
+
+def test_a_connection_that_the_server_has_closed_is_made_anew() -> None:
+    with counting() as (url, seen):
+        seen.closes_after = 1
+        server = RemoteServer(url)
+        assert [server.get(f"/{number}")["path"] for number in range(3)] == ["/0", "/1", "/2"]
+        assert seen.connections == [["GET /0"], ["GET /1"], ["GET /2"]]
+
+
+def test_what_changes_something_is_never_sent_twice() -> None:
+    with counting() as (url, seen):
+        server = RemoteServer(url)
+        server.get("/0")
+        server.post("/load", {})
+        assert seen.connections == [["GET /0"], ["POST /load"]]
+        server.close()
+
+
+def test_a_server_that_hangs_is_an_error_and_its_late_answer_nobodys() -> None:
+    with counting() as (url, seen):
+        server = RemoteServer(url)
+        server.get("/0")
+        seen.hangs.set()
+        with pytest.raises(click.ClickException, match=r"no server can be reached at .*: timed out"):
+            server.get("/late", timeout_s=0.05)
+        seen.hangs.clear()
+        seen.goes_on.set()
+        assert server.get("/2")["path"] == "/2"
+        server.close()
+
+
+def test_an_answer_from_elsewhere_is_told() -> None:
+    with counting() as (url, _), pytest.raises(click.ClickException, match=r"is at https://elsewhere/ \(302\)"):
+        RemoteServer(url).get("/moved")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://127.0.0.1:port"])
+def test_a_url_that_is_none_is_one_sentence(url: str) -> None:
+    with pytest.raises(click.ClickException, match="no server can be reached at"):
+        RemoteServer(url).get("/")
+
+
+@click.command()
+@server_options
+def ask(server: RemoteServer, as_json: bool) -> None:
+    server.get("/")
+    server.close()
+
+
+def test_headers_of_a_restricted_api_are_sent_with_every_request() -> None:
+    with counting() as (url, seen):
+        flags = ["--url", url, "--api-key", "k", "--header", "admin-key=a=b", "--header", "tenant=t"]
+        assert CliRunner().invoke(ask, flags).exit_code == 0
+        wanted = {"admin-key": "a=b", "tenant": "t", "authorization": "Bearer k"}
+        assert seen.headers.items() >= wanted.items()
+        env = {"EAGLERAY_CLIENT_HEADERS": "admin-key=from-there"}
+        assert CliRunner().invoke(ask, ["--url", url], env=env).exit_code == 0
+        assert seen.headers["admin-key"] == "from-there"
+        done = CliRunner().invoke(ask, ["--url", url, "--header", "secret"])
+        assert done.exit_code == 2 and "NAME=VALUE" in done.output and "secret" not in done.output
