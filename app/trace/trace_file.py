@@ -133,7 +133,7 @@ def append(path: str, objects: bytes) -> None:
             comma = b"" if tail[:-1].rstrip().endswith(b"[") else b","
             at, data = size - 1, comma + objects + b"\n]"
         else:
-            raise OSError(errno.EINVAL, "ends in no JSON array", path)
+            raise OSError(errno.EINVAL, "ends in no JSON array: move it away, and traces are written again", path)
         if os.pwrite(descriptor, data, at) < len(data):
             os.ftruncate(descriptor, at)
             if size:

@@ -1,7 +1,10 @@
 """deploy/grafana: the dashboards are those of the table, on metrics that are exported, and compose starts them."""
 
+import importlib
 import json
 import re
+import sys
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -10,6 +13,7 @@ import yaml
 
 from deploy.grafana.dashboards import FOLDER, Dashboard, grafana_json, load
 from tests.deploy.test_prometheus import OF_PROMETHEUS, exported, metrics_of
+from tests.serving import run
 
 DASHBOARDS = load()
 by_name = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.name)
@@ -54,6 +58,43 @@ def test_its_panels_do_not_overlap_and_its_variables_are_defined(dashboard: Dash
             or b["y"] + b["h"] <= a["y"]
         )
     assert all(place["x"] + place["w"] <= 24 for place in places)
+
+
+@by_name
+def test_grafana_knows_every_field(dashboard: Dashboard) -> None:
+    """By the types of its own SDK, which are made of its schemas: what they do not know is gone when it comes back."""
+    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    encoder = importlib.import_module("grafana_foundation_sdk.cog.encoder").JSONEncoder
+    importlib.import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+
+    def lost(document: Any) -> set[str]:
+        back = json.loads(json.dumps(models.Dashboard.from_json(document), cls=encoder))
+        return {re.sub(r"\[\d+\]", "", each) for each in _lost(document, back)}
+
+    document = json.loads(grafana_json(dashboard))
+    assert lost(document) <= {".templating.list.definition"}, "which Grafana's own editor writes"
+    for part in (document["panels"][1], document["panels"][1]["fieldConfig"]["defaults"]):
+        part["bogus"] = 1
+    assert lost(document) >= {".panels.bogus", ".panels.fieldConfig.defaults.bogus"}
+
+
+def _lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from _lost(value, after[key], f"{path}.{key}") if key in after else (f"{path}.{key}",)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for place, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from _lost(one, other, f"{path}[{place}]")
+    elif before != after:
+        yield path
+
+
+def test_the_compose_file_is_one() -> None:
+    """By the schema of the compose specification, as its package has it."""
+    pytest.importorskip("check_jsonschema")
+    command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
+    done = run(*command, str(FOLDER.parent / "compose.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_compose_starts_prometheus_and_grafana_on_them() -> None:

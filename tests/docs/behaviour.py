@@ -839,7 +839,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_remote_server.py::test_a_connection_that_the_server_has_closed_is_made_anew",
     ),
     "It names a GPU by its number": (
-        CONSOLE + "test_of_300_models_only_those_that_are_seen_are_drawn",
+        "app/console/test_page.py::test_a_gpu_has_one_name_where_it_is_busy_and_where_it_is_held",
         "e2e/test_gpus.py::test_the_console_is_told_which_cards_each_replica_has",
     ),
     "What goes wrong is one sentence": (ACCESS + "test_commands_say_what_went_wrong_in_one_line",),
@@ -974,6 +974,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "What a client has given up counts as CANCELED": (
         "behaviours/test_behaviours.py::test_every_request_is_counted_once",
+    ),
+    "A gRPC deadline that passes gives a request up": (
+        "e2e/test_statistics.py::test_a_model_that_ends_after_its_clients_deadline_has_succeeded_though_its_client_gave_up",
     ),
     "What the full queue of a model in the ingress itself": (
         "deployments/core/test_loader.py::test_queues_are_bounded_unless_the_model_has_a_policy_for_them",

@@ -232,6 +232,35 @@ def test_metrics_tell_what_clients_got(server: Server) -> None:
     }
 
 
+@isolated
+def test_a_model_that_ends_after_its_clients_deadline_has_succeeded_though_its_client_gave_up(server: Server) -> None:
+    """As in Triton, where a deadline cancels a request, and a request that runs is not stopped."""
+
+    def seen() -> dict[tuple[str, str], float]:
+        return {
+            (each.name.removesuffix("_total"), each.labels.get("reason", each.labels.get("code", ""))): each.value
+            for family in text_string_to_metric_families(server.metrics_text())
+            for each in family.samples
+            if each.labels.get("model") == "slow" and each.labels.get("protocol", "grpc") == "grpc"
+        }
+
+    def added() -> dict[tuple[str, str], float]:
+        now = seen()
+        names = ("nv_inference_request_success", "nv_inference_request_failure", "eagleray_responses")
+        names += ("eagleray_cancelled_requests",)
+        return {key: now[key] - before.get(key, 0) for key in now if key[0] in names and now[key] != before.get(key, 0)}
+
+    before = seen()
+    seconds = tritonclient.grpc.InferInput("SECONDS", [1], "FP32")
+    seconds.set_data_from_numpy(np.array([1.5], np.float32))
+    address = server.wait_for(r"gRPC\s+(\S+)")[1]
+    late = pytest.raises(InferenceServerException, match="Deadline Exceeded")
+    with tritonclient.grpc.InferenceServerClient(address) as client, late:
+        client.infer("slow", [seconds], client_timeout=0.5)
+    expected = {("nv_inference_request_success", ""): 1, ("eagleray_cancelled_requests", ""): 1}
+    wait_until(lambda: added() == expected, "what became of the request")
+
+
 def test_each_error_is_counted_once_with_a_model_only_if_one_had_the_request(server: Server) -> None:
     def answers() -> Counter[tuple[str, ...]]:
         found: Counter[tuple[str, ...]] = Counter()

@@ -114,13 +114,19 @@ def test_the_last_traces_that_are_wanted_are_written_at_once(tmp_path: Path) -> 
     assert [ids(tmp_path / f"t.{number}") for number in range(2)] == [[1, 2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("content", [b"no array", b"[1]\n", b'[\n{"id":1}\n]\n'])
+OF_A_KILLED_TRITON = b'[{"id":1,"model_name":"m","model_version":1},{"id":1,"timestamps":[{"name":"REQU'
+
+
+@pytest.mark.parametrize("content", [b"no array", b"[1]\n", b'[\n{"id":1}\n]\n', OF_A_KILLED_TRITON])
 def test_a_file_of_somebody_elses_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes"
     path.write_bytes(content)
     with pytest.raises(OSError, match="ends in no JSON array"):
         append(str(path), b"{}")
     assert path.read_bytes() == content
+    path.rename(tmp_path / "away")
+    append(str(path), b'{"id":2}')
+    assert json.loads(path.read_bytes()) == [{"id": 2}]
     with pytest.raises(OSError, match="Is a directory"):
         append(str(tmp_path), b"{}")
 
