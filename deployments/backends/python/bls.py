@@ -16,6 +16,8 @@ from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
 
 MAX_UNREAD_RESPONSES: Final = 100_000
+MAX_KEPT_RESPONSES: Final = 1_000
+MAX_KEPT_BYTES: Final = 8 << 20
 
 parents_here: ContextVar[Sequence[InferRequest]] = ContextVar("parents_here", default=())
 """The requests of the `execute` of a decoupled model that this code runs in; unknown in threads that it starts."""
@@ -86,29 +88,36 @@ def execute_async(
 class ResponseIterator:
     """The responses of a call to a decoupled model, as they come, by `for` or by `async for`; the last may be empty.
 
-    An iterator that is dropped gives its call up.
+    Once it has ended it can be iterated again, unless there were too many responses to keep. One that is dropped gives
+    its call up.
     """
 
     def __init__(self, server: ModelServer, call: ModelCall) -> None:
         self._responses = _Responses()
         self._ended = False
+        self._kept = _KeptResponses()
         self._give_up = server.call(call, self._responses.put)
 
     def __iter__(self) -> "ResponseIterator":
+        if self._ended:
+            self._kept.begin_again()
         return self
 
     def __next__(self) -> InferenceResponse:
         if self._ended:
-            raise StopIteration
+            return next(self._kept)
         return self._next(self._responses.items.get())
 
     def __aiter__(self) -> "ResponseIterator":
-        return self
+        return self.__iter__()
 
     async def __anext__(self) -> InferenceResponse:
-        if self._ended:
-            raise StopAsyncIteration
-        return self._next(await self._responses.wait())
+        if not self._ended:
+            return self._next(await self._responses.wait())
+        try:
+            return next(self._kept)
+        except StopIteration:
+            raise StopAsyncIteration from None
 
     def cancel(self) -> None:
         """Give the call up; unless it has ended, its last response is an error."""
@@ -118,13 +127,44 @@ class ResponseIterator:
         if self._responses.overrun:
             self._ended = True
             self._give_up()
-            return _response(Internal(_OVERRUN), frozenset())
-        self._ended = not isinstance(item[0], InferResponse) or item[0].final
-        return _response(*item)
+            response = _response(Internal(_OVERRUN), frozenset())
+        else:
+            self._ended = not isinstance(item[0], InferResponse) or item[0].final
+            response = _response(*item)
+        self._kept.add(response)
+        return response
 
     def __del__(self) -> None:
         if not self._ended:
             self._give_up()
+
+
+class _KeptResponses:
+    """What an iterator has given, to give it again; nothing once that is too much."""
+
+    def __init__(self) -> None:
+        self._responses: list[InferenceResponse] | None = []
+        self._bytes = 0
+        self._given = 0
+
+    def add(self, response: InferenceResponse) -> None:
+        if self._responses is None:
+            return
+        self._bytes += sum(tensor.host_bytes() for tensor in response.output_tensors())
+        self._responses.append(response)
+        self._given = len(self._responses)
+        if self._given > MAX_KEPT_RESPONSES or self._bytes > MAX_KEPT_BYTES:
+            self._responses = None
+
+    def begin_again(self) -> None:
+        if self._responses is not None and self._given >= len(self._responses):
+            self._given = 0
+
+    def __next__(self) -> InferenceResponse:
+        if self._responses is None or self._given >= len(self._responses):
+            raise StopIteration
+        self._given += 1
+        return self._responses[self._given - 1]
 
 
 class _Responses:

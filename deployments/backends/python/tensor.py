@@ -59,6 +59,10 @@ class Tensor:
         array, bfloat16 = dlpack.import_host(owner)
         return BFloat16Tensor(name, array) if bfloat16 else Tensor(name, array)
 
+    def host_bytes(self) -> int:
+        """Return how much memory the array holds, that of strings left out."""
+        return self._array.nbytes
+
     def host_array(self, bfloat16: bool) -> Array:
         """Return the array as an output; `bfloat16` says that the model's output is configured as BF16."""
         return self._array

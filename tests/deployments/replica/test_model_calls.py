@@ -187,6 +187,31 @@ async def test_the_responses_of_a_decoupled_model_come_one_by_one(models: Models
 
 
 @on_a_loop
+async def test_responses_that_have_ended_can_be_iterated_again(models: Models) -> None:
+    models.add("countdown", COUNTDOWN, DECOUPLED)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                def values(responses):
+                    return [int(t.as_numpy()[0]) for r in responses for t in r.output_tensors()]
+                got = request_to("countdown", x_of(requests[0])).exec(decoupled=True)
+                heard = values([next(got)]) + values(got)
+                assert next(got, None) is None
+                heard += values(got)
+                for response in got:
+                    break
+                heard += values(got)
+                return [answer(np.array(heard, np.int32))]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", 3) == [3, 2, 1, 3, 2, 1, 2, 1]
+        assert await call("caller", 2000) == [*range(2000, 0, -1)]
+
+
+@on_a_loop
 async def test_errors_are_responses_with_tritons_texts(models: Models) -> None:
     models.add("countdown", COUNTDOWN, DECOUPLED).add("to_countdown", CALLER % "countdown")
     models.add("to_nobody", CALLER % "nobody")
