@@ -70,7 +70,7 @@ class PythonInstance:
         failure: Internal | None = None
         self._module.requests = batch.requests
         try:
-            responses = self._run(requests)
+            responses = self._run(requests.copy())  # which the model may empty as it goes
         except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError
             failure = self._failure(error, batch)
         self._module.requests = ()

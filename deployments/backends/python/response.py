@@ -19,8 +19,11 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Parameter] | None = None,
     ) -> None:
-        if None in output_tensors:
-            raise TritonModelException("Output tensor for inference response should not be empty.")
+        for tensor in output_tensors:
+            if not isinstance(tensor, Tensor):
+                if tensor is None:
+                    raise TritonModelException("Output tensor for inference response should not be empty.")
+                raise TypeError(f"'output_tensors' must be Tensors, found type '{type(tensor)}'.")
         self._output_tensors = output_tensors
         self._error = error
         self._parameters = None if parameters is None else checked_parameters(parameters)

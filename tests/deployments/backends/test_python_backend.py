@@ -245,6 +245,20 @@ def test_sends_an_output_of_another_datatype_as_it_is_and_warns_once(load, caplo
     ]
 
 
+def test_a_model_may_empty_the_list_of_its_requests(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                responses = []
+                while requests:
+                    tensor = requests.pop(0).inputs()[0]
+                    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", tensor.as_numpy())]))
+                return responses
+    """)
+    outcomes = run(instance, request_of(X=floats(1)), request_of(X=floats(2)))
+    assert [float(outcome.outputs["Y"][0, 0]) for outcome in outcomes] == [1.0, 2.0]
+
+
 def test_a_response_that_is_returned_after_the_sender_has_answered_goes_nowhere(load, caplog):
     instance = load("""
         class TritonPythonModel:

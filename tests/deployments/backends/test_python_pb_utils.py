@@ -157,6 +157,7 @@ def test_a_request_is_not_made_of_wrong_arguments(arguments, error):
         (lambda: Tensor.from_dlpack("", np.ones(1)), TritonModelException),
         (lambda: Tensor.from_dlpack("T", None), TritonModelException),
         (lambda: pb_utils.InferenceResponse(None), TypeError),
+        (lambda: pb_utils.InferenceResponse([np.ones(2)]), TypeError),
         (lambda: pb_utils.InferenceResponse([], parameters=["a"]), TritonModelException),
         (lambda: pb_utils.Logger.log("text", None), TypeError),
         (lambda: pb_utils.Logger.log("text", 1), TypeError),
