@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import ray
 from ray import PlacementGroupID, serve
 from ray._private.thirdparty import pynvml
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 from ray.serve._private.common import DeploymentID
 from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve.context import _get_global_client
@@ -80,6 +80,10 @@ class ClusterTable:
     def forget(self, key: str) -> None:
         """Keep it no longer."""
         _internal_kv_del(key, namespace=_NAMESPACE)
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that begin so."""
+        return [key.decode() for key in _internal_kv_list(prefix, namespace=_NAMESPACE)]
 
 
 def handle_of(deployment_name: str, app_name: str) -> DeploymentHandle:

@@ -29,7 +29,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
-from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.kept_files import KeptFiles
 from deployments.replica.load_report import LoadReport
 from deployments.replica.model_host import ModelHost
 from deployments.replica.model_output import show_model_output
@@ -46,6 +46,7 @@ from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
+from deployments.serve_internals import ClusterTable
 from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
@@ -107,7 +108,7 @@ class Ingress:
             self.service.control = ExplicitControl(control)
         neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
         self._host.calls.neighbours = neighbours
-        files = OverrideFiles(node.path, KeeperClient(serve.get_replica_context().app_name))
+        files = OverrideFiles(node.path, KeptFiles(ClusterTable(), serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop, meters)
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000

@@ -12,9 +12,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from deployments.backends.backend import ModelLoadError
 from deployments.backends.python.auto_complete import complete
-from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.override_files import OverrideFiles
+from deployments.serve_internals import ClusterTable
 from protocol.errors import ServingError
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.overrides import OverrideError, read_overrides
@@ -98,7 +99,7 @@ def complete_on_node(task: dict[str, Any]) -> dict[str, Any]:
             if task["source"] is None:
                 folder = NodeFolder(ray.get_runtime_context().get_node_id())
                 held.enter_context(folder.used())
-                OverrideFiles(folder.path, KeeperClient(task["owner"])).bring([task])
+                OverrideFiles(folder.path, KeptFiles(ClusterTable(), task["owner"])).bring([task])
             else:
                 old = package["model_path"]
                 new, descriptor = provide(ModelSource.from_dict(task["source"]), old)

@@ -35,7 +35,7 @@ from deployments.control.scaler import Scaler
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
 from deployments.control.traffic_commands import TrafficCommands
-from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.node_log import NodeLog
@@ -84,11 +84,11 @@ class RepositoryController:
         self._reconciler = Reconciler(options, self._app, self._scaler.count)
         self._status = StatusReader()
         self._growth = GrowthRequest()
-        keeper = KeeperClient(self._app)
-        self._store = StateStore(ClusterTable(), self._app, options)
+        table = ClusterTable()
+        self._store = StateStore(table, self._app, options)
         self._state = CurrentState(self._store, self._adopt)
-        self._keeper = keeper
-        self._files = OverrideFiles(node.path, keeper)
+        self._kept = KeptFiles(table, self._app)
+        self._files = OverrideFiles(node.path, self._kept)
         self._kept_files: set[str] = set()
         self._commands = ModelCommands(options, self._state, self._files)
         self._traffic = TrafficCommands(self._state)
@@ -361,6 +361,6 @@ class RepositoryController:
         self._counters.close()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
             await asyncio.to_thread(self._store.end)
-            await asyncio.to_thread(self._keeper.end)
+            await asyncio.to_thread(self._kept.end)
             await asyncio.to_thread(self._reconciler.end_all)
             await asyncio.to_thread(release_cards, _RELEASE_S)

@@ -23,7 +23,7 @@ from deployments.log.log_options import LogOptions
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
-from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.kept_files import KeptFiles
 from deployments.replica.lane_address import LaneAddress
 from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.model_output import show_model_output
@@ -40,7 +40,7 @@ from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
-from deployments.serve_internals import OWNER_KEY, handle_of
+from deployments.serve_internals import OWNER_KEY, ClusterTable, handle_of
 from protocol.infer import Parameter
 from protocol.limits import Limits
 from repository_loader.traffic import Traffic
@@ -164,7 +164,7 @@ class ModelReplica:
 
     async def _apply(self, models: list[dict[str, Any]], owner: str) -> None:
         async with self._in_order:
-            await asyncio.to_thread(OverrideFiles(self._node.path, KeeperClient(owner)).bring, models)
+            await asyncio.to_thread(OverrideFiles(self._node.path, KeptFiles(ClusterTable(), owner)).bring, models)
             await self._host.apply(models)
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:

@@ -219,6 +219,7 @@ table, large = ClusterTable(), bytes(range(256)) * 8192
 table.put("key", b"first")
 table.put("key", large)
 told["kept"] = [table.get("key") == large, len(table.get("another"))]
+told["kept"].append([table.keys("ke"), table.keys("nothing")])
 table.forget("key")
 told["kept"].append(len(table.get("key")))
 serve.shutdown()
@@ -242,5 +243,5 @@ def test_on_a_live_serve() -> None:
     assert told["owners"] == {"app": "somebody", "theirs": ""}
     assert told["states"]["app"] == {"Publishes": ["HEALTHY", ""]}
     assert told["status"] == "RUNNING"
-    assert told["kept"] == [True, 0, 0]
+    assert told["kept"] == [True, 0, [["key"], []], 0]
     assert told["deleting"] in ("DELETING", "NOT_STARTED")

@@ -126,7 +126,6 @@ KINDS = {
     r":RepositoryController(\.|$)": "controller",
     r"^ray::ServeReplica": "replica",
     r"^ray::ServeController": "Serve's controller",
-    r"^ray::FileKeeper": "keeper of the files that clients send",
     r"^ray::(DashboardAgent|RuntimeEnvAgent)": "agents of the node",
     r"dashboard/dashboard\.py|^ray-dashboard-": "dashboard",
     r"autoscaler/_private/monitor\.py": "monitor",
@@ -161,7 +160,7 @@ def test_the_documented_ports_are_those_that_listen(guarded: Server) -> None:
     found, expected = listening(guarded), documented()
     assert found <= expected
     # The monitor's one port is the same for every Ray of the machine, of which another one may have it.
-    assert expected - found <= {("monitor", "loopback"), ("keeper of the files that clients send", "loopback")}
+    assert expected - found <= {("monitor", "loopback")}
 
 
 def ask(server: Server, key: str, *command: str) -> subprocess.CompletedProcess[str]:

@@ -14,9 +14,11 @@ import signal
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,13 @@ if x == {KILLED}:
 if x == {SEGFAULTS}:
     ctypes.string_at(0)
 """
+SENT = {
+    "parameters": {
+        "config": '{"backend": "python", "input": [{"name": "X", "data_type": "TYPE_INT32", "dims": [1]}], '
+        '"output": [{"name": "Y", "data_type": "TYPE_INT32", "dims": [1]}]}',
+        "file:1/model.py": b64encode(b"class TritonPythonModel:\n    def execute(self, requests): ...\n").decode(),
+    }
+}
 PAUSE_S = 0.005
 FITS = 1 / PAUSE_S
 """Requests a second that the slow model can answer, at most."""
@@ -188,10 +197,10 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def command(port: int, model: str, action: str) -> None:
+def command(port: int, model: str, action: str, body: Any = None) -> None:
     """Load or unload a model by one of the ingresses."""
     with Client(f"127.0.0.1:{port}", timeout_s=120) as client:
-        answer = client.request("POST", f"/v2/repository/models/{model}/{action}")
+        answer = client.request("POST", f"/v2/repository/models/{model}/{action}", body)
     assert answer.status == 200, answer.body
 
 
@@ -267,10 +276,11 @@ def test_a_request_kills_its_replicas(cluster: Cluster, port: int, way: int) -> 
 @pytest.mark.skipif("FAULTS" not in os.environ, reason="takes a minute: make soak")
 @pytest.mark.skipif(not redis_server(), reason="there is no redis-server")
 def test_the_head_dies_and_comes_back(cluster: Cluster, port: int) -> None:
-    """What clients have loaded and unloaded stays so."""
+    """What clients have loaded and unloaded stays so, also of files that they sent, on a node that has lost them."""
     wait_until(lambda: whole(cluster, port), "both nodes", 60)
     served = set(cluster.pids(REPLICA, cluster.node) + cluster.pids(INGRESS, cluster.node))
     command(port, "later", "load")
+    command(port, "sent", "load", SENT)
     command(port, "limited", "unload")
     with traffic(port, "kill -9 of the head, which comes back") as outcome:
         cluster.head.kill()
@@ -282,6 +292,12 @@ def test_the_head_dies_and_comes_back(cluster: Cluster, port: int) -> None:
         command(port, "limited", "unload")
     assert served == set(cluster.pids(REPLICA, cluster.node) + cluster.pids(INGRESS, cluster.node))
     assert (ready(port, "later"), ready(port, "limited")) == (200, 404)
+    for folder in Path("/dev/shm").glob(f"eagleray-nodes-{os.getuid()}/*/models/*/sent"):
+        shutil.rmtree(folder)
+    for pid in (old := cluster.pids("ray::ServeReplica:sent")):
+        kill(pid)
+    wait_until(lambda: set(cluster.pids("ray::ServeReplica:sent")) - set(old), "another replica", 60)
+    wait_until(lambda: {ready(port, "sent") for _ in range(8)} == {200}, "the model of files that a client sent", 60)
 
 
 def test_a_node_dies(cluster: Cluster, port: int) -> None:

@@ -367,8 +367,7 @@ def test_a_disk_fills_up(repository: Path, small_disk: Path, tmp_path: Path) -> 
             refused = own.post(load.format("doubles"))
             assert refused.status == 400 and f"there is no room in {small_disk}" in refused.error, refused.body
             assert own.post(load.format("simple")).status == 200
-            refused = own.post(load.format("simple"), given)
-            assert refused.status == 503 and "the actor that keeps the files of clients" in refused.error, refused.body
+            assert own.post(load.format("simple"), given).status == 200
             numbers = [tensor(name, "INT32", [1, 16], [1] * 16) for name in ("INPUT0", "INPUT1")]
             assert own.infer("simple", *numbers).status == 200
             (small_disk / "filler").unlink()

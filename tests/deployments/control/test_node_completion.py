@@ -63,8 +63,9 @@ del os.environ["EAGLERAY_TEST_ZONE"]
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from deployments.backends.backend import ModelLoadError
 from deployments.control.node_completion import complete_there
-from deployments.replica.keeper_client import KeeperClient
+from deployments.replica.kept_files import KeptFiles
 from deployments.replica.override_files import OverrideFiles
+from deployments.serve_internals import ClusterTable
 
 CODE = '''
 import os
@@ -93,7 +94,7 @@ for name in ("in_a_folder", "failing"):
     file.parent.mkdir(parents=True)
     file.write_text(CODE)
     told.append(complete(str(Path(sys.argv[1], name))))
-sent = OverrideFiles(Path(sys.argv[1], "here"), KeeperClient("tests"))
+sent = OverrideFiles(Path(sys.argv[1], "here"), KeptFiles(ClusterTable(), "tests"))
 told.append(complete(sent.write("sent", {"file:1/model.py": CODE.encode()})))
 ray.shutdown()
 print(json.dumps(told))
