@@ -85,19 +85,19 @@ class Suspects:
             self._cleared = 0
 
     def _watch_wait(self) -> None:
-        """Bound the time for which the first one waits for a replica."""
+        """Bound the time for which they wait for a replica."""
         waits = bool(self._waiting) and self._under_way is None
         if waits and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._max_wait_s, self._refuse_first)
+            self._timer = asyncio.get_running_loop().call_later(self._max_wait_s, self._refuse_waiting)
         elif not waits and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _refuse_first(self) -> None:
+    def _refuse_waiting(self) -> None:
         self._timer = None
-        call = self._waiting.popleft()
-        call.target.refuse(call, Unavailable(f"no replica of model '{call.target.model_name}' has started in time"))
-        self.go_on()
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            call.target.refuse(call, Unavailable(f"no replica of model '{call.target.model_name}' has started in time"))
 
 
 class _SuspectSink:

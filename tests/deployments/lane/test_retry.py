@@ -9,7 +9,9 @@ import pytest
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from deployments.lane import lone_requests
+from deployments.lane.client import LaneCall
 from deployments.lane.fleet import Fleet
+from deployments.lane.suspects import Suspects
 from protocol.errors import Internal, Unavailable
 from protocol.infer import InferRequest, InferResponse
 from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
@@ -218,6 +220,26 @@ def test_a_request_that_was_in_two_deaths_waits_for_a_replica() -> None:
         assert (sink.error, sink.responses) == (None, [b"innocent"])
 
     run(test, replicas=3)
+
+
+def test_none_waits_longer_for_a_replica_than_the_first() -> None:
+    async def test() -> None:
+        lanes = Lanes(1)
+        async with lanes:
+            target = lanes.fleet.target("echo")
+            assert target is not None
+            sinks = [Sink() for _ in range(3)]
+            calls = [LaneCall(target, (b"x",), None, sink, 1, 0) for sink in sinks]
+            for call in calls:
+                call.deaths = 2
+            suspects = Suspects(lambda call, alone: Unavailable("there is none"), max_wait_s=0.05)
+            suspects.add(calls)
+            assert not any(sink.done.is_set() for sink in sinks)
+            await answered(sinks)
+            assert {str(sink.error) for sink in sinks} == {"no replica of model 'echo' has started in time"}
+            assert not suspects
+
+    asyncio.run(test())
 
 
 def test_a_request_that_never_is_alone_kills_four(monkeypatch: pytest.MonkeyPatch) -> None:
