@@ -21,8 +21,9 @@ AWAY_S: Final = 2.0
 class Fleet:
     """Keeps a lane open to every replica, and passes on what happens to each.
 
-    All methods run on the loop's thread. A replica may be off Serve's list for `away_s`. `changed` is called after the
-    set of ready models may have changed. `meters` count the requests of a process that takes those of clients.
+    All methods run on the loop's thread. A replica may be off Serve's list for `away_s`, and longer while there is no
+    other. `changed` is called after the set of ready models may have changed. `meters` count the requests of a process
+    that takes those of clients.
     """
 
     def __init__(
@@ -45,20 +46,21 @@ class Fleet:
         self._groups: dict[str, dict[str, Link]] = {}
         self._open: dict[LaneClient, Link] = {}
         self._away: dict[str, asyncio.TimerHandle] = {}
+        self._overdue: dict[str, str] = {}
 
     def set_replicas(self, group: str, addresses: Mapping[str, ReplicaAddress]) -> None:
         """Take the list of a deployment's running replicas from Serve.
 
-        A replica that Serve is changing in place leaves the list for some moments. One that stays away gets no new
-        requests any more; its lane stays until what is under way is answered.
+        A replica that Serve is changing in place leaves the list for some moments, or longer where Serve is busy. One
+        that stays away gets no new requests as soon as there is another; its lane stays until what is under way is
+        answered.
         """
         links = self._groups.setdefault(group, {})
-        for replica_id in links.keys() - addresses.keys():
-            if replica_id not in self._away:
-                self._away[replica_id] = self._loop.call_later(self._away_s, self._stays_away, group, replica_id)
-                self._set_leaving(links[replica_id], leaving=True)
-        for replica_id in addresses.keys() & self._away.keys():
-            self._away.pop(replica_id).cancel()
+        for replica_id in links.keys() - addresses.keys() - self._overdue.keys() - self._away.keys():
+            self._away[replica_id] = self._loop.call_later(self._away_s, self._stays_away, group, replica_id)
+            self._set_leaving(links[replica_id], leaving=True)
+        for replica_id in links.keys() & addresses.keys() & (self._away.keys() | self._overdue.keys()):
+            self._forget_absence(replica_id)
             self._set_leaving(links[replica_id], leaving=False)
         for replica_id in addresses.keys() - links.keys():
             links[replica_id] = Link(addresses[replica_id], self._node_id, self, self._lane_opened, self._loop)
@@ -66,15 +68,29 @@ class Fleet:
     def forget(self, group: str) -> None:
         """Send nothing more to a deployment's replicas."""
         for replica_id in tuple(self._groups.get(group, ())):
-            timer = self._away.pop(replica_id, None)
-            if timer is not None:
-                timer.cancel()
+            self._forget_absence(replica_id)
             self._dismiss(self._groups[group].pop(replica_id))
         self._groups.pop(group, None)
 
+    def _forget_absence(self, replica_id: str) -> None:
+        self._overdue.pop(replica_id, None)
+        timer = self._away.pop(replica_id, None)
+        if timer is not None:
+            timer.cancel()
+
     def _stays_away(self, group: str, replica_id: str) -> None:
         self._away.pop(replica_id, None)
-        self._dismiss(self._groups[group].pop(replica_id))
+        self._overdue[replica_id] = group
+        self._dismiss_overdue()
+
+    def _dismiss_overdue(self) -> None:
+        """Dismiss the replicas that have stayed away, where another one of the group can be asked."""
+        for replica_id, group in tuple(self._overdue.items()):
+            links = self._groups[group]
+            others = (link for other, link in links.items() if other not in self._overdue and other not in self._away)
+            if links[replica_id].lane is None or any(link.lane is not None and link.lane.welcome for link in others):
+                del self._overdue[replica_id]
+                self._dismiss(links.pop(replica_id))
 
     def _set_leaving(self, link: Link, *, leaving: bool) -> None:
         """Note whether a replica that ends now was meant to."""
@@ -96,6 +112,7 @@ class Fleet:
         """Take the list of models that a replica serves."""
         self._routes.take_table(lane, rows)
         self._retry.replicas_changed()
+        self._dismiss_overdue()
 
     def lane_goes_away(self, lane: LaneClient) -> None:
         """Stop sending to a replica that drains."""
@@ -115,6 +132,7 @@ class Fleet:
                 by_itself, sole_lane = link.ended_itself()
                 death = replace(death, by_itself=by_itself, sole_lane=sole_lane)
             link.lose()
+            self._dismiss_overdue()
         self._retry.take(calls, death)
 
     def target(self, name: str, version: int = -1) -> LaneTarget | None:

@@ -220,6 +220,7 @@ class Users:
         self._stop.wait(1.0)
 
 
+@pytest.mark.timeout(SOAK_S + 400)
 def test_nothing_stays_behind(server: Server) -> None:
     users = Users(server)
     users.start()

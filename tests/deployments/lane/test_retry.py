@@ -313,3 +313,26 @@ def test_a_replica_that_is_off_the_list_for_a_moment_gets_requests_all_the_time(
         assert lanes.lanes_open == 1
 
     run(test, replicas=1)
+
+
+def test_a_replica_that_is_off_the_list_for_long_gets_requests_until_there_is_another() -> None:
+    """Serve may take its time to change the only replica in place."""
+
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        first, second = lanes.replicas
+        lanes.publish(first)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        for _ in range(3):
+            lanes.fleet.set_replicas("echo#v1", {})
+            await asyncio.sleep(0.01)
+            assert (await lanes.ask()).error is None
+        lanes.publish(first)
+        await asyncio.sleep(0.01)
+        assert lanes.lanes_open == 1
+        lanes.fleet.set_replicas("echo#v1", {})
+        await asyncio.sleep(0.01)
+        lanes.publish(second)
+        await lanes.until(lambda: not first.server.connections)
+        assert (await lanes.ask()).error is None
+
+    run(test, replicas=2)
