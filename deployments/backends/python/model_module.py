@@ -28,6 +28,7 @@ _PREFIX = "eagleray_model_"
 _OWNER = "__eagleray_model__"
 _OURS = frozenset({"app", "deployments", "eagleray", "protocol", "repository_loader"})
 PB_UTILS_NAMES = ("triton_python_backend_utils", "c_python_backend_utils")
+_TRIES = 100
 _numbers = itertools.count(1)
 _owners: dict[str, "ModelModule"] = {}
 _sole: "ModelModule | None" = None
@@ -94,7 +95,7 @@ class ModelModule:
 
         What stands beside a file that is in no folder of the model's, of a Python-based backend, is its own too.
         """
-        importlib.invalidate_caches()  # the model may be seconds old
+        _look_again()  # the model may be seconds old
         folder = str(Path(file_path).parent)
         if folder not in self._search_path:
             self._search_path.insert(0, folder)
@@ -167,7 +168,7 @@ class ModelModule:
                 sys.path.remove(entry)
                 if entry not in self._search_path:
                     self._search_path.append(entry)
-                    importlib.invalidate_caches()
+                    _look_again()
         self._known_sys_path = len(sys.path)
         self._foreign.clear()
 
@@ -241,6 +242,15 @@ class SoleModule(ModelModule):
 
     def close(self) -> None:
         """Leave all as it is: the process ends."""
+
+
+def _look_again() -> None:
+    """Have imports look into the folders again."""
+    for _ in range(_TRIES):
+        try:
+            return importlib.invalidate_caches()
+        except RuntimeError:  # another thread, which imports too, has changed what this one goes through
+            continue
 
 
 def install() -> None:

@@ -123,6 +123,27 @@ def test_model_that_may_call_others_never_runs_inline(load):
         run(instance, request_of(X=floats(1)))
 
 
+def test_a_model_loads_while_other_threads_import(tmp_path, monkeypatch):
+    class Changing:
+        """A finder whose dictionary another thread changes the first time."""
+
+        calls = 0
+
+        def find_spec(self, *_):
+            return None
+
+        def invalidate_caches(self):
+            self.calls += 1
+            if self.calls == 1:
+                raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Changing()])
+    package = write_model(tmp_path, ECHO)
+    [instance] = PythonBackend().load(package, instances(package))
+    assert run(instance, request_of(X=floats(1)))[0].outputs["Y"].tolist() == [[1.0]]
+    instance.close()
+
+
 @pytest.mark.parametrize("code", ["signal.signal(", "getattr(signal, 'sig' + 'nal')("], ids=["named", "hidden"])
 def test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own(load, caplog, code):
     caplog.set_level(logging.ERROR)
