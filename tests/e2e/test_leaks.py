@@ -88,7 +88,7 @@ class Users:
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(300)
         assert not any(thread.is_alive() for thread in self._threads)
         failures = [self._failures.get() for _ in range(self._failures.qsize())]
         assert not failures, failures[:5]
@@ -214,7 +214,7 @@ class Users:
     def control(self, number: int) -> None:
         """Unload and load models again, one of them with files and a configuration of its own."""
         name = ("floats", "flags", "lone")[number % 3]
-        with self._server.client() as client:
+        with self._server.client(timeout_s=300) as client:
             for what in ("unload", "load"):
                 assert client.request("POST", f"/v2/repository/models/{name}/{what}").status == 200
         self._stop.wait(1.0)

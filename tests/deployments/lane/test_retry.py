@@ -19,6 +19,13 @@ from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 POISON = b"poison"
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give requests all the time that they need to be alone, however busy this machine is."""
+    monkeypatch.setattr(lone_requests, "MAX_ALONE_S", 30.0)
+    monkeypatch.setattr(lone_requests, "MAX_PATIENCE_S", 30.0)
+
+
 class BatchModel:
     """Runs the oldest requests together, some per turn of the loop; `POISON` kills the replica when it runs."""
 
@@ -69,6 +76,7 @@ async def answered(sinks: list[Sink]) -> None:
 @pytest.mark.parametrize(("mark", "death_count"), [("Segmentation fault", 2), ("", 3)], ids=["mark", "no-mark"])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("position", [0, 3, 40])
+@pytest.mark.usefixtures("unhurried")
 def test_one_poison_request_costs_few_replicas_and_no_other_request(
     position: int, batch_size: int, mark: str, death_count: int
 ) -> None:
@@ -92,6 +100,7 @@ def test_one_poison_request_costs_few_replicas_and_no_other_request(
 @pytest.mark.parametrize(
     ("mark", "death_count"), [("Segmentation fault", 1), ("", 3)], ids=["replica-that-ended-itself", "no-mark"]
 )
+@pytest.mark.usefixtures("unhurried")
 def test_what_a_lone_poison_request_costs(mark: str, death_count: int) -> None:
     async def test(lanes: Lanes, models: list[BatchModel]) -> None:
         for model in models:
