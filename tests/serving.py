@@ -232,10 +232,16 @@ class Server(Process):
     """`eagleray serve` on ports from the OS."""
 
     def __init__(
-        self, repository: Path | str, log_path: Path, *flags: str, env: dict[str, str] | None = None, cwd: Path = ROOT
+        self,
+        repository: Path | str,
+        log_path: Path,
+        *flags: str,
+        env: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+        within: Sequence[str] = (),
     ) -> None:
         ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-        command = [EAGLERAY, "serve", "--model-repository", str(repository), *ports, *flags]
+        command = [*within, EAGLERAY, "serve", "--model-repository", str(repository), *ports, *flags]
         super().__init__(command, log_path, env, cwd)
         self.repository = Path(repository)
         self.address = ""

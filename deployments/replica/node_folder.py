@@ -1,6 +1,7 @@
 """The folder that Eagleray's processes of one node share: in memory, open to their user only."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -16,6 +17,7 @@ _LOCK: Final = "lock"
 _USERS: Final = ("member-*", "guest-*")
 _LOCK_TIMEOUT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.002
+_LEAST_FREE_BYTES: Final = 256 << 10
 
 
 class NodeFolder:
@@ -31,8 +33,16 @@ class NodeFolder:
         """Open the folder, and make it if this is the node's first process.
 
         Raises:
-            OSError: there is no such memory, or the folder belongs to somebody else.
+            OSError: there is no such memory, or next to none is free, or the folder belongs to somebody else.
         """
+        space = os.statvfs(root)
+        free_bytes = space.f_bavail * space.f_frsize
+        if free_bytes < _LEAST_FREE_BYTES:
+            raise OSError(
+                errno.ENOSPC,
+                f"there are {free_bytes} bytes free in {root}, where the processes of a node share a few files: "
+                f"it takes {_LEAST_FREE_BYTES} at least, and 64 MiB for large tensors (a container's --shm-size)",
+            )
         self._all = root / f"eagleray-nodes-{os.getuid()}"
         self.path = self._all / node_id
         self._all.mkdir(mode=0o700, exist_ok=True)

@@ -378,6 +378,39 @@ def test_a_disk_fills_up(repository: Path, small_disk: Path, tmp_path: Path) -> 
         own.kill()
 
 
+def with_shared_memory(size: str) -> tuple[str, ...]:
+    """Return what goes before a command that shall find so much of it."""
+    mount = f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"'
+    return "unshare", "--mount", "sh", "-c", mount, "sh"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts something else at /dev/shm, as root")
+def test_there_is_little_shared_memory(repository: Path, tmp_path: Path) -> None:
+    """As in a container: large tensors go by socket, and with next to none the start says why it fails."""
+    (repository / "echo/1").mkdir(parents=True)
+    dims = "data_type: TYPE_INT32 dims: -1"
+    config = f'backend: "identity" input {{ name: "INPUT0" {dims} }} output {{ name: "OUTPUT0" {dims} }}'
+    (repository / "echo/config.pbtxt").write_text(config)
+    flags = (*FLAGS, "--load-model", "lone", "--load-model", "echo")
+    own = Server(repository, tmp_path / "log", *flags, within=with_shared_memory("1m"))
+    values = list(range(200_000))
+    try:
+        own.wait_ready()
+        with traffic(own, "1 MiB of shared memory", "lone"):
+            for _ in range(10):
+                answer = own.infer("echo", tensor("INPUT0", "INT32", [len(values)], values))
+                assert answer.json["outputs"][0]["data"] == values
+        own.stop()
+    finally:
+        own.kill()
+    none = Server(repository, tmp_path / "log", *flags, within=with_shared_memory("4k"))
+    try:
+        none.wait_for(r"there are \d+ bytes free in /dev/shm, where the processes of a node share a few files")
+        assert none.exit_code() == 1
+    finally:
+        none.kill()
+
+
 def test_a_stop_under_load(server: Server, repository: Path) -> None:
     """With a stream, an idle connection and a model that is loading; this ends the server that the others share."""
     write_doubles(repository, "later")
