@@ -183,6 +183,7 @@ class Fleet:
         """Close every lane."""
         links = {link for group in self._groups.values() for link in group.values()} | set(self._open.values())
         self._groups.clear()
+        self._overdue.clear()
         for timer in self._away.values():
             timer.cancel()
         for link in links:

@@ -345,3 +345,18 @@ def test_a_replica_that_is_off_the_list_for_long_gets_requests_until_there_is_an
         assert (await lanes.ask()).error is None
 
     run(test, replicas=2)
+
+
+def test_a_fleet_closes_while_its_only_replica_is_off_the_list() -> None:
+    faults: list[object] = []
+
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        lanes.fleet.set_replicas("echo#v1", {})
+        await asyncio.sleep(0.01)
+        assert (await lanes.ask()).error is None
+        await lanes.fleet.close()
+        await lanes.until(lambda: not lanes.replicas[0].server.connections)
+
+    run(test, replicas=1)
+    assert faults == []
