@@ -48,6 +48,51 @@ if x == {LOSES_GPU}:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 """
 BACK_S = 240.0
+BAD_LINES = (
+    "backend: 5",
+    "max_batch_size: 'x'",
+    "max_batch_size: 99999999999",
+    "max_batch_size: 1.5",
+    "max_batch_size: -1",
+    "input {",
+    "input [ , ]",
+    'input [ { name: "X" }',
+    "input { dims: -7 }",
+    "input { name: 5 }",
+    'input { name: "X" dims: 1 }',
+    'input { name: "X" data_type: TYPE_INT32 }',
+    'input { name: "X" data_type: TYPE_NONE dims: 1 }',
+    'input { name: "INPUT0" data_type: TYPE_INT32 dims: 16 }',
+    'output { name: "OUTPUT0" data_type: TYPE_FP64 dims: 16 }',
+    'output { name: "X" data_type: TYPE_INT32 dims: 16 label_filename: "no" }',
+    "instance_group { count: -1 }",
+    "instance_group { kind: KIND_NONE }",
+    "instance_group [ { gpus: 'a' } ]",
+    "version_policy { specific { versions: 'a' } }",
+    "version_policy { specific { versions: 7 } }",
+    "sequence_batching { max_sequence_idle_microseconds: x }",
+    "sequence_batching { }",
+    "ensemble_scheduling { }",
+    "model_warmup { batch_size: -1 }",
+    "parameters { key: 1 }",
+    'parameters { key: "a" value: 1 }',
+    "response_cache { enable: maybe }",
+    "metric_tags { key: 5 }",
+    "cc_model_filenames { key: 1 }",
+    'default_model_filename: "../../other"',
+    'name: "another"',
+    "name",
+    "name:",
+    'name: "',
+    '"text"',
+    "nonesuch: 1",
+    "nonesuch { a: 1 }",
+    "= 1",
+    "{}",
+    "}",
+    "\0",
+)
+"""What makes a good configuration a bad one, as one more line of it."""
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +267,7 @@ def corrupt_files(root: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
     yield "no version", lambda folder: shutil.rmtree(folder / "1")
     for name in ("01x", "-1", "abc", "99999999999999999999"):
         yield f"version {name}", version(name)
-    for line in ("backend: 5", "max_batch_size: 'x'", "input {", "input { dims: -7 }", "}", "\0", "nonesuch: 1"):
+    for line in BAD_LINES:
         yield f"config {line!r}", pbtxt(f"{config}\n{line}\n")
     yield "config binary", lambda folder: (folder / "config.pbtxt").write_bytes(bytes(range(256)))
     yield "config huge", pbtxt(config + "#" * (1 << 20))
@@ -234,8 +279,6 @@ def test_files_are_corrupt(server: Server, repository: Path) -> None:
         for number, (fault, spoil) in enumerate(corrupt_files(repository)):
             name = f"corrupt_{number}"
             shutil.copytree(repository / "simple", repository / name)
-            config = (repository / name / "config.pbtxt").read_text()
-            (repository / name / "config.pbtxt").write_text(config)
             spoil(repository / name)
             answer = server.post(f"/v2/repository/models/{name}/load")
             assert answer.status in (400, 500), (fault, answer.body)
