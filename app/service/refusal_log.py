@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from app.trace.error_trace import error_trace
 from deployments.core.request_meter import RequestMeters
 from deployments.lane.sink import Target
 
@@ -65,6 +66,9 @@ class RefusalLog:
         identified = _REQUEST_ID.match(message)
         if identified and identified[1] != _UNKNOWN_ID:
             whose["request_id"] = identified[1][:_MAX_CHARACTERS]
+        trace = error_trace.get()
+        if trace is not None:
+            whose |= trace.log_fields()
         logger.log(found.level, "%s for %s: %s", kind, _peer(transport), _shortened(message), extra=whose)
 
     def count(self, wire: int, code: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any, Final
 
+from app.trace.error_trace import error_trace
 from app.trace.sampler import Sampler
 from app.trace.trace_parent import TraceParent
 from deployments.lane.frames import Buffer
@@ -143,7 +144,11 @@ class _TracedSink:
         self._trace.fail(error.message)
         self._trace.mark("INFER_RESPONSE_COMPLETE", monotonic_ns())
         self._trace.mark(self._send_start, monotonic_ns())
-        self._sink.on_error(error)
+        outer = error_trace.set(self._trace)
+        try:
+            self._sink.on_error(error)
+        finally:
+            error_trace.reset(outer)
         self._trace.mark(self._send_end, monotonic_ns())
         self._end()
 

@@ -18,6 +18,7 @@ from deployments.backends.gpu_fault import internal_error
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
+from deployments.log.line_format import about_requests
 from protocol.errors import Internal
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
@@ -107,7 +108,8 @@ class PyTorchInstance:
             if self._stream is not None:
                 self._stream.synchronize()
         except Exception as error:
-            _LOG.exception("model instance '%s' failed", self.name)
+            whose = about_requests(self._signature.model_name, None, requests)
+            _LOG.exception("model instance '%s' failed", self.name, extra=whose)
             raise internal_error(f"PyTorch execute failure: {_first_words(error)}", str(error)) from None
         batch.infer_end_ns = monotonic_ns()
         try:

@@ -66,16 +66,38 @@ def note_batch(request: InferRequest, batch: Batch, traced: Sequence[str] = ()) 
     """Note the stages of the batch that a traced request has run in.
 
     Args:
-        traced: what `traced_in` says of a batch that a dynamic batcher has formed.
+        traced: what `traced_in` says of a batch of several requests.
     """
     trace = request.trace
     assert trace is not None
+    _note_formed(trace, request, batch, traced)
+    trace.mark("COMPUTE_START", batch.start_ns)
+    trace.mark("COMPUTE_INPUT_END", batch.infer_start_ns)
+    trace.mark("COMPUTE_OUTPUT_START", batch.infer_end_ns)
+    trace.mark("COMPUTE_END", batch.end_ns)
+
+
+def begin_streams(batch: Batch, now_ns: int) -> None:
+    """Note that an instance of a decoupled model has got a batch; what is traced computes until its last response."""
+    traced: list[str] | None = None
+    for request in batch.requests:
+        trace = request.trace
+        if trace is not None and not request.started_ns:
+            if traced is None:
+                traced = traced_in(batch)
+            _note_formed(trace, request, batch, traced)
+            trace.mark("COMPUTE_START", now_ns)
+            trace.mark("COMPUTE_INPUT_END", now_ns)
+        request.started_ns = now_ns
+
+
+def _note_formed(trace: Trace, request: InferRequest, batch: Batch, traced: Sequence[str]) -> None:
+    """Note how long a request waited, and what it runs with."""
     _note_start(trace, request)
     trace.mark("QUEUE_START", request.queued_ns)
     if batch.reason and trace.flags & CONTEXT:
         trace.mark("BATCH_START", max(request.queued_ns, batch.before_ns))
         trace.attributes["batch_of"] = traced
-    _note_compute(trace, batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
     trace.attributes |= {"batch_rows": batch.rows, "batch_requests": len(batch.requests)}
     if batch.reason:
         trace.attributes["batch_reason"] = batch.reason
@@ -84,13 +106,6 @@ def note_batch(request: InferRequest, batch: Batch, traced: Sequence[str] = ()) 
 def _note_start(trace: Trace, request: InferRequest) -> None:
     if trace.at_ns("REQUEST_START") is None:
         trace.mark("REQUEST_START", request.received_ns)
-
-
-def _note_compute(trace: Trace, start_ns: int, input_end_ns: int, output_start_ns: int, end_ns: int) -> None:
-    trace.mark("COMPUTE_START", start_ns)
-    trace.mark("COMPUTE_INPUT_END", input_end_ns)
-    trace.mark("COMPUTE_OUTPUT_START", output_start_ns)
-    trace.mark("COMPUTE_END", end_ns)
 
 
 def _replied(
@@ -116,8 +131,9 @@ def _replied(
         _note_start(trace, request)
         if trace.at_ns("QUEUE_START") is None:
             trace.mark("QUEUE_START", request.queued_ns)
-    if model.signature.decoupled and model.pool is not None and request.started_ns:
-        _note_compute(trace, request.started_ns, request.started_ns, ended_ns, ended_ns)
+    if model.signature.decoupled and trace.at_ns("COMPUTE_START") is not None:
+        trace.mark("COMPUTE_OUTPUT_START", ended_ns)
+        trace.mark("COMPUTE_END", ended_ns)
     trace.mark("REQUEST_END", ended_ns)
     tell(request, result)
 

@@ -5,7 +5,10 @@ import logging
 import re
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from protocol.infer import InferRequest
 
 _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
 _LEVELS: Final = {"DEBUG": "VERBOSE", "CRITICAL": "ERROR"}
@@ -27,7 +30,9 @@ def escaped(text: str) -> str:
 class TritonLine(logging.Formatter):
     r"""Triton's lines: `I0819 17:23:47.123456 1 server.cc:676] "message"`, or with `iso8601` the time in that form.
 
-    A traceback follows in lines of its own, indented, so that none of them can pass for a record.
+    A message about a request that is traced ends with the ids of its trace, within the quotes, as who reads Triton's
+    lines takes the rest of a line for JSON. A traceback follows in lines of its own, indented, so that none of them can
+    pass for a record.
     """
 
     def __init__(self, *, iso8601: bool = False) -> None:
@@ -42,7 +47,7 @@ class TritonLine(logging.Formatter):
             begin = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', at)} {letter}"
         else:
             begin = f"{letter}{time.strftime('%m%d %H:%M:%S', at)}.{int(record.created % 1 * 1e6):06d}"
-        line = f"{begin} {record.process} {record.filename}:{record.lineno}] {quoted(record.getMessage())}"
+        line = f"{begin} {record.process} {record.filename}:{record.lineno}] {quoted(with_trace(record))}"
         trace = traceback_of(record)
         return "\n    ".join([line, *map(escaped, trace.split("\n"))]) if trace else line
 
@@ -93,8 +98,9 @@ def spelled_out(line: str) -> list[str]:
         return [line]
     letter = str(record.get("level", "INFO"))[:1]
     begin = f"{record.get('time', '')} {letter} {record.get('process', '')} {record.get('source', '')}]"
+    message = f"{record['message']}{ids_of_trace(record)}"
     trace = str(record.get("traceback", ""))
-    lines = [f"{begin} {quoted(record['message'])}", *map(escaped, trace.split("\n") if trace else ())]
+    lines = [f"{begin} {quoted(message)}", *map(escaped, trace.split("\n") if trace else ())]
     return [lines[0], *(f"    {each}" for each in lines[1:])]
 
 
@@ -103,6 +109,27 @@ def about(
 ) -> dict[str, Any]:
     """Return the `extra` of a record that is about a model, or about a request to it that may be traced."""
     return {"model": model, "version": version, "request_id": request_id, "trace_id": trace_id, "span_id": span_id}
+
+
+def about_requests(model: str, version: int | None, requests: Sequence[InferRequest]) -> dict[str, Any]:
+    """Return the `extra` of a record about requests that run together.
+
+    The request's id is known where one runs alone; the trace is that of the first request that is traced.
+    """
+    request_id = requests[0].id if len(requests) == 1 else ""
+    trace = next((request.trace for request in requests if request.trace is not None), None)
+    return about(model, version, request_id, **({} if trace is None else trace.log_fields()))
+
+
+def with_trace(record: logging.LogRecord) -> str:
+    """Return the message of a record, with the ids of the trace if it is about a request that is traced."""
+    return record.getMessage() + ids_of_trace(vars(record))
+
+
+def ids_of_trace(fields: Mapping[str, Any]) -> str:
+    """Return what a message ends with whose record has these fields, "" where no request is traced."""
+    trace_id = fields.get("trace_id")
+    return f" trace_id={trace_id} span_id={fields.get('span_id')}" if trace_id else ""
 
 
 def traceback_of(record: logging.LogRecord) -> str:

@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from deployments.log.line_format import FORMATTERS
+from deployments.log.line_format import FORMATTERS, ids_of_trace
 from deployments.log.log_file import LogFile
 from deployments.log.log_options import LogOptions
 from deployments.log.slow_requests import SLOW
@@ -83,5 +83,8 @@ class _Form(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
-        is_ours = record.name.partition(".")[0] in LOGGERS or self.ours is FORMATTERS["json"]
-        return (self.ours if is_ours else self._serves).format(record)
+        if record.name.partition(".")[0] in LOGGERS or self.ours is FORMATTERS["json"]:
+            return self.ours.format(record)
+        return self._serves.format(record) + ids_of_trace(
+            vars(record)
+        )  # what a model has printed may be of a traced request

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final, TextIO
 
-from deployments.backends.python.logger import LOGGER
-from deployments.backends.python.model_module import model_at_work
+from deployments.backends.python.logger import LOGGER, whose_at_work
+from deployments.log.line_format import ids_of_trace, with_trace
 
 CONSOLE_VARIABLE: Final = "_EAGLERAY_CONSOLE_PIPE"
 """Names the pipe, in processes that `eagleray serve` started."""
@@ -63,11 +63,11 @@ class ModelStream:
 
     def show(self, text: str) -> None:
         """Send the lines that end in this text to the console, if a model wrote it."""
-        model = model_at_work()
-        if model is not None:
+        whose = whose_at_work()
+        if whose:
             *lines, rest = (getattr(self._unfinished, "text", "") + text).split("\n")
             for line in lines:
-                self._console.write(model, line)
+                self._console.write(whose["model"], line + ids_of_trace(whose))
             self._unfinished.text = rest[:_MAX_LINE_BYTES]
 
     def writelines(self, lines: Any) -> None:
@@ -93,15 +93,15 @@ class ConsoleHandler(logging.Handler):
         if not model or not self._is_on(record):
             return
         level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
-        for line in record.getMessage().split("\n"):
+        for line in with_trace(record).split("\n"):
             self._console.write(model, level + line)
 
 
 def show_model_output(is_on: Callable[[logging.LogRecord], bool] | None = None) -> None:
     """Send what models print and log to the console, if this process has one; have `print` write what it should.
 
-    `is_on` says which records are logged. The process of a model has none: the replica, which hears of its records,
-    sends them.
+    `is_on` says which records are logged. The process of a model has none: the replica, which hears of its records and
+    of what it prints, logs them.
     """
     console = None if isinstance(sys.stdout, ModelStream) else _console()
     if console is not None:
@@ -109,7 +109,7 @@ def show_model_output(is_on: Callable[[logging.LogRecord], bool] | None = None) 
         sys.stderr = ModelStream(sys.stderr, console)
         if is_on is not None:
             logging.getLogger(LOGGER).addHandler(ConsoleHandler(console, is_on))
-    if isinstance(builtins.print, FunctionType):
+    if is_on is None or isinstance(builtins.print, FunctionType):
         builtins.print = _print_to_serves_log
 
 
@@ -131,7 +131,7 @@ def _print_to_serves_log(
     """
     text = (" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end)
     if file is None or file is sys.stdout or file is sys.stderr:
-        logging.getLogger("ray.serve").info("%s", text.rstrip("\n"), stacklevel=2)
+        logging.getLogger("ray.serve").info("%s", text.rstrip("\n"), stacklevel=2, extra=whose_at_work())
         if isinstance(sys.stdout, ModelStream):
             sys.stdout.show(text)
     else:

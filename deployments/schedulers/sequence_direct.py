@@ -6,7 +6,7 @@ from deployments.backends.backend import Batch
 from deployments.core.clock import Clock, Timer
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
-from deployments.core.traced_request import note_batch
+from deployments.core.traced_request import note_batch, traced_in
 from deployments.schedulers.equal_inputs import EqualInputs
 from deployments.schedulers.scheduler import reply
 from deployments.schedulers.sequence_slots import SequenceOwner, Slot
@@ -20,8 +20,8 @@ class _SlotBatch(Batch):
 
     __slots__ = ("slots",)
 
-    def __init__(self, requests: list[InferRequest], slots: list[Slot | None]) -> None:
-        super().__init__(requests, len(requests))
+    def __init__(self, requests: list[InferRequest], slots: list[Slot | None], reason: str) -> None:
+        super().__init__(requests, len(requests), reason)
         self.slots = slots
 
 
@@ -102,7 +102,21 @@ class DirectBatcher:
         running = {slot for slot in ready if self._key(slot) == key}
         last = max(slot.number for slot in running)
         slots = [slot if slot in running else None for slot in self.slots[: last + 1]]
-        return _SlotBatch([owner.not_ready(first) if slot is None else owner.take(slot) for slot in slots], slots)
+        reason = self._reason(len(ready), len(running))
+        requests = [owner.not_ready(first) if slot is None else owner.take(slot) for slot in slots]
+        return _SlotBatch(requests, slots, reason)
+
+    def _reason(self, ready_count: int, running_count: int) -> str:
+        """Return why a batch leaves, as a dynamic batcher would say; "" where there is one slot."""
+        if len(self.slots) == 1:
+            return ""
+        if running_count == len(self.slots):
+            return "full"
+        if running_count < ready_count:
+            return "next_differs"
+        if self._delay_ns:
+            return "preferred" if ready_count >= self._least_ready else "delay"
+        return "none_waits"
 
     def _waits(self, ready: list[Slot]) -> bool:
         if not self._delay_ns or len(ready) >= self._least_ready:
@@ -142,9 +156,12 @@ def answer(batch: Batch, slots: list[Slot], owner: SequenceOwner, statistics: Mo
     for slot, result in zip(slots, batch.results, strict=not batch.answered):
         owner.ran(slot, result)
     statistics.record_batch(batch)
+    traced: list[str] | None = None
     for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
         if request.trace is not None:
-            note_batch(request, batch)
+            if traced is None:
+                traced = traced_in(batch)
+            note_batch(request, batch, traced)
         if isinstance(result, ServingError):
             request.flags &= ~RESCHEDULED
         if not request.flags & RESCHEDULED:

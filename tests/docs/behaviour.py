@@ -713,6 +713,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         PROCESSES + "test_log_settings_hold_for_a_model_in_a_process_of_its_own",
     ),
     "Our lines have Triton's form": (LOG + "test_lines_are_tritons",),
+    "Messages about traced requests": (
+        "deployments/replica/test_traced_models.py"
+        "::test_what_a_model_logs_prints_and_raises_names_the_trace_in_tritons_forms",
+        "app/service/test_refusal_log.py::test_the_line_of_a_traced_request_names_its_trace",
+    ),
     "With `--log-format json`": (LOG + "test_json_is_an_object_per_line_of_serve_too",),
     "`--log-file` is one file on each node": (LOG + "test_the_log_file_has_whole_lines_of_all_processes",),
     "It grows until somebody": (

@@ -26,6 +26,7 @@ from deployments.backends.python.response_sender import (
     SingleResponseSender,
 )
 from deployments.backends.python.served_request import ServedRequest, request_class
+from deployments.core.traced_request import begin_streams
 from protocol.errors import Internal
 from protocol.infer import RESCHEDULED, InferRequest, InferResponse
 from protocol.signature import Signature
@@ -262,8 +263,7 @@ class DecoupledPythonInstance(PythonInstance):
         requests = [make(request, output_names, make_sender) for request in batch.requests]
         senders = [request.get_response_sender() for request in requests]
         batch.infer_start_ns = monotonic_ns()
-        for request in batch.requests:
-            request.started_ns = batch.infer_start_ns
+        begin_streams(batch, batch.infer_start_ns)
         self._module.callers = max([request.callers for request in batch.requests], key=len)
         parents = parents_here.set(batch.requests)
         try:

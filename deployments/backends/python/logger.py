@@ -2,6 +2,7 @@
 
 import logging
 from enum import IntEnum
+from typing import Any
 
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.model_module import module_at_work
@@ -66,11 +67,16 @@ def _log(level: int, message: str) -> None:
     _LOG.log(level, "%s", message, stacklevel=_CALLER)
 
 
+def whose_at_work() -> dict[str, Any]:
+    """Return the `extra` of a record that the model at work on this thread makes, nothing if it is none."""
+    module = module_at_work()
+    return {} if module is None else module.whose(parents_here.get())
+
+
 def _say_whose(record: logging.LogRecord) -> bool:
     """Add to a record of which model it is, unless a process of the model has said so."""
-    module = None if hasattr(record, "model") else module_at_work()
-    if module is not None:
-        vars(record).update(module.whose(parents_here.get()))
+    if not hasattr(record, "model"):
+        vars(record).update(whose_at_work())
     return True
 
 

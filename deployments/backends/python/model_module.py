@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from deployments.backends.python.server import ModelServer
-from deployments.log.line_format import about
+from deployments.log.line_format import about_requests
 from protocol.infer import InferRequest
 
 _PREFIX = "eagleray_model_"
@@ -79,16 +79,10 @@ class ModelModule:
         return os.getpid() != self._process_id
 
     def whose(self, decoupled: Sequence[InferRequest] = ()) -> dict[str, Any]:
-        """Return the `extra` of a record that this model makes: the request's id is known where one runs alone.
-
-        The trace is that of the first request that is traced. `decoupled` are those that a decoupled model runs.
-        """
-        requests = self.requests or decoupled
+        """Return the `extra` of a record that this model makes; `decoupled` are those that a decoupled model runs."""
         version = Path(self.version_path).name
-        request_id = requests[0].id if len(requests) == 1 else ""
-        trace = next((request.trace for request in requests if request.trace is not None), None)
-        fields = {} if trace is None else trace.log_fields()
-        return about(self.model_name, int(version) if version.isdecimal() else None, request_id, **fields)
+        number = int(version) if version.isdecimal() else None
+        return about_requests(self.model_name, number, self.requests or decoupled)
 
     def load(self, file_path: str) -> ModuleType:
         """Import the model file and return its module; whatever it raises comes through.
@@ -295,12 +289,6 @@ def module_at_work() -> ModelModule | None:
         return caller
     by_name = {owner.model_name: owner for owner in list(_owners.values())}
     return next(iter(by_name.values())) if len(by_name) == 1 else None
-
-
-def model_at_work() -> str | None:
-    """Return the name of `module_at_work`."""
-    module = module_at_work()
-    return None if module is None else module.model_name
 
 
 def _nothing() -> None:

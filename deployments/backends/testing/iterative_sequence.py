@@ -9,6 +9,7 @@ import numpy as np
 from deployments.backends.backend import Batch, ModelInstance
 from deployments.backends.testing.expectations import expect, expect_tensors
 from deployments.core.clock import Clock
+from deployments.core.traced_request import begin_streams
 from protocol.infer import RESCHEDULED, InferRequest, StreamedResponse
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -43,8 +44,8 @@ class IterativeSequenceInstance:
     def execute(self, batch: Batch) -> None:
         """Send the next response of each request; `ModelInstance.execute`."""
         batch.infer_start_ns = time.monotonic_ns()
+        begin_streams(batch, batch.infer_start_ns)
         for request in batch.requests:
-            request.started_ns = batch.infer_start_ns
             taken = request.inputs["INPUT"]
             left = self._left.get(request.sequence_id, int(taken.flat[0])) - 1
             again = left > 0 and self._iterative

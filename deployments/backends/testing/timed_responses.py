@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
+from deployments.core.traced_request import begin_streams
 from protocol.errors import Cancelled, ServingError
 from protocol.infer import Array, InferRequest, StreamedResponse
 
@@ -36,9 +37,9 @@ class TimedInstance:
     def execute(self, batch: Batch) -> None:
         """Begin the responses and wait as long as the request says; `ModelInstance.execute`."""
         batch.infer_start_ns = time.monotonic_ns()
+        begin_streams(batch, batch.infer_start_ns)
         wait_s = 0.0
         for request in batch.requests:
-            request.started_ns = batch.infer_start_ns
             wait_s = max(wait_s, self.busy_s(request))
             self._clock.call_soon_threadsafe(_Run(self._clock, request, self.plan(request)).advance)
         time.sleep(wait_s)

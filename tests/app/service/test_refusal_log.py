@@ -1,6 +1,7 @@
 """What clients were refused is in the log, and cannot fill it."""
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -13,8 +14,12 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from app.service.refusal_log import RefusalLog
+from app.trace.sampler import Sampler, Sampling
+from app.trace.traced_target import TracedTarget
 from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
+from protocol.errors import Internal, ServingError
+from protocol.trace import TIMESTAMPS, Trace
 from tests.app.grpc.server import serving
 from tests.app.http.wire import EchoTarget, Wire, infer
 
@@ -76,6 +81,32 @@ def test_a_line_is_short_and_names_model_and_request(caplog: pytest.LogCaptureFi
     [record] = caplog.records
     assert len(record.getMessage()) < 600
     assert (vars(record)["model"], vars(record)["version"], vars(record)["request_id"]) == ("echo", 1, "seven")
+
+
+@pytest.mark.parametrize("form", ["default", "json"])
+def test_the_line_of_a_traced_request_names_its_trace(serve_log: Path, form: str) -> None:
+    ProcessLog(LogOptions(log_format=form))
+
+    class Sink:
+        def on_error(self, error: ServingError) -> None:
+            log.note("HTTP 500", error.message, None)
+
+    class Target(EchoTarget):
+        def submit(self, parts: Any, json_length: Any, sink: Any, wire: int = 0, trace: Trace | None = None) -> None:
+            sink.on_error(Internal("it failed"))
+
+    log = RefusalLog(Timers())
+    ended: list[Trace] = []
+    target = TracedTarget(Target(), Sampler(Sampling(TIMESTAMPS, 1)), lambda trace, _: ended.append(trace))
+    target.submit((), None, Sink())  # type: ignore[arg-type]
+    RefusalLog(Timers()).note("HTTP 400", "of another request", None)
+    first, second = serve_log.read_text().splitlines()
+    (trace,) = ended
+    if form == "json":
+        assert trace.log_fields().items() <= json.loads(first).items()
+    else:
+        assert first.endswith(f'it failed trace_id={trace.trace_id:032x} span_id={trace.id:016x}"')
+    assert "trace_id" not in second
 
 
 def test_what_is_refused_by_http_is_one_escaped_line_of_each_kind(serve_log: Path) -> None:

@@ -119,6 +119,8 @@ def test_what_failed_is_marked_in_every_format_as_people_read_it(log_format: str
     assert [lines[place].strip() for place in failed_lines(lines, "m")] == ["ValueError: no"]
     error = lines_of("broken", "ERROR")
     assert failed_lines([*well, *error, *well], "m") == [1]
+    (traced,) = lines_of("seen", trace_id="0af7", span_id="b7ad")
+    assert traced.endswith('] "seen trace_id=0af7 span_id=b7ad"')
 
 
 @pytest.mark.parametrize("line", ["{", '{"time": 1}', "[]", "", '{"message": "cut'])

@@ -1,16 +1,19 @@
 """Python models whose requests are traced: what they are told, what they call, and what they log."""
 
 import asyncio
+import builtins
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
 
 from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
+from deployments.replica.model_output import show_model_output
+from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import CONTEXT, TIMESTAMPS, Trace, new_trace
 from tests.deployments.replica.hosted_models import CALLER, CONFIG, COUNTDOWN, DECOUPLED, Hosted, Models, on_a_loop
@@ -38,6 +41,11 @@ STAGES = {
 }
 
 
+def serves_print(*objects: object, file: TextIO | None = None) -> None:
+    """Stands for the `print` that Serve has put into the place of Python's."""
+    raise AssertionError("it writes tuples")
+
+
 async def traced(call: Hosted, name: str, flags: int = TIMESTAMPS, **parameters: str) -> tuple[Trace, list[Any]]:
     """Return the trace of a request, and what the model has answered."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,7 +57,9 @@ async def traced(call: Hosted, name: str, flags: int = TIMESTAMPS, **parameters:
         if result.final:
             ended.set_result(None)
 
-    request = InferRequest({"X": np.array([2], np.int32)}, 1, reply, id="r7", parameters=parameters or None)
+    signature = call.host.core.resolve(name).signature
+    shape = (1, 1) if signature.max_batch_size else (1,)
+    request = InferRequest({"X": np.full(shape, 2, np.int32)}, 1, reply, id="r7", parameters=parameters or None)
     request.trace = trace = new_trace(flags)
     call.host.router.infer(name, -1, request)
     async with asyncio.timeout(60):
@@ -107,6 +117,23 @@ async def test_a_decoupled_model_is_traced_to_its_last_response(models: Models) 
         assert trace.at_ns("REQUEST_END") == last[1]
 
 
+@on_a_loop
+async def test_requests_of_a_decoupled_model_know_the_batch_that_they_ran_in(models: Models) -> None:
+    batched = DECOUPLED.replace("max_batch_size: 0", "max_batch_size: 4")
+    waits = "dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 30000000 }"
+    models.add("countdown", COUNTDOWN.replace("[0]", "[0, 0]"), batched, waits)
+    async with models.hosted() as call:
+        flags = TIMESTAMPS | CONTEXT
+        (first, _), (second, numbers) = await asyncio.gather(*[traced(call, "countdown", flags) for _ in range(2)])
+    assert numbers == [2, 1]
+    for trace in (first, second):
+        at_ns = [trace.at_ns(name) for name in ("QUEUE_START", "BATCH_START", "COMPUTE_START", "COMPUTE_END")]
+        assert at_ns == sorted(at_ns, key=int), "each is there, one after the other"
+        assert sorted(name for name, _ in trace.timestamps) == sorted([*STAGES, "BATCH_START"]), "each once"
+        assert trace.attributes["batch_of"] == [first.traceparent(), second.traceparent()]
+        assert (trace.attributes["batch_requests"], trace.attributes["batch_reason"]) == (2, "preferred")
+
+
 LOGS = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -149,3 +176,50 @@ def test_what_a_model_logs_has_the_ids_of_the_trace(models: Models, serve_log: P
         "span_id": f"{trace.id:016x}",
     }
     assert first["trace_id"] != second["trace_id"]
+
+
+FAILS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.Logger.log_warn('in "quotes"')
+        print("two\\nlines")
+        raise ValueError("no")
+"""
+
+
+@pytest.mark.parametrize("form", ["default", "ISO8601"])
+def test_what_a_model_logs_prints_and_raises_names_the_trace_in_tritons_forms(
+    models: Models, serve_log: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(builtins, "print", serves_print)
+    show_model_output(lambda _: True)
+
+    async def run() -> Trace:
+        models.add("fails", FAILS, CONFIG)
+        async with models.hosted() as call:
+            answers: asyncio.Queue[Any] = asyncio.Queue()
+            for trace in (None, new_trace(TIMESTAMPS)):
+                request = InferRequest({"X": np.array([2], np.int32)}, 1, lambda _, got: answers.put_nowait(got))
+                request.trace = trace
+                call.host.router.infer("fails", -1, request)
+                assert isinstance(await answers.get(), Internal)
+            assert trace is not None
+            return trace
+
+    ProcessLog(LogOptions(log_format=form))
+    trace = asyncio.run(run())
+    ids = f" trace_id={trace.trace_id:032x} span_id={trace.id:016x}"
+
+    def said() -> list[str]:
+        for handler in logging.getLogger("ray.serve").handlers:
+            handler.flush()
+        found = [line for line in serve_log.read_text().splitlines() if "quotes" in line or "execute()" in line]
+        return found if len(found) == 4 else []
+
+    # Triton's own tests read the message of a line as JSON.
+    messages = [json.loads(line.partition("] ")[2]) for line in wait_until(said, "the lines of both requests")]
+    assert [each for each in messages if "trace_id" not in each] == messages[:2]
+    assert messages[2] == f'in "quotes"{ids}'
+    assert messages[3].endswith(f"request ids ['']{ids}")
+    text = serve_log.read_text()
+    assert text.count("-- two\nlines\n") == text.count(f"-- two\nlines{ids}\n") == 1

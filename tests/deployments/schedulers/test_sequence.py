@@ -7,7 +7,7 @@ from deployments.schedulers.sequence import BACKLOG_HOLD_VARIABLE, EXPIRED, MOVE
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import InferRequest
-from protocol.trace import TIMESTAMPS, new_trace
+from protocol.trace import CONTEXT, TIMESTAMPS, new_trace
 from tests.deployments.fakes import MS
 from tests.deployments.schedulers.sequences import CONTROLS, END, ONLY, START, Sequences, sequence_config
 
@@ -434,3 +434,38 @@ def test_requests_of_sequences_are_traced(config):
         assert [name for name, _ in trace.timestamps] == stages
         assert trace.at_ns("COMPUTE_END") - trace.at_ns("COMPUTE_START") == MS
         assert trace.attributes["batch_requests"] == 1
+
+
+WAITING = {
+    "direct": "direct { max_queue_delay_microseconds: 20000 minimum_slot_utilization: 0.5 }",
+    "oldest": "oldest { max_candidate_sequences: 4 preferred_batch_size: 2 max_queue_delay_microseconds: 20000 }",
+}
+
+
+@pytest.mark.parametrize("strategy", WAITING.values(), ids=WAITING)
+def test_what_waits_for_other_sequences_knows_with_whom_and_why(strategy):
+    sequences = Sequences(sequence_config(strategy, 4))
+    start_ns, traces = sequences.clock.time_ns, [new_trace(TIMESTAMPS | CONTEXT) for _ in range(3)]
+    sequences.send("a", 1, START, trace=traces[0])
+    sequences.clock.advance(5)
+    sequences.send("b", 2, START, trace=traces[1])
+    sequences.finish_all()
+    sequences.send("c", 1, trace=traces[2])
+    sequences.clock.advance(20)
+    sequences.finish_all()
+    forming = [(trace.at_ns("BATCH_START") - start_ns) / MS for trace in traces]
+    assert forming == [0, 5, 5]
+    parents = [trace.traceparent() for trace in traces]
+    assert [trace.attributes["batch_of"] for trace in traces] == [parents[:2], parents[:2], parents[2:]]
+    assert [trace.attributes["batch_reason"] for trace in traces] == ["preferred", "preferred", "delay"]
+
+
+def test_direct_says_why_a_batch_has_left():
+    sequences = Sequences(sequence_config("direct { }", 2))
+    sequences.send("alone", 1, START)
+    sequences.send("beside", 2, START)
+    sequences.send("second", 1)
+    sequences.finish_all()
+    assert sequences.pools[0].batches == [[1], [1, 2]]
+    reasons = sequences.statistics._reasons
+    assert (reasons.none_waits, reasons.full) == (1, 1)

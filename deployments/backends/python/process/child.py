@@ -25,6 +25,7 @@ from deployments.backends.python.process.outbox import Outbox
 from deployments.backends.python.process.served_calls import ServedCalls
 from deployments.backends.python.process.starter import STARTER
 from deployments.backends.python.server import ModelServer
+from deployments.core.traced_request import begin_streams
 from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
 
@@ -190,8 +191,8 @@ class Child:
         first = self._number
         self._number += len(batch.requests)
         if self.order.decoupled:
+            begin_streams(batch, batch.start_ns)
             for place, request in enumerate(batch.requests):
-                request.started_ns = batch.start_ns
                 self._open[first + place] = request
         try:
             requests = [request_fields(first + place, request, writer) for place, request in enumerate(batch.requests)]

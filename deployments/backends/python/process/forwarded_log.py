@@ -29,9 +29,9 @@ class _Forwarder(logging.Handler):
 
 
 def forward_log(tell: Tell) -> None:
-    """Have our own loggers and the models' `pb_utils.Logger` tell the replica."""
+    """Have our own loggers, the models' `pb_utils.Logger` and Serve's, which has what they print, tell the replica."""
     handler = _Forwarder(tell)
-    for name in ("deployments", "eagleray"):
+    for name in ("deployments", "eagleray", "ray.serve"):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)

@@ -3,12 +3,14 @@
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from deployments.backends.backend import Batch, ModelLoadError, RemoteInstance
 from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.restart import Restart
 from deployments.backends.python.server import ModelServer
+from deployments.log.line_format import about_requests
 from protocol.errors import Internal
 
 if TYPE_CHECKING:
@@ -133,7 +135,9 @@ class ProcessInstance(RemoteInstance):
         if self._closing:
             self._gone.set()
         else:
-            _LOG.error("%s; %d requests were with it", how, len(unanswered or (batch.requests if batch else ())))
+            with_it = unanswered or (batch.requests if batch else ())
+            whose = about_requests(Path(self._order.model_path).name, None, with_it)
+            _LOG.error("%s; %d requests were with it", how, len(with_it), extra=whose)
             self._restart.begin()
         self._changed()
         for request in unanswered:
