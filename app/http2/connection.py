@@ -30,8 +30,9 @@ _WRITE_BUFFER_BYTES: Final = 1 << 19
 _TURN_UNITS: Final = 1024
 _UNIT_BITS: Final = 6
 _MAX_REQUEST_UNITS: Final = 256
-# Of a header block that was not seen before.
+# Of a header block that is decoded, and every so many bytes of it: the Huffman code is read byte by byte.
 _DECODED_UNITS: Final = 8
+_DECODED_UNIT_BITS: Final = 5
 # Settings, and open streams whose windows a new initial window moves, that cost a token of a frame.
 _SETTINGS_PER_TOKEN: Final = 8
 _STREAMS_PER_TOKEN: Final = 32
@@ -362,8 +363,8 @@ class Http2Connection(OpenConnection):
         if head is None:
             if len(block) > self.limits.max_header_block_bytes:
                 raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
+            self._count_block(block)
             head = self.blocks.decode(block)
-            self.extra_units += _DECODED_UNITS
         if stream_id > self._last_id + 2:
             skipped = range(self._last_id + 2, stream_id, 2)
             self._skipped.append(skipped)
@@ -405,6 +406,7 @@ class Http2Connection(OpenConnection):
         if stream is None:
             self._check_closed(stream_id)
             self._count_control()
+        self._count_block(block)
         self.blocks.skip(block)
         if stream is None:
             return  # sent before the client knew that the stream was over (RFC 9113 §5.1)
@@ -416,6 +418,9 @@ class Http2Connection(OpenConnection):
             stream.receive(b"", True)
 
     # -- control ---------------------------------------------------------------------------------------------------
+
+    def _count_block(self, block: bytes) -> None:
+        self.extra_units += _DECODED_UNITS + (len(block) >> _DECODED_UNIT_BITS)
 
     def _count_control(self, tokens: int = 1) -> None:
         self._budget.take_control(self.loop.time(), tokens)

@@ -4,7 +4,7 @@ import pytest
 
 from app.http2 import frames
 from app.http2.limits import Http2Limits
-from tests.app.http2.wire import Wire, bodies, data, deliver, goaway_code, reset_codes
+from tests.app.http2.wire import HEADERS, Wire, bodies, data, deliver, goaway_code, reset_codes
 
 PING = frames.frame(frames.PING, 0, 0, b"12345678")
 CALM = frames.ENHANCE_YOUR_CALM
@@ -110,6 +110,26 @@ def test_a_turn_ends_after_so_much_work_and_the_rest_is_done_in_the_next() -> No
     wire.loop.turn()
     assert wire.transport.reading
     assert len(wire.application.streams) == 1000
+
+
+@pytest.mark.parametrize("kind", ["requests", "trailers"])
+def test_large_header_blocks_are_decoded_one_in_a_turn(kind: str) -> None:
+    wire = Wire(Http2Limits(max_concurrent_streams=100))
+    wire.application.hold = True
+    ids = range(1, 13, 2)
+    if kind == "trailers":
+        wire.send(*(wire.headers(stream_id) for stream_id in ids))
+    # 60,000 symbols of Huffman's code, byte by byte: some milliseconds each
+    huge = wire.encoder.encode([("x-note", "a" * 60_000)])
+    blocks = (huge if kind == "trailers" else wire.encoder.encode([*HEADERS, ("x-note", "a" * 60_000)]) for _ in ids)
+    deliver(wire.connection, b"".join(frames.frame(frames.HEADERS, 5, i, b) for i, b in zip(ids, blocks, strict=True)))
+    done = [stream for stream in wire.application.streams if stream.peer_ended]
+    assert len(done) == 1
+    assert not wire.transport.reading
+    wire.loop.turn()
+    assert all(stream.peer_ended for stream in wire.application.streams)
+    assert len(wire.application.streams) == len(ids)
+    assert wire.transport.reading
 
 
 @pytest.mark.parametrize(("count", "code"), [(3, None), (4, CALM)])
