@@ -262,6 +262,11 @@ class Settings(BaseModel):
     http_max_total_body_bytes: int = Field(
         1 << 30, description="How much of request bodies an ingress may hold at a time, in bytes.", gt=0
     )
+    grpc_max_total_message_bytes: int = Field(
+        1 << 30,
+        description="How much of gRPC requests that have come in part an ingress may hold at a time, in bytes.",
+        gt=0,
+    )
     max_connections: int = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
     max_inflight_per_replica: int = Field(
         4096, description="Largest number of requests under way to one replica; more are refused with 503.", gt=0

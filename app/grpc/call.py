@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from app.edge.body_budget import TOO_MANY_BODIES
 from app.grpc.compression import Inflation
 from app.grpc.head import GrpcHead
 from app.grpc.response_compressor import ResponseCompressor
@@ -28,7 +29,7 @@ from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC
-from protocol.errors import ServingError
+from protocol.errors import ServingError, Unavailable
 from protocol.grpc_status import GRPC_STATUS_NAMES
 
 logger = logging.getLogger(__name__)
@@ -363,6 +364,15 @@ class Call(Stream):
         if not self.done:
             self._end()
             self.cancelled()
+
+    @property
+    def held_bytes(self) -> int:
+        """What has come of the message that is being put together."""
+        return self._filled if self._body is not None else 0
+
+    def crowded_out(self) -> None:
+        """Refuse the call: its client may try again when others have sent all of theirs."""
+        self.fail(Unavailable(TOO_MANY_BODIES))
 
     def expired(self) -> None:
         """A message did not arrive in time."""

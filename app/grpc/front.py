@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Mapping
 from typing import Final
 
+from app.edge.body_budget import BodyBudget
+from app.edge.listening_socket import listening_socket
+from app.edge.open_connections import OpenConnections
 from app.edge.server_tls import ServerTls
 from app.grpc.call import Call
 from app.grpc.context import CallContext
@@ -45,7 +47,8 @@ class GrpcFront:
         self.http2 = options.http2
         self.loop = loop
         self.methods = Methods(handlers or {}, options.reflection)
-        self.connections: set[OpenConnection] = set()
+        self.connections: OpenConnections[OpenConnection] = OpenConnections(options.http2.max_connections)
+        self.bodies = BodyBudget(max(options.max_total_message_bytes, options.max_message_bytes))
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._context = CallContext(service, options, loop, refusals)
         self._tls = tls
@@ -54,13 +57,8 @@ class GrpcFront:
 
     async def listen(self, host: str, port: int) -> int:
         """Start accepting; returns the port, which differs from `port` when that is 0."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = listening_socket(host, port)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # A new ingress listens before the old one on the same node has stopped.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sock.bind((host, port))
             context = None if self._tls is None else self._tls.context
             self._server = await self.loop.create_server(
                 lambda: Http2Connection(self), sock=sock, backlog=_BACKLOG, ssl=context
@@ -100,7 +98,7 @@ class GrpcFront:
 
     def keys_changed(self) -> None:
         """Let calls in by the API keys that there are now, and end those that would not come in."""
-        for connection in tuple(self.connections):
+        for connection in self.connections:
             connection.blocks.forget()
             for stream in tuple(connection.streams.values()):
                 if isinstance(stream, Call):
@@ -111,9 +109,7 @@ class GrpcFront:
             await asyncio.sleep(_SWEEP_S)
             if self._tls is not None:
                 self._tls.reload_if_changed()
-            now_s = self.loop.time()
-            for connection in tuple(self.connections):
-                connection.sweep(now_s)
+            self.connections.sweep(self.loop.time())
 
     async def close(self, timeout_s: float) -> None:
         """Accept nothing new, let every call under way end, close."""
@@ -123,11 +119,5 @@ class GrpcFront:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        for connection in tuple(self.connections):
-            connection.shut()
-        deadline_s = self.loop.time() + timeout_s
-        while self.connections and self.loop.time() < deadline_s:
-            await asyncio.sleep(0.02)
+        await self.connections.drain(timeout_s)
         self._context.cancel_tasks()
-        for connection in tuple(self.connections):
-            connection.abort()

@@ -18,6 +18,8 @@ class GrpcOptions:
     http2: Http2Limits = field(default_factory=Http2Limits)
     max_message_bytes: int = 64 << 20
     """Largest request message, before and after decompression; up to `MAX_MESSAGE_BYTES`, which is Triton's."""
+    max_total_message_bytes: int = 1 << 30
+    """Of requests that have come in part, on all connections together; at least `max_message_bytes`."""
     max_management_message_bytes: int = 1 << 18
     """The same of methods other than inference, which are parsed in the loop."""
     max_decompression_ratio: int = 100

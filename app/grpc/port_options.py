@@ -25,6 +25,7 @@ def port_options(settings: Settings, access: Access | None = None, *, reads_pare
     return GrpcOptions(
         http2=http2,
         max_message_bytes=settings.grpc_max_message_size,
+        max_total_message_bytes=settings.grpc_max_total_message_bytes,
         max_decompression_ratio=settings.grpc_max_decompression_ratio,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
         access=access or Access(),

@@ -51,9 +51,19 @@ class UnaryCall(Call):
             self.finish(INTERNAL, "a unary call has one request message")
         else:
             self._message = message
+            if not self.peer_ended:
+                connection = self.connection
+                connection.incomplete[self] = self.context.loop.time() + connection.limits.body_timeout_s
+
+    @property
+    def held_bytes(self) -> int:
+        """What has come, also of a message that only waits for the client to say that it was all."""
+        message = getattr(self, "_message", None)
+        return super().held_bytes if message is None else len(message)
 
     def half_closed(self) -> None:
         """Dispatch the message."""
+        self.connection.incomplete.pop(self, None)
         message = getattr(self, "_message", None)
         if message is None:
             self.finish(INTERNAL, "the request has no message")

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from app.edge.body_budget import TOO_MANY_BODIES
 from app.http.asgi import AsgiExchange
-from app.http.body_budget import TOO_MANY_BODIES
 from app.http.chunked import ChunkedBody, body_too_large
 from app.http.context import HttpContext
 from app.http.error_headers import headers_of

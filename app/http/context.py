@@ -3,15 +3,15 @@
 import asyncio
 from typing import Any, Final, Protocol
 
+from app.edge.body_budget import BodyBudget
+from app.edge.open_connections import OpenConnection, OpenConnections
 from app.http.asgi import AsgiApp
-from app.http.body_budget import BodyBudget
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import Head, parse_head
 from app.http.head_cache import HeadCache
 from app.http.head_ends import HeadEnds
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
-from app.http.open_connections import OpenConnections
 from app.json_helper.json_helper import JsonHelper
 from app.service.refusal_log import RefusalLog
 from app.trace.trace_parent import find_parent
@@ -58,7 +58,7 @@ class HttpContext:
         self.limits = limits
         self.loop = loop
         self.policy = HeadPolicy() if policy is None else policy
-        self.connections = OpenConnections(limits.max_connections)
+        self.connections: OpenConnections[OpenConnection] = OpenConnections(limits.max_connections)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.heads = HeadCache(limits.max_header_count, self.policy.is_read if self.policy else None)
         self.head_ends = HeadEnds()

@@ -7,15 +7,14 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from app.edge.listening_socket import listening_socket
+from app.edge.open_connections import OpenConnection, OpenConnections
 from app.edge.server_tls import ServerTls
 from app.http.connection import HttpConnection
 from app.http.context import HttpContext
-from app.http.open_connections import OpenConnections
 from app.http.unix_socket import UnixSocket
 
 _SWEEP_S: Final = 1.0
-# After a minute of silence, every 15 s; given up after four without an answer.
-_PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class HttpFront:
@@ -30,20 +29,14 @@ class HttpFront:
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
-    def connections(self) -> OpenConnections:
+    def connections(self) -> OpenConnections[OpenConnection]:
         """Those that are open."""
         return self._context.connections
 
     async def listen(self, host: str, port: int) -> int:
         """Start accepting; returns the port, which differs from `port` when that is 0."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = listening_socket(host, port)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # A new ingress listens before the old one on the same node has stopped.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            _probe_silent_clients(sock)
-            sock.bind((host, port))
             await self._accept(sock, None if self._tls is None else self._tls.context)
         except BaseException:
             sock.close()
@@ -92,11 +85,3 @@ class HttpFront:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-
-
-def _probe_silent_clients(sock: socket.socket) -> None:
-    """Have the kernel find out which clients have vanished; the sockets that are accepted inherit this (tcp(7))."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _PROBES.items():
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from app.http.body_budget import TOO_MANY_BODIES
+from app.edge.body_budget import TOO_MANY_BODIES
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from app.http.body_budget import TOO_MANY_BODIES
+from app.edge.body_budget import TOO_MANY_BODIES
 from app.http.content_coding import compress, decompress
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection

@@ -68,7 +68,7 @@ class Http2Connection(OpenConnection):
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self.sender = Sender(self._transport, self.loop, self._finished)
         application, limits = self.application, self.limits
-        application.connections.add(self)
+        accepted = application.connections.add(self)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.fail(Http2Error(frames.INADEQUATE_SECURITY, "ALPN did not choose h2"))
@@ -84,7 +84,7 @@ class Http2Connection(OpenConnection):
             )
             + frames.window_update(0, frames.MAX_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
         )
-        if len(application.connections) > limits.max_connections:
+        if not accepted:
             self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, "too many connections"))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,6 +93,7 @@ class Http2Connection(OpenConnection):
         self._transport = None
         self.application.connections.discard(self)
         self._abort_streams()
+        self._note_held()
 
     def pause_writing(self) -> None:
         """The client reads slowly: neither send more nor take more."""
@@ -132,6 +133,8 @@ class Http2Connection(OpenConnection):
         except Http2Error as error:
             self.fail(error)
         finally:
+            if self.incomplete or self._held_bytes:
+                self._note_held()
             sender.corked = False
             sender.flush()
 

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, cast
 
+from app.edge.body_budget import BodyBudget
+from app.edge.open_connections import OpenConnections
 from app.http2 import frames
 from app.http2.frames import Http2Error
 from app.http2.header_blocks import HeaderBlocks
@@ -35,7 +37,9 @@ class Application(Protocol):
 
     loop: asyncio.AbstractEventLoop
     http2: Http2Limits
-    connections: "set[OpenConnection]"
+    connections: "OpenConnections[OpenConnection]"
+    bodies: BodyBudget
+    """What requests that have come in part hold, on all connections."""
     read_buffer: memoryview
     """Where what arrives is read to, by all connections of the loop."""
 
@@ -75,7 +79,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.initial_credit_bytes = limits.initial_window_bytes
         self.reservations = Reservations(limits.max_buffered_bytes)
         self.incomplete: dict[Stream, float] = {}
-        """Streams in the middle of a message, and when it must have arrived."""
+        """Streams in the middle of a request, and when it must have arrived."""
         self.table_update = b""
         """What the next header block must begin with (RFC 7541 §4.2)."""
         self.sender: Sender = cast(Sender, None)
@@ -87,6 +91,8 @@ class OpenConnection(asyncio.BufferedProtocol):
         self._resets = TokenBucket(limits.max_resets_burst, limits.max_resets_per_s, now_s)
         self.cut_short: deque[int] = deque(maxlen=_CUT_SHORT_KEPT)
         """Streams that ended from here before the peer had ended them; what it sent before it knew is dropped."""
+        self._held_bytes = 0
+        self._known_idle = False
         self._last_id = -1
         self._accepted_id = 0
         self._going = False
@@ -160,6 +166,8 @@ class OpenConnection(asyncio.BufferedProtocol):
             if deadline_s < now_s:
                 del self.incomplete[stream]
                 stream.expired()
+        self._note_held()
+        self._note_idle()
         if self.sender.stalled and now_s - self.sender.progress_s > limits.write_timeout_s:
             self._give_up_sending()
             if self.closing:
@@ -175,6 +183,34 @@ class OpenConnection(asyncio.BufferedProtocol):
             grace_s = limits.max_connection_age_grace_s
             if grace_s and age_s > limits.max_connection_age_s + grace_s:
                 self.abort()
+
+    def _note_held(self) -> None:
+        """Count what requests that have come in part hold; the largest are refused when all hold too much."""
+        held_bytes = sum([stream.held_bytes for stream in self.incomplete])
+        bodies = self.application.bodies
+        bodies.give_back(self._held_bytes)
+        while not bodies.take(held_bytes):
+            largest = max(self.incomplete, key=lambda stream: stream.held_bytes)
+            held_bytes -= largest.held_bytes
+            del self.incomplete[largest]
+            largest.crowded_out()
+        self._held_bytes = held_bytes
+
+    def _note_idle(self) -> None:
+        """Have the connection give way to new ones once nothing has come for a while and nothing is under way."""
+        idle = not (self.streams or self._pings.heard)
+        if idle and not self._known_idle:
+            self.application.connections.note_idle(self)
+        self._known_idle = idle
+
+    def give_way(self) -> bool:
+        """Close in favour of a new connection; False when this one is no longer idle. gRPC clients connect anew."""
+        if self._transport is None:
+            return True
+        if self.streams or self._pings.heard or self.closing or self._going:
+            return False
+        self.shut("idle for longest of too many connections")
+        return True
 
     def _give_up_sending(self) -> None:
         """Leave a client that reads nothing; one that only takes nothing of some streams loses those."""

@@ -61,6 +61,15 @@ class Stream(SendState):
         """What was asked of `connection.reservations` is there."""
         raise NotImplementedError
 
+    @property
+    def held_bytes(self) -> int:
+        """What has come of a request that is not complete, while `connection.incomplete` has it."""
+        return 0
+
+    def crowded_out(self) -> None:
+        """All connections together hold too much of requests that are not complete, and this one the most here."""
+        raise NotImplementedError
+
     def spend(self, size: int) -> bool:
         """Take received bytes off the credit; a peer that sent more than it may has its stream reset."""
         self.credit_bytes -= size

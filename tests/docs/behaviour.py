@@ -129,11 +129,23 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| time without a request on a connection |": (
         TIMES + "test_a_connection_without_a_request_is_closed_when_its_time_is_over",
     ),
-    "| silence of a client's machine": (TIMES + "test_the_kernel_finds_out_which_clients_have_vanished",),
+    "| silence of a client's machine": (
+        TIMES + "test_the_kernel_finds_out_which_clients_have_vanished",
+        "app/grpc/test_tritonclient.py::test_the_kernel_finds_out_which_clients_have_vanished",
+    ),
     "| chunks of a chunked body |": (HOSTILE,),
     "| open connections of an ingress |": (
         HTTP + "test_a_connection_over_the_limit_is_refused",
         TIMES + "test_the_connection_that_was_idle_for_longest_gives_way_to_a_new_one",
+        "app/http2/test_abuse.py::test_a_connection_that_is_idle_gives_way_to_a_new_one",
+        "app/http2/test_abuse.py::test_a_connection_that_is_in_use_does_not_give_way",
+    ),
+    "| gRPC requests of an ingress together": (
+        "app/grpc/test_wire.py::test_requests_that_have_come_in_part_are_bounded_over_all_connections",
+    ),
+    "| time in which a client of a unary gRPC call": (
+        "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
+        "app/grpc/test_wire.py::test_a_request_that_is_complete_has_as_long_as_its_model_takes",
     ),
     "| requests under way to one replica |": (LANE + "test_requests_under_way_are_bounded",),
     "| queue of a model, in each of its replicas": (

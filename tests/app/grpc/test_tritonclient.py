@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import socket
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,16 @@ def test_sync(server: Server) -> None:
         assert raised.value.message() == "Request for unknown model: 'nope' is not found"
         with pytest.raises(InferenceServerException, match="not allowed if polling is enabled"):
             client.load_model("identity")
+
+
+def test_the_kernel_finds_out_which_clients_have_vanished(server: Server) -> None:
+    with triton.InferenceServerClient(server.url) as client:
+        assert client.is_server_live()
+        (connection,) = server.front.connections
+        assert connection.transport is not None
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
 
 def test_keepalive_options(server: Server) -> None:

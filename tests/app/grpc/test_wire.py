@@ -387,3 +387,61 @@ def test_puts_a_large_message_together_whatever_the_frames_and_reads_are(frame_b
         assert request(values=values).raw_input_contents[0] in bodies(answer)[1]
 
     asyncio.run(run())
+
+
+def share(*wires: Wire) -> None:
+    """Have connections be those of one port."""
+    for wire in wires[1:]:
+        wire.connection.application = wires[0].front
+
+
+@on_loop
+async def test_requests_that_have_come_in_part_are_bounded_over_all_connections() -> None:
+    options = GrpcOptions(max_message_bytes=1 << 20, max_total_message_bytes=3 << 20)
+    first, second = Wire(options), Wire(options)
+    share(first, second)
+    part, rest = prefixed(bytes(1 << 20))[: 900 << 10], prefixed(bytes(1 << 20))[900 << 10 :]
+    for wire, ids in ((first, (1, 3)), (second, (1,))):
+        for stream_id in ids:
+            assert wire.status(await wire.send(wire.headers(stream_id), data(stream_id, part)), stream_id) == {}
+    small = data(3, BODY[:1]) + data(3, BODY[1:], end=True)
+    got = await second.send(second.headers(3), small)
+    assert second.status(got, 3)["grpc-status"] == "0"
+    got = await second.send(second.headers(5), data(5, part))
+    refused = second.status(got, 1) | second.status(got, 5)
+    assert refused["grpc-status"] == "14"
+    assert "too many bytes of request bodies are under way" in unquote(refused["grpc-message"])
+    for wire, stream_id in ((first, 1), (first, 3)):
+        got = await wire.send(data(stream_id, rest, end=True))
+        assert wire.status(got, stream_id)["grpc-status"] == "3"  # bytes that are no request, and all of them came
+    second.connection.connection_lost(None)
+    assert first.front.bodies.used_bytes == 0
+
+
+@pytest.mark.parametrize("size", [100, 2 << 20])
+def test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up(size: int) -> None:
+    async def run() -> None:
+        wire = Wire()
+        message = prefixed(bytes(size))
+        await wire.send(wire.headers(1), *(data(1, message[at : at + 16_384]) for at in range(0, len(message), 16_384)))
+        assert wire.front.bodies.used_bytes == size
+        now_s = wire.front.loop.time()
+        wire.connection.sweep(now_s + 59)
+        assert wire.status(await wire.send()) == {}
+        wire.connection.sweep(now_s + 62)
+        assert wire.status(await wire.send())["grpc-status"] == "4"
+        wire.connection.sweep(now_s + 63)
+        assert wire.front.bodies.used_bytes == 0
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_a_request_that_is_complete_has_as_long_as_its_model_takes() -> None:
+    wire = Wire()
+    held = prefixed(request(request_id="hold").SerializeToString())
+    await wire.send(wire.headers(1), data(1, held))
+    await wire.send(data(1, b"", end=True))
+    wire.connection.sweep(wire.front.loop.time() + 1000)
+    wire.service.held["hold"]()
+    assert wire.status(await wire.send())["grpc-status"] == "0"

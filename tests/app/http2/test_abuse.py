@@ -3,8 +3,9 @@
 import pytest
 
 from app.http2 import frames
+from app.http2.connection import Http2Connection
 from app.http2.limits import Http2Limits
-from tests.app.http2.wire import HEADERS, Wire, bodies, data, deliver, goaway_code, reset_codes
+from tests.app.http2.wire import HEADERS, Transport, Wire, bodies, data, deliver, goaway_code, reset_codes, split
 
 PING = frames.frame(frames.PING, 0, 0, b"12345678")
 CALM = frames.ENHANCE_YOUR_CALM
@@ -166,13 +167,13 @@ def test_a_header_block_in_few_pieces_is_taken_and_in_many_not() -> None:
 
 def test_compressed_headers_up_to_the_limit() -> None:
     for size, code in ((1000, None), (1001, CALM)):
-        for split in (False, True):
+        for in_two in (False, True):
             wire = Wire(Http2Limits(max_header_block_bytes=1000))
             block = b"\x83\x86\x44\x05/echo"
             value = size - len(block) - 6
             block += b"\x00\x01x\x7f" + bytes([(value - 127) & 127 | 128, (value - 127) >> 7]) + b"v" * value
             assert len(block) == size
-            if split:
+            if in_two:
                 sent = frames.frame(frames.HEADERS, 0, 1, block[:500])
                 sent += frames.frame(frames.CONTINUATION, 4, 1, block[500:])
             else:
@@ -208,13 +209,38 @@ def test_an_hpack_bomb_is_not_expanded() -> None:
 def test_refuses_a_connection_above_the_limit() -> None:
     wire = Wire(Http2Limits(max_connections=1))
     assert bodies(wire.send(wire.request(1)))
-    from app.http2.connection import Http2Connection
-    from tests.app.http2.wire import Transport, split
-
-    other = Transport()
-    Http2Connection(wire.application).connection_made(other)
+    other = connect(wire)
     assert goaway_code(list(split(other.written))) == CALM
     assert other.closed
+
+
+def connect(wire: Wire) -> Transport:
+    """Another client of the same port."""
+    other = Transport()
+    Http2Connection(wire.application).connection_made(other)
+    return other
+
+
+def test_a_connection_that_is_idle_gives_way_to_a_new_one() -> None:
+    wire = Wire(Http2Limits(max_connections=1))
+    wire.send(wire.request(1))
+    assert goaway_code(wire.sweep(1.0)) is None
+    wire.sweep(1.0)
+    other = connect(wire)
+    assert not other.closed
+    assert goaway_code(wire.send()) == frames.NO_ERROR
+    assert wire.transport.closed
+
+
+@pytest.mark.parametrize("busy", ["a call is under way", "it has just asked"])
+def test_a_connection_that_is_in_use_does_not_give_way(busy: str) -> None:
+    wire = Wire(Http2Limits(max_connections=1))
+    wire.sweep(1.0)
+    wire.sweep(1.0)
+    wire.application.hold = "under way" in busy
+    wire.send(wire.request(1))
+    assert connect(wire).closed
+    assert not wire.transport.closed
 
 
 TIMES = {

@@ -6,6 +6,8 @@ from typing import Any
 
 from hpack import Decoder, Encoder
 
+from app.edge.body_budget import BodyBudget
+from app.edge.open_connections import OpenConnections
 from app.http2 import frames
 from app.http2.connection import Http2Connection
 from app.http2.frames import Http2Error
@@ -98,7 +100,8 @@ class EchoApplication:
     def __init__(self, limits: Http2Limits) -> None:
         self.loop: asyncio.AbstractEventLoop = FakeLoop()  # type: ignore[assignment]
         self.http2 = limits
-        self.connections: set[OpenConnection] = set()
+        self.connections: OpenConnections[OpenConnection] = OpenConnections(limits.max_connections)
+        self.bodies = BodyBudget(1 << 30)
         self.read_buffer = memoryview(bytearray(1 << 18))
         self.streams: list[EchoStream] = []
         self.opened: list[EchoHead] = []

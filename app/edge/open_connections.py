@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 
 class OpenConnection(Protocol):
@@ -10,7 +10,7 @@ class OpenConnection(Protocol):
 
     @property
     def inflight_count(self) -> int:
-        """How many requests are under way: one or none."""
+        """How many requests are under way."""
         ...
 
     def sweep(self, now_s: float) -> None:
@@ -30,24 +30,27 @@ class OpenConnection(Protocol):
         ...
 
 
-class OpenConnections:
+C = TypeVar("C", bound=OpenConnection)
+
+
+class OpenConnections(Generic[C]):
     """A bounded set; when it is full, a new connection takes the place of the one that was idle for longest."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._open: set[OpenConnection] = set()
+        self._open: set[C] = set()
         # In the order in which they were found idle; some may have been used since.
-        self._idle: dict[OpenConnection, None] = {}
+        self._idle: dict[C, None] = {}
         self._empty = asyncio.Event()
         self._stopping = False
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[OpenConnection]:
+    def __iter__(self) -> Iterator[C]:
         return iter(tuple(self._open))
 
-    def add(self, connection: OpenConnection) -> bool:
+    def add(self, connection: C) -> bool:
         """Count a connection in; False when there are too many, and none of them is idle, or when all are to end."""
         if self._stopping or (len(self._open) >= self._limit and not self._make_room()):
             return False
@@ -64,14 +67,14 @@ class OpenConnections:
                 return True
         return False
 
-    def discard(self, connection: OpenConnection) -> None:
+    def discard(self, connection: C) -> None:
         """Count a connection out."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
         if not self._open:
             self._empty.set()
 
-    def note_idle(self, connection: OpenConnection) -> None:
+    def note_idle(self, connection: C) -> None:
         """Remember that a connection has become idle."""
         self._idle.pop(connection, None)
         self._idle[connection] = None
