@@ -1,13 +1,19 @@
 """Prometheus text, family by family.
 
-prometheus-client renders no counter without the suffix `_total`, which Triton's counters do not have; hence this
-writer. Tests read what it writes with prometheus-client's parser.
+Families are prometheus-client's. Its own text has no counter without the suffix `_total`, which Triton's counters do
+not have, and takes long: of 300 models, 41,000 samples, it takes 50 ms or more to make its samples and 200 ms to write
+them, where this takes 20 ms. So what there is of each model version is given as text and value; only what a node has of
+its own, and what models count, are samples of prometheus-client's. Tests read all with its parser.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
 from typing import Final, Literal
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample as LabelledSample
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 Sample = tuple[str, float]
@@ -33,9 +39,17 @@ class Exposition:
         self.histograms_written: Histograms = {}
         self._before: Histograms = {} if before is None else before
 
+    def collect(self, collector: Collector) -> None:
+        """Write the families of a collector of prometheus-client's."""
+        for metric in collector.collect():
+            self._head(metric)
+            for start in range(0, len(metric.samples), _SAMPLES_AT_ONCE):
+                self.lines += map(_line, metric.samples[start : start + _SAMPLES_AT_ONCE])
+                self.pause()
+
     def family(self, name: str, kind: Kind, text: str, samples: Iterable[Sample] = ()) -> None:
         """Write a family of counters or gauges; one without samples has its head only, as Triton's."""
-        self._head(name, kind, text)
+        self._head(Metric(name, text, kind))
         start = f"{name}{{"
         rest = iter(samples)
         while some := [
@@ -51,7 +65,7 @@ class Exposition:
         self, name: str, text: str, bounds: Sequence[str], rows: Iterable[tuple[str, list[int], float]]
     ) -> None:
         """Write a family of histograms with common bounds: labels, counts by bucket (the last without bound), sum."""
-        self._head(name, "histogram", text)
+        self._head(Metric(name, text, "histogram"))
         for labels, counts, total in rows:
             self.histogram(name, labels, bounds, counts, total)
 
@@ -72,7 +86,7 @@ class Exposition:
         self, name: str, text: str, rows: Iterable[tuple[str, list[tuple[float, float]], int, float]]
     ) -> None:
         """Write a family of summaries: labels, pairs of quantile and value, count, sum."""
-        self._head(name, "summary", text)
+        self._head(Metric(name, text, "summary"))
         for labels, quantiles, count, total in rows:
             self.lines += [
                 f'{name}{{{labels},quantile="{number(quantile)}"}} {number(value)}' for quantile, value in quantiles
@@ -80,9 +94,10 @@ class Exposition:
             self.lines += (f"{name}_sum{{{labels}}} {number(total)}", f"{name}_count{{{labels}}} {count}")
             self.pause()
 
-    def _head(self, name: str, kind: Kind, text: str) -> None:
-        self.names.append(name)
-        self.lines += (f"# HELP {name} {one_line(text)}", f"# TYPE {name} {kind}")
+    def _head(self, metric: Metric) -> None:
+        self.names.append(metric.name)
+        text = f"# HELP {metric.name} {one_line(metric.documentation)}"
+        self.lines += (text, f"# TYPE {metric.name} {metric.type}")
 
     def text(self) -> bytes:
         """Return all of it."""
@@ -91,6 +106,11 @@ class Exposition:
             parts.append("\n".join(self.lines[start : start + _LINES_AT_ONCE]).encode() + b"\n")
             self.pause()
         return b"".join(parts)
+
+
+def _line(sample: LabelledSample) -> str:
+    pairs = labels(sample.labels.items())
+    return f"{sample.name}{{{pairs}}} {number(sample.value)}" if pairs else f"{sample.name} {number(sample.value)}"
 
 
 @lru_cache(maxsize=1024)

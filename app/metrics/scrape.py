@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.metrics.custom_metrics import render_custom
+from app.metrics.custom_metrics import CustomMetrics
 from app.metrics.directory_metrics import write_directory
 from app.metrics.eagleray_metrics import write_own
 from app.metrics.exposition import Exposition, Histograms
 from app.metrics.model_labels import model_labels
-from app.metrics.triton_metrics import write_aliases, write_models, write_node
+from app.metrics.node_metrics import NodeMetrics
+from app.metrics.triton_metrics import write_aliases, write_models
 from app.service.models import Models
 from app.service.statistics import Statistics
 from deployments.control.directory import ModelEntry
@@ -73,7 +74,7 @@ def write(
     write_models(out, rows, labels_of, shown.latencies)
     if shown.aliases:
         write_aliases(out, rows, labels_of)
-    write_node(out, rows, cpu=shown.cpu, gpu=shown.gpu)
+    out.collect(NodeMetrics(rows, cpu=shown.cpu, gpu=shown.gpu, aliases=shown.aliases))
     write_own(out, rows, labels_of)
     write_directory(out, labels_of, models)
-    out.lines += render_custom(totals, out.names)
+    out.collect(CustomMetrics(totals, frozenset(out.names)))

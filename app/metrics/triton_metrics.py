@@ -8,14 +8,11 @@ from typing import Final
 
 from app.metrics.exposition import Exposition, Sample, number
 from deployments.core.counts import (
-    CPU,
     FIRST_RESPONSE,
     FIRST_RESPONSE_SUM,
-    GPU,
     LATENCIES,
     MODEL,
     SUMMARY,
-    GpuState,
     Label,
     ModelCounts,
     RowsByKind,
@@ -119,19 +116,6 @@ _SUMMARIES: Final = dict(
         ),
         strict=True,
     )
-)
-_GPU: Final[tuple[tuple[str, str, str, Callable[[GpuState], float]], ...]] = (
-    ("nv_gpu_utilization", "gauge", "GPU utilization rate [0.0 - 1.0)", lambda gpu: gpu.utilization_ppm / 1e6),
-    ("nv_gpu_memory_total_bytes", "gauge", "GPU total memory, in bytes", lambda gpu: gpu.total_bytes),
-    ("nv_gpu_memory_used_bytes", "gauge", "GPU used memory, in bytes", lambda gpu: gpu.used_bytes),
-    ("nv_gpu_power_usage", "gauge", "GPU power usage in watts", lambda gpu: gpu.power_mw / 1e3),
-    ("nv_gpu_power_limit", "gauge", "GPU power management limit in watts", lambda gpu: gpu.power_limit_mw / 1e3),
-    (
-        "nv_energy_consumption",
-        "counter",
-        "GPU energy consumption in joules since the Triton Server started",
-        lambda gpu: gpu.energy_mj / 1e3,
-    ),
 )
 
 
@@ -240,25 +224,3 @@ def write_aliases(out: Exposition, rows: RowsByKind, labels_of: Callable[[str, i
     versions = _versions(rows, labels_of)
     for name, text, value in _ALIASES:
         out.family(name, "counter", text, ((labels, value(counts)) for labels, counts in versions))
-    used = (
-        (f'gpu_uuid="{label.name}"', state.utilization_ppm / 1e6)
-        for label, state in rows.get(GPU, ())
-        if state.known & 1
-    )
-    out.family("triton_gpu_utilization", "gauge", "nv_gpu_utilization by another name", used)
-
-
-def write_node(out: Exposition, rows: RowsByKind, *, cpu: bool, gpu: bool) -> None:
-    """Write the state of the node's processors, memory and GPUs; a value that NVML does not tell is left out."""
-    if cpu:
-        states = [row for _, row in rows.get(CPU, ())]
-        used = [("", row.utilization_ppm / 1e6) for row in states]
-        out.family("nv_cpu_utilization", "gauge", "CPU utilization rate [0.0 - 1.0]", used)
-        total = [("", row.total_bytes) for row in states]
-        out.family("nv_cpu_memory_total_bytes", "gauge", "CPU total memory (RAM), in bytes", total)
-        text = "CPU used memory (RAM), in bytes"
-        out.family("nv_cpu_memory_used_bytes", "gauge", text, [("", row.used_bytes) for row in states])
-    gpus = [(label.name, row) for label, row in rows.get(GPU, ())]
-    for place, (name, kind, text, value) in enumerate(_GPU if gpu else ()):
-        samples = [(f'gpu_uuid="{uuid}"', value(state)) for uuid, state in gpus if state.known >> place & 1]
-        out.family(name, "counter" if kind == "counter" else "gauge", text, samples)

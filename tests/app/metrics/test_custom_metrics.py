@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.metrics.custom_metrics import render_custom
+from app.metrics.custom_metrics import CustomMetrics
+from app.metrics.exposition import Exposition
 from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
 from deployments.backends.python import metric, metric_rows
@@ -48,7 +49,9 @@ def own_rows() -> Iterator[None]:
 
 
 def lines(totals: Totals, taken: tuple[str, ...] = ()) -> list[str]:
-    return [line for line in render_custom(totals, taken) if not line.startswith("#")]
+    out = Exposition(lambda: None)
+    out.collect(CustomMetrics(totals, taken))
+    return [line for line in out.lines if not line.startswith("#")]
 
 
 @pytest.fixture
