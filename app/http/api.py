@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from app.edge.restricted_api import LOGGING, MODEL_REPOSITORY, SHARED_MEMORY, TRACE
 from app.http.console_api import ConsoleApi
 from app.http.docs_api import DocsApi
+from app.http.doctor_api import DoctorApi
 from app.http.endpoint import Endpoint
 from app.http.model_api import ModelApi
 from app.http.repository_api import RepositoryApi
@@ -38,6 +39,7 @@ class Api:
             **SharedMemoryApi(service.shared_memory).endpoints(),
             **TrafficApi(service.traffic).endpoints(),
             **DocsApi(service.metadata).endpoints(),
+            **DoctorApi(service).endpoints(),
             **({} if console is None else console.endpoints()),
         }
 

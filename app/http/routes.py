@@ -87,6 +87,8 @@ ROUTES: Final = (
     ApiRoute("POST", "/v2/repository/models/{model}/unload", MODEL_REPOSITORY, "unload"),
     ApiRoute("GET", "/v2/repository/models/{model}/traffic", MODEL_REPOSITORY, "traffic"),
     ApiRoute("POST", "/v2/repository/models/{model}/traffic", MODEL_REPOSITORY, "change_traffic"),
+    # It tells where an attack would find something: it is for those who manage.
+    ApiRoute("GET", "/v2/doctor", MODEL_REPOSITORY, "doctor"),
     *_regions("system"),
     *_regions("cuda"),
     ApiRoute("GET", "/v2/docs", METADATA, "docs_page"),

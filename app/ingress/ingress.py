@@ -17,7 +17,7 @@ from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
 from app.ingress.node_ports import NodePorts
-from app.ingress.serve_cluster_view import ServeClusterView
+from app.ingress.serve_cluster_view import Examination, ServeClusterView
 from app.ingress.traffic_report import TrafficReport
 from app.metrics.node_sampler import NodeSampler
 from app.service.log_settings import LogSettings
@@ -200,6 +200,10 @@ class Ingress:
     async def model_log(self, asking_node_id: str, model: str, count: int) -> tuple[str, list[tuple[str, str]]] | None:
         """Return this node's id and what a model has logged here; None when another ingress speaks for the node."""
         return await self._view.answer(asking_node_id, model, count)
+
+    async def examination(self, asking_node_id: str) -> tuple[str, Examination] | None:
+        """Return this node's id and what is broken here; None when another ingress speaks for the node."""
+        return await self._view.examination(asking_node_id)
 
     async def drain(self) -> None:
         """Say that this ingress is not ready, and, after the delay, answer what is under way and take nothing new.

@@ -1,16 +1,19 @@
-"""Asks the controller for its plan, and one ingress of each node for what a model has logged there."""
+"""Asks the controller for its plan, and one ingress of each node for its logs and for what is broken there."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from app.service.cluster_view import NodeLog
+from app.doctor.finding import ERROR, Finding
+from app.doctor.machine import CHECKS, findings_of, ray_here
+from app.doctor.versions import compare, versions
+from app.service.cluster_view import NodeFinding, NodeLog
 from deployments.lane.fleet import Fleet
 from deployments.log.line_format import spelled_out
 from deployments.log.model_log import ModelLog
@@ -20,15 +23,21 @@ from protocol.errors import Unavailable
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 2.0
+_EXAMINATION_S: Final = 10.0
 _KEPT_S: Final = 1.0
 _READERS: Final = 2
 _MAX_LINE: Final = 2000
 
 
+Examination: TypeAlias = tuple[list[Finding], dict[str, str]]
+"""What the checks of a node have found, and the versions there."""
+
+
 class ServeClusterView:
     """The `ClusterView` of an ingress; `speaks_for_node` says whether this one tells others of its node.
 
-    However many ask, the controller is asked once a second, and two logs are read at a time, whoever asks.
+    However many ask, the controller is asked once a second, and two logs are read, or examinations made, at a time,
+    whoever asks.
     """
 
     def __init__(
@@ -65,11 +74,8 @@ class ServeClusterView:
     async def logs(self, model: str, count: int) -> list[NodeLog]:
         """Return the last lines on each node that has any; a node that does not answer in time has none."""
         found = {self._node_id: await self._read(model, count)}
-        context = serve.get_replica_context()
-        handle = serve.get_deployment_handle(context.deployment, context.app_name)
         try:
-            asked = handle.broadcast("model_log", self._node_id, model, count)
-            answers = await asked.results_async(timeout_s=_TIMEOUT_S, return_exceptions=True)
+            answers = await self._others("model_log", _TIMEOUT_S, model, count)
             found.update(answer for answer in answers if isinstance(answer, tuple))
         except TimeoutError:
             logger.warning("not every node told its log of '%s' in %g s", model, _TIMEOUT_S)
@@ -77,9 +83,43 @@ class ServeClusterView:
 
     async def answer(self, asking_node_id: str, model: str, count: int) -> tuple[str, list[tuple[str, str]]] | None:
         """Return this node's id and lines for another node; None when another ingress speaks for this one."""
-        if asking_node_id == self._node_id or not self._speaks_for_node():
-            return None
-        return self._node_id, await self._read(model, count)
+        return (self._node_id, await self._read(model, count)) if self._answers(asking_node_id) else None
+
+    async def examine(self) -> list[NodeFinding]:
+        """Return what checks find on each node, and where these differ; see `ClusterView`."""
+        found = {self._node_id: await self._examine()}
+        silent = 0
+        try:
+            for answer in await self._others("examination", _EXAMINATION_S):
+                found.update([answer] if isinstance(answer, tuple) else [])
+                silent += isinstance(answer, BaseException)
+        except TimeoutError:
+            silent = -1
+        findings = [NodeFinding(node, each) for node, (of_node, _) in found.items() for each in of_node]
+        if silent:
+            which = "not every ingress answers" if silent < 0 else f"{silent} ingresses do not answer"
+            findings.append(NodeFinding("", Finding(ERROR, "nodes", which)))
+        told = {node_id[:8]: of_versions for node_id, (_, of_versions) in found.items()}
+        return findings + [NodeFinding("", each) for each in compare(told)]
+
+    async def examination(self, asking_node_id: str) -> tuple[str, Examination] | None:
+        """Return this node's id and examination for another node; None when another ingress speaks for this one."""
+        return (self._node_id, await self._examine()) if self._answers(asking_node_id) else None
+
+    def _answers(self, asking_node_id: str) -> bool:
+        return asking_node_id != self._node_id and self._speaks_for_node()
+
+    async def _others(self, method: str, timeout_s: float, *arguments: Any) -> list[Any]:
+        """Return what the method of every ingress returns or raises, which is given this node's id first."""
+        context = serve.get_replica_context()
+        handle = serve.get_deployment_handle(context.deployment, context.app_name)
+        asked = handle.broadcast(method, self._node_id, *arguments)
+        answers: list[Any] = await asked.results_async(timeout_s=timeout_s, return_exceptions=True)
+        return answers
+
+    async def _examine(self) -> Examination:
+        async with self._readers:
+            return await asyncio.to_thread(_examine)
 
     async def _read(self, model: str, count: int) -> list[tuple[str, str]]:
         # Held while this node reads and no longer: nodes that ask each other would wait for each other.
@@ -91,3 +131,7 @@ def _read(model: str, count: int) -> list[tuple[str, str]]:
     """Return the last lines, as they are for people."""
     lines = ModelLog(model, Path(serve_logs_folder())).last(count, controller=True)
     return [(file, text[:_MAX_LINE]) for file, line in lines for text in spelled_out(line)][-count:]
+
+
+def _examine() -> Examination:
+    return findings_of(ray_here, *CHECKS), versions()

@@ -1,8 +1,9 @@
-"""What an operator asks of the whole cluster: what was planned, what runs where, and what models have logged."""
+"""What an operator asks of the whole cluster: what was planned, what runs where, what models log, what is broken."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app.doctor.finding import Finding
 from protocol.errors import Unavailable
 
 
@@ -12,6 +13,14 @@ class NodeLog:
 
     node_id: str
     lines: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFinding:
+    """What a check has found on a node; of the cluster as a whole, where the node is ""."""
+
+    node_id: str
+    finding: Finding
 
 
 class ClusterView(Protocol):
@@ -29,6 +38,10 @@ class ClusterView(Protocol):
         """Return the last lines on each node that has any."""
         ...
 
+    async def examine(self) -> list[NodeFinding]:
+        """Return what checks find on each node that has an ingress, and where these differ."""
+        ...
+
 
 class NoClusterView:
     """Of a service without a cluster."""
@@ -38,5 +51,9 @@ class NoClusterView:
         raise Unavailable("the plan cannot be told at present")
 
     async def logs(self, model: str, count: int) -> list[NodeLog]:
+        """Return nothing."""
+        return []
+
+    async def examine(self) -> list[NodeFinding]:
         """Return nothing."""
         return []

@@ -122,6 +122,7 @@ METADATA = (
     ),
     Case("unknown model of the console", "4.2", "GET", "/v2/console/models/nope", 404, error=UNKNOWN, deviates="ours"),
     Case("log of the console", "4.1", "GET", "/v2/console/models/simple/log", deviates="ours"),
+    Case("doctor", "4.1", "GET", "/v2/doctor", deviates="ours"),
 )
 
 STATISTICS = (

@@ -886,6 +886,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_doctor.py::test_nodes_that_differ_are_named_by_package",
         CLUSTER + "test_doctor_compares_the_nodes",
         "app/cli/test_doctor.py::test_the_command_says_what_it_has_found_and_fails_for_errors",
+        "e2e/test_traffic.py::test_doctor_looks_on_the_nodes_of_the_server_that_is_asked",
+    ),
+    "A server tells that to those who manage.": (
+        "e2e/test_access.py::test_doctor_tells_those_who_manage_where_the_admin_api_is",
     ),
     "has its flags under headings": ("app/cli/test_option_groups.py::test_flags_stand_under_headings",),
     # Several ingresses

@@ -168,6 +168,15 @@ def ask(server: Server, key: str, *command: str) -> subprocess.CompletedProcess[
     return run(EAGLERAY, *command, "--url", f"http://{server.address}", env=environment(EAGLERAY_CLIENT_KEY=key))
 
 
+def test_doctor_tells_those_who_manage_where_the_admin_api_is(guarded: Server, keys: dict[str, str]) -> None:
+    command = (EAGLERAY, "doctor", "--json", "--url", guarded.wait_for(r"admin\s+(http://\S+)")[1])
+    assert "expects an API key" in run(*command).stderr
+    reader = run(*command, env=environment(EAGLERAY_CLIENT_KEY=keys["read"]))
+    assert (reader.returncode, "is not good for 'manage'" in reader.stderr) == (1, True)
+    manager = run(*command, "--header", f"authorization=Bearer {keys['manage']}")
+    assert "ray token" in {each["check"] for each in json.loads(manager.stdout)}, manager.stderr
+
+
 @pytest.fixture(scope="module")
 def all_scopes(guarded: Server, keys_file: Path) -> str:
     done = run(EAGLERAY, "new-api-key", "person", "--for", "infer,read,manage", "--file", str(keys_file))
@@ -209,6 +218,7 @@ def test_commands_say_what_went_wrong_in_one_line(guarded: Server, all_scopes: s
         (("infer", "simple", "--input", "1"), "which one of INPUT0, INPUT1? write NAME=VALUE"),
         (("infer", "simple", "--input", "INPUT0=1"), "16"),
         (("load", "simple"), "this port does not serve the admin API (403)"),
+        (("doctor",), "this port does not serve the admin API (403)"),
         (("reload", "nobody"), "model 'nobody' is not loaded"),
     ):
         done = ask(guarded, all_scopes, *command)

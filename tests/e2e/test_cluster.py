@@ -398,7 +398,10 @@ def test_application_is_healthy_again_after_a_node_has_died(cluster: Cluster, ow
 
 
 def console_shows_both_nodes(server: Server) -> None:
-    """The console has what was counted on the other node, the share of its GPU that the replica holds, and its log."""
+    """The console has what was counted on the other node, the share of its GPU that the replica holds, and its log.
+
+    Checks of the other node are asked for in the same way as its log.
+    """
     plan = server.get("/v2/console/plan").json
     (held,) = [each for each in plan["deployments"] if each["application"] == "waits"]
     assert (held["gpu"], 0 < held["gpus"] <= 1, held["models"][0]["why"]) == (0, True, "runs on a GPU")
@@ -414,6 +417,9 @@ def console_shows_both_nodes(server: Server) -> None:
     wait_until(counted, "the request that was answered on the other node", 30.0)
     logged = {each["node"] for each in server.get("/v2/console/models/waits/log").json["nodes"]}
     assert nodes[held["key"]] in logged
+    examined = server.get("/v2/doctor").json["findings"]
+    assert {each["node"] for each in examined if each["check"] == "open files"} == set(nodes.values())
+    assert [each["text"] for each in examined if not each["node"]] == ["2 nodes with the same versions"]
 
 
 def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: Cluster, tmp_path: Path) -> None:

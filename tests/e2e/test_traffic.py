@@ -367,6 +367,28 @@ def test_logs_are_printed_by_the_server_that_is_asked(server: Server) -> None:
     assert (nobody.exit_code, nobody.output) == (1, "Error: Request for unknown model: 'nobody' is not found (404)\n")
 
 
+def test_doctor_looks_on_the_nodes_of_the_server_that_is_asked(server: Server) -> None:
+    done = command(server, "doctor", "--json")
+    findings = json.loads(done.output)
+    assert done.exit_code == any(each["level"] == "error" for each in findings)
+    (node,) = {each["node"] for each in findings if each["node"]}
+    of_node = [(each["check"], each["text"]) for each in findings if each["node"]]
+    assert ("ray token", "this server's Ray is closed by a token") in of_node
+    here = json.loads(run(EAGLERAY, "doctor", "--json").stdout)
+    alike = ("onnxruntime", "gpu")
+    assert [each for each in of_node if each[0] in alike] == [
+        (each["check"], each["text"]) for each in here if each["check"] in alike
+    ]
+    assert [each["text"] for each in findings if not each["node"]] == ["1 nodes with the same versions"]
+    text = command(server, "doctor")
+    assert f"[{node[:8]}] ok  ray token: this server's Ray is closed by a token\n" in text.output
+    assert (text.exit_code, text.output.splitlines()[-1]) == (
+        done.exit_code,
+        "ok  nodes: 1 nodes with the same versions",
+    )
+    assert command(server, "doctor", "--ray-address", "auto").exit_code == 2
+
+
 def test_status_is_printed_once_or_again_and_again(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         assert versions(client, "tagged", 1, version="1") == {"1": 1}

@@ -9,18 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.doctor import (
-    ERROR,
-    OK,
-    WARNING,
-    compare,
-    gpus,
-    onnxruntimes,
-    open_rays,
-    ports,
-    ray_token,
-    shared_memory,
-)
+from app.cli.doctor import ports
+from app.doctor.finding import ERROR, OK, WARNING
+from app.doctor.machine import gpus, onnxruntimes, open_rays, ray_here, ray_token, shared_memory
+from app.doctor.versions import compare
 from tests.serving import EAGLERAY, environment, run
 
 
@@ -49,6 +41,9 @@ def test_a_ray_that_would_be_open_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert ray_token().level == OK
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert (ray_token().level, "disabled" in ray_token().text) == (ERROR, True)
+    assert ray_here().level == ERROR
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert ray_here().level == OK
 
 
 def test_two_onnxruntimes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ MANAGING = {
     "update_trace_settings",
     "update_log_settings",
     "console_log",
+    "doctor",
 }
 
 

@@ -1,0 +1,113 @@
+"""Checks of the machine that this process runs on."""
+
+import contextlib
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from app.cli.ray_token import rays_token_path
+from app.doctor.finding import ERROR, OK, WARNING, Finding
+from app.doctor.versions import version_of
+
+_MIN_SHM_BYTES = 1 << 30
+_MIN_OPEN_FILES = 8192
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+
+
+def ray_token() -> Finding:
+    """Whether the Ray that `eagleray serve` starts would be closed to others."""
+    mode = os.environ.get("RAY_AUTH_MODE", "token").lower()
+    if mode != "token":
+        return Finding(ERROR, "ray token", f"RAY_AUTH_MODE={mode}: whoever reaches Ray's ports can run code")
+    return Finding(OK, "ray token", "the local Ray of `eagleray serve` is closed by a token")
+
+
+def ray_here() -> Finding:
+    """Whether the Ray that this process belongs to is closed to others."""
+    if _asks_for_token(os.environ):
+        return Finding(OK, "ray token", "this server's Ray is closed by a token")
+    return Finding(ERROR, "ray token", "this server's Ray asks for no token: whoever reaches its ports can run code")
+
+
+def _asks_for_token(environment: Mapping[str, str]) -> bool:
+    mode = environment.get("RAY_AUTH_MODE", "").lower()
+    # `ray start` takes the user's token where nothing else is said.
+    return mode == "token" or (not mode and rays_token_path().is_file())
+
+
+def open_rays() -> Iterator[Finding]:
+    """Clusters of this user, started here, that anybody can reach, or that want no token."""
+    import psutil
+
+    for process in psutil.process_iter(["name", "pid"]):
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.info["name"] != "gcs_server":
+                continue
+            addresses = {each.laddr.ip for each in process.net_connections("inet") if each.status == "LISTEN"}
+            if not _asks_for_token(process.environ()):
+                reach = "every machine" if addresses & {"::", "0.0.0.0"} else "this machine"
+                text = f"process {process.pid} asks for no token: whoever reaches it from {reach} can run code"
+                yield Finding(ERROR, "open ray", text)
+
+
+def onnxruntimes() -> Finding:
+    """Whether two ONNX Runtimes overwrite each other's files."""
+    installed = [name for name in ("onnxruntime", "onnxruntime-gpu") if version_of(name)]
+    if len(installed) == 2:
+        text = "onnxruntime and onnxruntime-gpu are both installed and overwrite each other: uninstall both, then one"
+        return Finding(ERROR, "onnxruntime", text)
+    if not installed:
+        return Finding(ERROR, "onnxruntime", "ONNX Runtime is not installed")
+    return Finding(OK, "onnxruntime", f"{installed[0]} {version_of(installed[0])}")
+
+
+def gpus(devices: Path = Path("/sys/bus/pci/devices")) -> Finding:
+    """Whether each NVIDIA card has a driver."""
+    cards = 0
+    for device in devices.glob("*"):
+        with contextlib.suppress(OSError):
+            vendor = (device / "vendor").read_text().strip()
+            cards += vendor == _NVIDIA and (device / "class").read_text().startswith(_DISPLAY)
+    if not cards:
+        return Finding(OK, "gpu", "no NVIDIA GPU")
+    if not Path("/proc/driver/nvidia/version").exists():
+        return Finding(ERROR, "gpu", f"{cards} NVIDIA GPUs without a driver: models would run on the CPU")
+    return Finding(OK, "gpu", f"{cards} NVIDIA GPUs with a driver")
+
+
+def shared_memory(folder: str = "/dev/shm") -> Finding:
+    """Whether there is room for what processes share."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as error:
+        return Finding(ERROR, "shared memory", f"{folder}: {error.strerror}")
+    free = f"{usage.free >> 20} of {usage.total >> 20} MiB are free in {folder}"
+    if usage.total < _MIN_SHM_BYTES or usage.free < _MIN_SHM_BYTES // 4:
+        return Finding(WARNING, "shared memory", f"{free}; in a container, give it more (--shm-size=4g)")
+    return Finding(OK, "shared memory", free)
+
+
+def open_files() -> Finding:
+    """Whether a process may open enough connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < _MIN_OPEN_FILES:
+        return Finding(
+            WARNING, "open files", f"a process may open {soft}; raise it with `ulimit -n {min(hard, 65536)}`"
+        )
+    return Finding(OK, "open files", f"a process may open {soft}")
+
+
+def findings_of(*checks: Callable[[], Finding | Iterable[Finding]]) -> list[Finding]:
+    """Run checks, one after the other."""
+    findings: list[Finding] = []
+    for check in checks:
+        found = check()
+        findings += [found] if isinstance(found, Finding) else found
+    return findings
+
+
+CHECKS: Final = (open_rays, onnxruntimes, gpus, shared_memory, open_files)
+"""Those of every machine, whether a server runs there or not."""
