@@ -11,6 +11,8 @@ from typing import Any
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.enum_values import unknown_enum_values
+
 _STRINGS_STAY = frozenset(
     {
         "inference.ModelSequenceBatching.InitialState.dims",
@@ -52,9 +54,12 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
         if not isinstance(values, Mapping):
             raise ConfigJsonError("a model configuration must be a JSON object")
         values = _enum_names(values, ModelConfig.DESCRIPTOR, 0)
-        return json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
+        config = json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise ConfigJsonError(str(error)) from error
+    for fault in unknown_enum_values(config):
+        raise ConfigJsonError(fault.message)
+    return config
 
 
 def _enum_names(values: Any, descriptor: Any, depth: int) -> Any:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.enum_values import unknown_enum_value, unknown_enum_values
 from repository_loader.field_positions import FieldPositions
 from repository_loader.findings import Fault, Finding
 from repository_loader.leniency import AliasError, apply_aliases, lift_aliases, normalise_spellings
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_CONFIG_BYTES = 1 << 20
+_UNKNOWN_VALUE = re.compile(r'Enum type "[^"]*" has no value named ([^"\s]+)\.')
+_LAST_FIELD = re.compile(r"(\w+)\s*:\s*(?:\[[^\]]*)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ def parse_config_text(data: bytes, path: str) -> ConfigText:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
         return failed(*_place(error, text))
+    for fault in unknown_enum_values(config):
+        return failed(fault.message, *positions.position(fault.field))
     findings = [
         Finding("warning", path, *positions.at(offset), note) for offset, note in apply_aliases(config, aliases)
     ]
@@ -93,4 +98,8 @@ def _place(error: text_format.ParseError, text: str) -> tuple[str, int, int]:
     lines = text.split("\n")
     for quoted in {lines[line - 1], lines[line - 1].strip()} if line <= len(lines) else ():
         message = message.removeprefix(f"'{quoted}': ")
+    unknown = _UNKNOWN_VALUE.fullmatch(message)
+    field = _LAST_FIELD.search("\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])) if unknown else None
+    if unknown and field:
+        message = unknown_enum_value(unknown[1], field[1])
     return message, line, column

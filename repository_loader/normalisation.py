@@ -18,8 +18,6 @@ def normalise(config: ModelConfig, gpu_ids: Sequence[int], kind_gpu_fallback_to_
     """Fill defaults in place; yields a remark for each change that an operator should know of."""
     if not config.HasField("version_policy"):
         config.version_policy.latest.num_versions = 1
-    if config.version_policy.HasField("latest") and config.version_policy.latest.num_versions == 0:
-        config.version_policy.latest.num_versions = 1
     if is_ensemble(config):
         return
     for name in ("input_pinned_memory", "output_pinned_memory"):

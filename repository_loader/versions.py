@@ -56,7 +56,7 @@ def select_versions(policy: ModelVersionPolicy, available: Sequence[int], model_
     """Return the versions that the policy serves, ascending; no policy is `latest { num_versions: 1 }`.
 
     Raises:
-        NoVersionError: none is left.
+        NoVersionError: none is left, as with `latest { num_versions: 0 }`, of which `latest { }` is another spelling.
     """
     choice = policy.WhichOneof("policy_choice")
     ordered = sorted(available)
@@ -66,8 +66,8 @@ def select_versions(policy: ModelVersionPolicy, available: Sequence[int], model_
     elif choice == "all":
         chosen = ordered
     else:
-        count = max(policy.latest.num_versions, 1)
-        chosen = ordered[-count:]
+        count = policy.latest.num_versions if choice else 1
+        chosen = ordered[-count:] if count else []
     if not chosen:
         raise NoVersionError(model_name)
     return tuple(chosen)

@@ -109,6 +109,7 @@ def test_reads_enum_names_in_any_case_and_numbers_as_strings() -> None:
         '{"max_batch_size": "x"}',
         '{"input": 3}',
         '{"input": [{"data_type": "TYPE_X"}]}',
+        '{"instance_group": [{"kind": 9}]}',
         "[" * 100_000,
     ],
 )

@@ -4,7 +4,26 @@ from repository_loader.config_text import MAX_CONFIG_BYTES, parse_config_text
 
 REFUSED = {
     "unknown field": ("\nfoo: 1", "2:1", 'has no field named "foo"'),
-    "unknown enum value": ("input {\n  data_type: TYPE_X\n}", "2:14", "has no value named TYPE_X"),
+    "unknown enum value": (
+        "input {\n  data_type: TYPE_X\n}",
+        "2:14",
+        'Unknown enumeration value of "TYPE_X" for field "data_type".',
+    ),
+    "unknown enum values in a list": (
+        "model_warmup { name: 'a' }\ninstance_group [ { kind: KIND_CPU }, { kind: KIND_NONE } ]",
+        "2:46",
+        'Unknown enumeration value of "KIND_NONE" for field "kind".',
+    ),
+    "unknown number of an enum": (
+        "instance_group [ { kind: 1 }, { kind: 9 } ]",
+        "1:33",
+        'Unknown enumeration value of "9" for field "kind".',
+    ),
+    "unknown number of an enum in a map": (
+        "dynamic_batching { priority_queue_policy { key: 1 value { timeout_action: 7 } } }",
+        "1:42",
+        'Unknown enumeration value of "7" for field "timeout_action".',
+    ),
     "wrong type": ("max_batch_size: many", "1:17", "Couldn't parse integer: many"),
     "repeated scalar": ("max_batch_size: 1\nmax_batch_size: 2", "2:17", "should not have multiple"),
     "list on a single message": ("dynamic_batching [ { } ]", "1:18", 'Expected "{"'),

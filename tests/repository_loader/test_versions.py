@@ -29,7 +29,6 @@ def test_tells_versions_by_name(names: list[str], numbers: tuple[int, ...], warn
         ("", (7,)),
         ("latest { num_versions: 2 }", (3, 7)),
         ("latest { num_versions: 9 }", (1, 3, 7)),
-        ("latest { }", (7,)),
         ("all { }", (1, 3, 7)),
         ("specific { versions: [ 3, 1, 5 ] }", (1, 3)),
     ],
@@ -38,7 +37,16 @@ def test_selects_versions(policy: str, selected: tuple[int, ...]) -> None:
     assert select_versions(text_format.Parse(policy, ModelVersionPolicy()), (1, 3, 7), "m") == selected
 
 
-@pytest.mark.parametrize(("policy", "available"), [("", ()), ("all {}", ()), ("specific { versions: 2 }", (1,))])
+@pytest.mark.parametrize(
+    ("policy", "available"),
+    [
+        ("", ()),
+        ("all {}", ()),
+        ("specific { versions: 2 }", (1,)),
+        ("latest { }", (1,)),
+        ("latest { num_versions: 0 }", (1, 2)),
+    ],
+)
 def test_refuses_a_policy_that_leaves_nothing(policy: str, available: tuple[int, ...]) -> None:
     with pytest.raises(NoVersionError) as caught:
         select_versions(text_format.Parse(policy, ModelVersionPolicy()), available, "m")
