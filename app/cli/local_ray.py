@@ -36,6 +36,7 @@ class LocalRay:
         self._options = options
         self._login: DashboardLogin | None = None
         self.dashboard_url = ""
+        self.warning = ""
         self.logs = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
 
     def start(self) -> None:
@@ -49,6 +50,8 @@ class LocalRay:
         import ray
 
         options = self._options
+        # It logs pages on a dashboard that does not start.
+        logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
             if options.address:
                 context = ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -57,7 +60,8 @@ class LocalRay:
                     address="local",
                     num_cpus=options.num_cpus or len(os.sched_getaffinity(0)),
                     num_gpus=options.num_gpus,
-                    include_dashboard=options.dashboard,
+                    # None starts it too, and does not end the cluster where it is late.
+                    include_dashboard=None if options.dashboard else False,
                     dashboard_host="127.0.0.1",
                     # None lets Ray take the next free port when 8265 is taken.
                     dashboard_port=options.dashboard_port or None,
@@ -68,6 +72,10 @@ class LocalRay:
             raise self.failed(explain(error, options.address)) from error
         self.logs = Path(context.address_info["session_dir"]) / "logs"
         self.dashboard_url = self._open_dashboard(str(context.dashboard_url or ""))
+        if options.dashboard and not options.address and not self.dashboard_url:
+            self.warning = (
+                f"Ray's dashboard has not started; models are served without it. See {self.logs}/dashboard.log"
+            )
 
     def failed(self, reason: str) -> StartFailed:
         """Return the error of a start that failed, with the places of the logs."""

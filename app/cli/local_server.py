@@ -60,6 +60,8 @@ class LocalServer:
             require_free(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
         if settings.allow_admin_api and settings.admin_port > 0:
             require_free(settings.admin_address, settings.admin_port, "the admin API")
+        if self._options.dashboard and not self._options.address:
+            require_free("127.0.0.1", self._options.dashboard_port, "Ray's dashboard")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         with Progress() as progress:
@@ -106,6 +108,8 @@ class LocalServer:
         except StartFailed:
             self._close_console()
             raise
+        if self._ray.warning:
+            progress.say(f"warning: {self._ray.warning}")
         # ray.init brings its own handlers.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)

@@ -17,6 +17,7 @@ LOG = "deployments/log/test_process_log.py::"
 SLOW = "deployments/log/test_slow_requests.py::"
 REFUSALS = "app/service/test_refusal_log.py::"
 COMMANDS = "e2e/test_command_line.py::"
+NAMESAKES = "e2e/test_namesakes.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
 ACCESS = "e2e/test_access.py::"
@@ -715,11 +716,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",
         "app/cli/test_log_file.py::test_a_log_file_that_cannot_be_opened_is_refused",
     ),
-    "What a Python model prints": (COMMANDS + "test_what_a_model_prints_and_logs_appears_with_its_name",),
+    "What a Python model prints": (NAMESAKES + "test_what_a_model_prints_and_logs_appears_with_its_name",),
     # Log
     "Each switch of Triton's log settings": (LOG + "test_each_switch_holds_by_itself",),
     "Log settings that a client changes hold in all processes": (
-        COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
+        NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",
         "deployments/replica/test_node_log.py::test_what_an_ingress_sets_holds_in_other_processes_of_the_node",
         "deployments/replica/test_node_log.py::test_a_process_that_starts_later_has_the_settings_of_the_node",
         PROCESSES + "test_log_settings_hold_for_a_model_in_a_process_of_its_own",
@@ -735,7 +736,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "It grows until somebody": (
         LOG + "test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody",
     ),
-    "A client cannot change it": (COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",),
+    "A client cannot change it": (NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",),
     "What cannot be written to it": (
         LOG + "test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody",
     ),
@@ -751,13 +752,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "With `--log-slow-requests-ms`": (
         SLOW + "test_a_request_over_the_threshold_is_told_with_its_stages",
         SLOW + "test_a_slow_request_of_a_decoupled_model_is_told",
-        COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
+        NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",
     ),
     "A second has ten of these lines": (SLOW + "test_a_second_has_ten_lines_and_the_next_counts_the_others",),
     "`POST /v2/models/{model}/logging` with": (
         LOG + "test_a_model_may_have_levels_of_its_own",
         "app/service/test_log_settings.py::test_levels_of_a_model_lie_over_the_servers",
-        COMMANDS + "test_log_settings_hold_for_all_processes_and_the_log_file",
+        NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",
     ),
     "Nothing in a message can end a line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
     "Of the tracebacks that one place": (LOG + "test_tracebacks_of_one_place_cannot_fill_the_log",),
@@ -766,7 +767,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_console_pipe.py::"
         "test_a_console_that_does_not_read_keeps_nobody_waiting_and_what_was_dropped_is_counted",
     ),
-    "All lines are in Ray's log folder": (COMMANDS + "test_what_a_model_prints_and_logs_appears_with_its_name",),
+    "All lines are in Ray's log folder": (NAMESAKES + "test_what_a_model_prints_and_logs_appears_with_its_name",),
     "On a terminal, a table shows the models": (
         "app/cli/test_progress.py::test_the_table_is_never_taller_than_the_terminal",
         "app/cli/test_progress.py::test_what_failed_is_shown_before_what_is_ready",
@@ -774,9 +775,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The last line of the start": ("app/cli/test_progress.py::test_summary_counts_what_failed",),
     "A start that fails ends with exit code 1": (COMMANDS + "test_ray_that_does_not_start_is_one_sentence",),
     "Ctrl-C while models load": (COMMANDS + "test_sigint_during_the_start_stops_cleanly",),
-    "`eagleray serve` starts in any folder": (COMMANDS + "test_files_named_as_our_packages_hide_nothing",),
+    "`eagleray serve` starts in any folder": (NAMESAKES + "test_files_named_as_our_packages_hide_nothing",),
     "In a folder that holds another Eagleray": (
-        COMMANDS + "test_a_folder_with_another_eagleray_is_refused_before_ray_starts",
+        NAMESAKES + "test_a_folder_with_another_eagleray_is_refused_before_ray_starts",
     ),
     "`serve deploy` fails for it": (
         "app/test_other_eagleray.py::test_a_cluster_that_was_started_beside_another_eagleray_is_refused",
@@ -794,6 +795,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_dashboard_login.py::test_url_sets_the_dashboards_cookie_and_goes_there",
         ACCESS + "test_the_printed_url_shows_the_models_in_rays_dashboard",
     ),
+    "A dashboard that does not start in time": (COMMANDS + "test_a_dashboard_that_does_not_start_in_time_is_left_out",),
     # Access
     "requests on every port need a key": (
         KEYS + "test_every_route_wants_the_key_of_its_scope",

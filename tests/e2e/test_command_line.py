@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
-from tests.serving import EAGLERAY, ROOT, Process, Server, environment, infer_path, run, tensor, wait_until
+from tests.serving import EAGLERAY, Process, Server, environment, infer_path, run, tensor, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,13 @@ def listener() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("flag", "purpose"), [("--http-port", "HTTP"), ("--grpc-port", "gRPC"), ("--metrics-port", "metrics")]
+    ("flag", "purpose"),
+    [
+        ("--http-port", "HTTP"),
+        ("--grpc-port", "gRPC"),
+        ("--metrics-port", "metrics"),
+        ("--dashboard-port", "Ray's dashboard"),
+    ],
 )
 def test_taken_port_is_named_with_its_holder(listener: int, flag: str, purpose: str) -> None:
     ports = {"--http-port": "0", "--grpc-port": "0", "--metrics-port": "0"} | {flag: str(listener)}
@@ -238,8 +244,9 @@ def test_taken_port_is_named_with_its_holder(listener: int, flag: str, purpose: 
     assert "Traceback" not in done.stderr
 
 
-def start(repository: Path, tmp_path: Path, *flags: str) -> Server:
-    return Server(repository, tmp_path / "log", "--placement", "embedded", "--num-cpus", "2", "--no-dashboard", *flags)
+def start(repository: Path, tmp_path: Path, *flags: str, env: dict[str, str] | None = None) -> Server:
+    small = ("--placement", "embedded", "--num-cpus", "2", "--no-dashboard")
+    return Server(repository, tmp_path / "log", *small, *flags, env=env)
 
 
 def test_control_c_lets_requests_under_way_be_answered_and_stops(digits: Path, tmp_path: Path) -> None:
@@ -327,150 +334,6 @@ def test_a_third_signal_kills_everything_at_once(digits: Path, tmp_path: Path) -
         server.kill()
 
 
-_NAMESAKE = """
-import importlib
-import pickle
-import time
-
-import app
-import numpy as np
-import protocol
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        print("initialized by", app.WHOSE, "folder")
-        assert importlib.import_module("app").WHOSE == "the model's"
-        assert importlib.import_module("deployments.deep").WHOSE == "the model's"
-        assert pickle.loads(b"capp\\nWHOSE\\n.") == pickle.loads(b"cprotocol\\nWHOSE\\n.") == "the model's"
-
-    def execute(self, requests):
-        pb_utils.Logger.log_warn("executed")
-        pb_utils.Logger.log_verbose("verbosely")
-        time.sleep(float(pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()[0]))
-        said = np.array([f"{app.WHOSE} {protocol.WHOSE}".encode()], dtype=object)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("WHOSE", said)]) for _ in requests]
-"""
-_NAMESAKE_CONFIG = """
-backend: "python"
-max_batch_size: 0
-input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
-output [ { name: "WHOSE" data_type: TYPE_STRING dims: [ 1 ] } ]
-parameters { key: "eagleray.placement" value { string_value: "PLACEMENT" } }
-"""
-
-
-def write_namesakes(folder: Path, content: str) -> None:
-    """Write modules that are named as packages of Eagleray."""
-    for name in ("app.py", "protocol.py", "deployments/__init__.py", "deployments/deep.py", "repository_loader.py"):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-
-
-PLACEMENTS = ("isolated", "packed", "embedded")
-
-
-@pytest.fixture(scope="module")
-def namesakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a model in each placement; started, as each model is, among files named as our packages."""
-    root = tmp_path_factory.mktemp("namesakes")
-    folder, repository = root / "folder", root / "repository"
-    write_namesakes(folder, "raise RuntimeError('not for Eagleray')")
-    for placement in PLACEMENTS:
-        write_namesakes(repository / placement / "1", 'WHOSE = "the model\'s"')
-        (repository / placement / "1" / "model.py").write_text(_NAMESAKE)
-        (repository / placement / "config.pbtxt").write_text(_NAMESAKE_CONFIG.replace("PLACEMENT", placement))
-    server = Server(repository, root / "log", "--num-cpus", "2", "--no-dashboard", "--log-file", "../lines", cwd=folder)
-    try:
-        yield server.wait_ready()
-        server.stop()
-    finally:
-        server.kill()
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_files_named_as_our_packages_hide_nothing(namesakes: Server, placement: str) -> None:
-    answer = namesakes.infer(placement, tensor("X", "FP32", [1], [0]))
-    assert (answer.status, answer.json["outputs"][0]["data"]) == (200, ["the model's the model's"])
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_what_a_model_prints_and_logs_appears_with_its_name(namesakes: Server, placement: str) -> None:
-    namesakes.infer(placement, tensor("X", "FP32", [1], [0]))
-    namesakes.wait_for(rf"(?m)^\[{placement}\] initialized by the model's folder$", timeout_s=10)
-    namesakes.wait_for(rf"(?m)^\[{placement}\] WARNING: executed$", timeout_s=10)
-
-
-def test_log_settings_hold_for_all_processes_and_the_log_file(namesakes: Server) -> None:
-    path = namesakes.log_path.with_name("lines")
-
-    def logged(text: str) -> set[str]:
-        """Infer at all models; return those of which the log file has a new line of JSON with the text."""
-        before = path.stat().st_size
-        for placement in PLACEMENTS:
-            namesakes.infer(placement, tensor("X", "FP32", [1], [0]))
-        rows = [json.loads(line) for line in path.read_bytes()[before:].splitlines() if line.startswith(b"{")]
-        return {row["model"] for row in rows if row["message"] == text}
-
-    loaded = path.read_text()
-    for placement in PLACEMENTS:
-        assert re.search(rf"(?m)^I\d{{4}} .*\] \"successfully loaded '{placement}' version 1\"$", loaded)
-    with namesakes.client() as client:
-        refused = client.request("POST", "/v2/logging", {"log_file": "/tmp/elsewhere"})
-        assert (refused.status, refused.error) == (501, "log file location can not be updated through network protocol")
-        assert client.get("/v2/logging").json["log_file"] == str(path)
-        client.request("POST", "/v2/logging", {"log_format": "json"})
-        wait_until(lambda: logged("executed") == set(PLACEMENTS), "JSON of all")
-        assert not logged("verbosely")
-        client.request("POST", "/v2/logging", {"log_verbose_level": 1, "log_warning": False})
-        wait_until(lambda: logged("verbosely") == set(PLACEMENTS), "verbose lines of all")
-        client.request("POST", "/v2/models/packed/logging", {"log_verbose_level": 0})
-        wait_until(lambda: logged("verbosely") == {"isolated", "embedded"}, "levels of one model")
-        assert client.request("POST", "/v2/models/none/logging", {"log_verbose_level": 0}).status == 404
-        wait_until(lambda: not logged("executed"), "no warnings")
-        client.request("POST", "/v2/logging", {"log_verbose_level": 0, "log_warning": True, "log_slow_requests_ms": 50})
-
-        def slow() -> set[str]:
-            before = path.stat().st_size
-            for placement in PLACEMENTS:
-                namesakes.infer(placement, tensor("X", "FP32", [1], [0.1]))
-            rows = [json.loads(line) for line in path.read_bytes()[before:].splitlines() if line.startswith(b"{")]
-            return {row["model"] for row in rows if row.get("stages_ms", {}).get("compute_infer", 0) >= 100}
-
-        wait_until(lambda: slow() == set(PLACEMENTS), "slow requests of all")
-        client.request("POST", "/v2/logging", {"log_slow_requests_ms": 0, "log_format": "default"})
-        assert "log_slow_requests_ms" not in client.get("/v2/logging").json
-
-
-def test_installed_packages_named_as_ours_hide_nothing(tmp_path: Path) -> None:
-    write_namesakes(tmp_path, "raise RuntimeError('not for Eagleray')")
-    done = run(EAGLERAY, "plan", str(EXAMPLES), env=environment(PYTHONPATH=str(tmp_path)))
-    assert done.returncode == 0, done.stderr
-
-
-def test_package_that_was_imported_before_ours_is_named_at_once(tmp_path: Path) -> None:
-    write_namesakes(tmp_path, "")
-    code = "import app, eagleray; eagleray.main()"
-    done = run(sys.executable, "-P", "-c", code, "serve", timeout_s=10, env=environment(PYTHONPATH=str(tmp_path)))
-    assert done.returncode == 1
-    assert f"error: Eagleray's package 'app' in {ROOT} is hidden by {tmp_path / 'app.py'}" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_folder_with_another_eagleray_is_refused_before_ray_starts(digits: Path, tmp_path: Path) -> None:
-    (tmp_path / "eagleray").mkdir()
-    (tmp_path / "eagleray/__init__.py").write_text("raise RuntimeError('not for Eagleray')")
-    server = Server(digits, tmp_path / "log", cwd=tmp_path)
-    try:
-        assert server.exit_code() == 1
-    finally:
-        server.kill()
-    said = f"error: Ray's workers would run the Eagleray in {tmp_path / 'eagleray'}, which stands in this folder"
-    assert said in server.log() and "Traceback" not in server.log()
-
-
 def test_ray_that_does_not_start_is_one_sentence(digits: Path, tmp_path: Path) -> None:
     env = environment(RAY_TMPDIR="/proc/nowhere")
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
@@ -494,21 +357,32 @@ def test_exit_on_error_ends_with_1_when_a_model_is_broken(broken_repository: Pat
         server.kill()
 
 
-def test_explicit_mode_loads_what_is_named_and_is_ready(broken_repository: Path, tmp_path: Path) -> None:
-    server = start(
-        broken_repository, tmp_path, "--model-control-mode", "explicit", "--load-model", "digits", "--id", "mine"
-    )
+@pytest.fixture(scope="module")
+def chosen(broken_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with one chosen model, whose dashboard of Ray's is late."""
+    flags = ("--dashboard", "--model-control-mode", "explicit", "--load-model", "digits", "--id", "mine")
+    env = environment(RAY_DASHBOARD_STARTUP_TIMEOUT_S="0")
+    server = start(broken_repository, tmp_path_factory.mktemp("chosen"), *flags, env=env)
     try:
-        server.wait_ready()
-        assert server.get("/v2/health/ready").status == 200
-        assert server.get("/v2").json["name"] == "mine"
-        ready = server.post("/v2/repository/index", {"ready": True}).json
-        assert [(row["name"], row["version"]) for row in ready] == [("digits", "1"), ("digits", "2")]
-        printed = re.search(r"curl -s (http://\S+/infer) -d '(.*)'", server.log())
-        assert printed, server.log()
-        curl = Process(["curl", "-s", "--fail", printed[1], "-d", printed[2]], tmp_path / "curl")
-        assert curl.exit_code() == 0
-        assert json.loads(curl.log())["model_name"] == "digits"
+        yield server.wait_ready()
         server.stop()
     finally:
         server.kill()
+
+
+def test_explicit_mode_loads_what_is_named_and_is_ready(chosen: Server, tmp_path: Path) -> None:
+    assert chosen.get("/v2/health/ready").status == 200
+    assert chosen.get("/v2").json["name"] == "mine"
+    ready = chosen.post("/v2/repository/index", {"ready": True}).json
+    assert [(row["name"], row["version"]) for row in ready] == [("digits", "1"), ("digits", "2")]
+    printed = re.search(r"curl -s (http://\S+/infer) -d '(.*)'", chosen.log())
+    assert printed, chosen.log()
+    curl = Process(["curl", "-s", "--fail", printed[1], "-d", printed[2]], tmp_path / "curl")
+    assert curl.exit_code() == 0
+    assert json.loads(curl.log())["model_name"] == "digits"
+
+
+def test_a_dashboard_that_does_not_start_in_time_is_left_out(chosen: Server) -> None:
+    warning = r"(?m)^\[ .* s\] warning: Ray's dashboard has not started; models are served without it\. See \S+/dashboard.log$"
+    assert re.search(warning, chosen.log()), chosen.log()
+    assert "\n  dashboard  " not in chosen.log() and "Traceback" not in chosen.log()
