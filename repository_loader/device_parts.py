@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from repository_loader.backend_traits import traits_of
 from repository_loader.model_files import is_ensemble
 from repository_loader.package import InstanceSpec
 
@@ -26,13 +28,14 @@ class DevicePart:
 def device_parts(config: ModelConfig, num_gpus: int) -> list[DevicePart]:
     """Return the parts of a model version, those on GPUs first; an ensemble is one part without instances.
 
-    Instance groups that are passive have no part in it.
+    Passive groups of Python models, whose code may do something of its own, have instances on devices where others are.
+    Those of other backends have none.
     """
     if is_ensemble(config):
         return [DevicePart(None, ())]
     found: dict[int | None, list[InstanceSpec]] = {}
-    for group in config.instance_group:
-        if group.passive:
+    for group in sorted(config.instance_group, key=attrgetter("passive")):
+        if group.passive and not traits_of(config).calls_models:
             continue
         kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
         devices: list[int | None] = [None]
@@ -40,9 +43,11 @@ def device_parts(config: ModelConfig, num_gpus: int) -> list[DevicePart]:
             devices = [*sorted(set(group.gpus))] or [0]
         elif kind == "MODEL" and num_gpus > 0:
             devices = [ANY_GPU]
-        specs = [InstanceSpec(f"{group.name}_{index}", kind, 0) for index in range(group.count)]
+        names = [f"{group.name}_{index}" for index in range(group.count)]
+        specs = [InstanceSpec(name, kind, 0, passive=group.passive) for name in names]
         for device in devices if specs else ():
-            found.setdefault(device, []).extend(specs)
+            if device in found or not group.passive:
+                found.setdefault(device, []).extend(specs)
     gpus = sorted(device for device in found if device is not None)
     ordered = [*gpus, None] if None in found else gpus
     return [DevicePart(device, tuple(found[device])) for device in ordered]

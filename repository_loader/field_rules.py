@@ -225,7 +225,7 @@ _ROWS = (
             ("kind", "KIND_AUTO is a GPU where there is one; which backend runs which kinds: see above"),
             ("count", "instances on each device; threads or processes: see above"),
             ("gpus", "GPUs of one node on which the group has instances; all when none is named"),
-            ("passive", "the group has no instances"),
+            ("passive", "the group gets no requests; of Python models it has instances, of others none"),
             ("rate_limiter", "with `--rate-limit=execution_count` an instance runs while its resources are free"),
         )
     ),

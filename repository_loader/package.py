@@ -48,13 +48,15 @@ class InstanceSpec:
 
     `kind` is CPU, GPU or MODEL. `device` is the CUDA device as the process sees it (0 under Ray, which hides the
     others), 0 for CPU. `name` is `<group>_<index>`, as in Triton's messages. `own_process` says that a Python model's
-    instance has a process to itself, because others would share the replica's with it.
+    instance has a process to itself, because others would share the replica's with it. A `passive` one is loaded and
+    gets no requests.
     """
 
     name: str
     kind: str
     device: int
     own_process: bool = False
+    passive: bool = False
 
 
 def moved(path: str, old: str, new: str) -> str:

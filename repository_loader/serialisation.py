@@ -1,6 +1,7 @@
 """Packages and instances as plain JSON values, so that they can travel in a deployment's `user_config`."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from google.protobuf import json_format
@@ -37,7 +38,7 @@ def package_from_dict(values: Mapping[str, Any]) -> ModelPackage:
 
 def spec_to_dict(spec: InstanceSpec) -> Json:
     """Return the instance as JSON values."""
-    return {"name": spec.name, "kind": spec.kind, "device": spec.device, "own_process": spec.own_process}
+    return asdict(spec)
 
 
 def spec_from_dict(values: Mapping[str, Any]) -> InstanceSpec:

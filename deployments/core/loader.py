@@ -47,11 +47,12 @@ MakePool = Callable[[Sequence[ModelInstance]], InstancePool]
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """A package whose instances are loaded and warm; it has no scheduler yet."""
+    """A package whose instances are loaded and warm; it has no scheduler yet, which knows nothing of `passive` ones."""
 
     package: ModelPackage
     signature: Signature
     instances: list[ModelInstance]
+    passive: list[ModelInstance]
     statistics: ModelStatistics
     states: ImplicitStates | None
     files: str
@@ -86,7 +87,7 @@ async def _limited(
     package = prepared.package
     keys = {}
     try:
-        for spec in specs:
+        for spec in [spec for spec in specs if not spec.passive]:
             needs = needs_of(package.config, spec)
             if needs is not None:
                 key = f"{package.name}/{package.version}/{spec.name}/{secrets.token_hex(4)}"
@@ -95,7 +96,7 @@ async def _limited(
     except BaseException:
         for key in keys.values():
             limiter.remove(key)
-        _close(prepared.instances)
+        _close([*prepared.instances, *prepared.passive])
         raise
     if not keys:
         return None
@@ -124,14 +125,17 @@ def prepare(
     statistics = ModelStatistics(package.name, package.version, Totals())
     states = ImplicitStates.of(package)
     files = _files(package)
-    instances = [] if _is_ensemble(package) else _load_instances(package, specs, clock, server)
+    loaded = [] if _is_ensemble(package) else _load_instances(package, specs, clock, server)
+    passive = [instance for instance, spec in zip(loaded, specs, strict=False) if spec.passive]
+    instances = [instance for instance in loaded if instance not in passive]
     try:
         warm_up(package, signature, instances, statistics)
     except BaseException:
-        _close(instances)
+        _close(loaded)
         raise
     statistics.counts.load_duration_ns = time.monotonic_ns() - started_ns
-    return PreparedModel(package, signature, instances, statistics, states, files if files == _files(package) else "")
+    kept_files = files if files == _files(package) else ""
+    return PreparedModel(package, signature, instances, passive, statistics, states, kept_files)
 
 
 def assemble(
@@ -155,6 +159,7 @@ def assemble(
     """
     package, signature, statistics = prepared.package, prepared.signature, prepared.statistics
     pool_of = pool_of or partial(InstancePool, clock=clock)
+    passive = InstancePool(prepared.passive, clock) if prepared.passive else None
 
     def cached(scheduler: Scheduler) -> Scheduler:
         if cache is None or not package.config.response_cache.enable:
@@ -167,12 +172,12 @@ def assemble(
     if package.config.HasField("sequence_batching"):
         pools = PoolGroup([pool_of([instance]) for instance in prepared.instances])
         sequences = SequenceScheduler(package.config, pools.pools, statistics, clock, prepared.states)
-        return ModelVersion(package, signature, statistics, sequences, pools, clock)
+        return ModelVersion(package, signature, statistics, sequences, pools, clock, passive)
     pool = pool_of(prepared.instances)
     scheduler = _scheduler(package, signature, pool, statistics, clock)
     if max_queue_s and not _has_queue_policy(package):
         scheduler.bound_queue(max_queue_s)
-    return ModelVersion(package, signature, statistics, cached(scheduler), pool, clock)
+    return ModelVersion(package, signature, statistics, cached(scheduler), pool, clock, passive)
 
 
 def _scheduler(

@@ -27,10 +27,21 @@ class ModelVersion:
     """A model version with its scheduler, its instances and its statistics.
 
     `submit` takes a request whose outcomes all come through its `reply`, and `cancel` gives one up; both are the
-    scheduler's own methods. `pool` is None for an ensemble.
+    scheduler's own methods. `pool` is None for an ensemble, `passive` has the instances that get no requests.
     """
 
-    __slots__ = ("_clock", "cancel", "package", "pool", "scheduler", "signature", "statistics", "streams", "submit")
+    __slots__ = (
+        "_clock",
+        "_passive",
+        "cancel",
+        "package",
+        "pool",
+        "scheduler",
+        "signature",
+        "statistics",
+        "streams",
+        "submit",
+    )
 
     def __init__(
         self,
@@ -40,6 +51,7 @@ class ModelVersion:
         scheduler: Scheduler,
         pool: InstancePool | PoolGroup | None,
         clock: Clock,
+        passive: InstancePool | None = None,
     ) -> None:
         self.package = package
         self.signature = signature
@@ -50,6 +62,7 @@ class ModelVersion:
         self.submit: Callable[[InferRequest], None] = scheduler.submit if self.streams is None else self._submit_stream
         self.cancel: Callable[[InferRequest], None] = scheduler.cancel
         self._clock = clock
+        self._passive = passive
 
     @property
     def name(self) -> str:
@@ -106,7 +119,8 @@ class ModelVersion:
         if self.pool is None:
             return
         left_s = max(0.0, deadline_s - loop.time()) + GRACE_S
+        closing = [asyncio.to_thread(pool.close, left_s) for pool in (self.pool, self._passive) if pool is not None]
         try:
-            await asyncio.wait_for(asyncio.to_thread(self.pool.close, left_s), left_s + GRACE_S)
+            await asyncio.wait_for(asyncio.gather(*closing), left_s + GRACE_S)
         except TimeoutError:
             log.error("model '%s' version %d could not be freed in time and is abandoned", self.name, self.version)

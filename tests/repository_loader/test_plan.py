@@ -67,6 +67,12 @@ SHAPES = {
         1,
         cpu("m_0_0"),
     ),
+    "passive instances of a Python model": (
+        PYTHON + "instance_group [ { count: 1 passive: true }, { count: 1 }, { passive: true kind: KIND_GPU } ]",
+        0,
+        1,
+        own_processes((*cpu("m_1_0"), InstanceSpec("m_0_0", "CPU", 0, passive=True))),
+    ),
     "only the GPUs that are listed": (ONNX + "instance_group { count: 2 gpus: 1 }", 2, 1, gpu("m_0_0", "m_0_1")),
     "Python instances on a GPU": (
         PYTHON + "instance_group { count: 3 gpus: 1 }",

@@ -343,6 +343,41 @@ def test_count_is_instances_behind_one_queue_which_run_at_the_same_time(models: 
     asyncio.run(run())
 
 
+def test_passive_instances_are_initialized_and_finalized_and_never_asked(models: Models) -> None:
+    async def run() -> None:
+        models.add(
+            "m",
+            """
+            def initialize(self, args):
+                self.args = args
+                self.note("initialized")
+            def note(self, what):
+                path = os.path.join(self.args["model_repository"], f"{self.args['model_instance_name']}.{what}")
+                open(path, "x").close()
+            def answer(self, x):
+                return [self.args["model_instance_name"] == "works_0"]
+            def finalize(self):
+                self.note("finalized")
+            """,
+            """
+            instance_group [ { name: "works" count: 1 }, { name: "rests" count: 2 passive: true } ]
+            model_warmup { name: "w" batch_size: 1 inputs { key: "X" value { data_type: TYPE_INT32 dims: 1 zero_data: true } } }
+            """,
+        )
+        async with models.hosted("isolated") as call:
+            assert await asyncio.gather(*(call("m", n) for n in range(20))) == [[1]] * 20
+            version = call.host.core.resolve("m")
+            assert version.pool is not None
+            assert version.pool.instance_count == 1
+            assert version.statistics.counts.success_count == 21
+            said = {path.name for path in (models.root / "m").iterdir()}
+            assert {f"{name}.initialized" for name in ("works_0", "rests_0", "rests_1")} <= said
+
+    asyncio.run(run())
+    said = {path.name for path in (models.root / "m").iterdir()}
+    assert {f"{name}.finalized" for name in ("works_0", "rests_0", "rests_1")} <= said
+
+
 def test_a_batch_that_hangs_is_ended(models: Models) -> None:
     async def run() -> None:
         models.add(
