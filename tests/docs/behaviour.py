@@ -613,7 +613,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         PLAN + "test_packs_cpu_models_together",
     ),
     "A single instance that is alone in its replica": (PLAN + "test_divides_instances_into_replicas",),
-    "One whose file names signal handlers, or whose `initialize` sets one": (
+    "One whose files name signal handlers, or whose `initialize` sets one": (
         "deployments/backends/test_python_loading.py::test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own",
     ),
     "is three such processes behind one queue": (

@@ -3,8 +3,9 @@
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,9 @@ _MAY_WAIT = re.compile(
 )
 """Words in a model's code that say it may wait for the event loop or for a thread of its own."""
 _SETS_HANDLERS = re.compile(r"\bsignal\.signal\b|\bfrom signal import\b|\badd_signal_handler\b")
-"""Words in a model's file that say it needs a main thread; what others call for it, its `initialize` tells."""
+"""Words in a model's files that say it needs a main thread; what others call for it, its `initialize` tells."""
+_MAX_FILES: Final = 1000
+"""Of a model's folders that are looked at for such words."""
 
 _LOADING_COUNT: Final = 4
 """Processes of one model that load at the same time."""
@@ -80,7 +83,7 @@ class PythonBackend:
         server = self._server
         if server is not None and package.namespace:
             server = NamespacedServer(server, package.namespace)
-        if spec.own_process or _SETS_HANDLERS.search(Path(package.file_path).read_text(errors="replace")):
+        if spec.own_process or _sets_handlers(package):
             return _load_apart(package, signature, spec, server)
         try:
             return self._load_here(package, signature, spec, server)
@@ -159,6 +162,16 @@ def _load_order(
     )
 
 
+def _sets_handlers(package: ModelPackage) -> bool:
+    folder = Path(package.file_path).parent
+    helpers = chain(folder.glob("*.py"), Path(package.model_path).glob("*.py"), folder.glob("*/*.py"))
+    files = (file for file in helpers if file.is_file())
+    return _any_has(_SETS_HANDLERS, chain((package.file_path,), islice(files, _MAX_FILES)))
+
+
 def _may_wait(module: ModelModule) -> bool:
-    files = module.source_files()
-    return any(_MAY_WAIT.search(Path(file).read_text(errors="replace")) for file in files if file.endswith(".py"))
+    return _any_has(_MAY_WAIT, (file for file in module.source_files() if file.endswith(".py")))
+
+
+def _any_has(words: re.Pattern[str], files: Iterable[str | Path]) -> bool:
+    return any(words.search(Path(file).read_text(errors="replace")) for file in files)

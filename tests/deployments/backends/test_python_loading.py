@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import textwrap
 from dataclasses import replace
 
 import pytest
@@ -163,14 +164,19 @@ def test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own(load, caplo
     assert not caplog.records
 
 
-def test_so_does_one_that_sets_them_in_execute(load):
-    instance = load("""
-        import signal
+@pytest.mark.parametrize("file", ["1/model.py", "1/helper.py", "1/helper/__init__.py", "helper.py"])
+def test_so_does_one_that_sets_them_in_execute(load, file):
+    ignore = "import signal\ndef ignore(): signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+    code = """
         class TritonPythonModel:
             def execute(self, requests):
-                signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+                ignore()
                 return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1), np.float32))])]
-    """)
+    """
+    if file == "1/model.py":
+        instance = load(ignore + textwrap.dedent(code))
+    else:
+        instance = load("from helper import ignore\n" + textwrap.dedent(code), files={file: ignore})
     assert run(instance, request_of(X=floats(1)))[0].outputs["Y"].tolist() == [[1.0]]
 
 
