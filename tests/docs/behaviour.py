@@ -631,6 +631,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Modules, pickles and the working folder": (
         PROCESSES + "test_what_one_model_does_to_its_process_is_nothing_to_another",
     ),
+    "What such a process forks may call other models": (
+        CALLS + "test_processes_that_a_model_forks_call_too",
+        CALLS + "test_what_a_model_forks_is_refused_at_once_where_nothing_said_that_it_forks",
+    ),
     "A batch that takes longer than `eagleray.execution_timeout_ms`": (PROCESSES + "test_a_batch_that_hangs_is_ended",),
     "`EXECUTION_ENV_PATH` names a folder": (
         ENVIRONMENT + "test_a_folder_is_the_environment",

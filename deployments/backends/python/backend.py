@@ -34,6 +34,8 @@ _MAY_WAIT = re.compile(
 """Words in a model's code that say it may wait for the event loop or for a thread of its own."""
 _SETS_HANDLERS = re.compile(r"\bsignal\.signal\b|\bfrom signal import\b|\badd_signal_handler\b")
 """Words in a model's files that say it needs a main thread; what others call for it, its `initialize` tells."""
+_FORKS = re.compile(r"\bmultiprocessing\b|\bProcessPoolExecutor\b|\bos\.fork\b|\bfrom os import\b")
+"""Words that say it may fork, which is no good in a replica, whose connections to other models would be copied."""
 _MAX_FILES: Final = 1000
 """Of a model's folders that are looked at for such words."""
 
@@ -83,7 +85,7 @@ class PythonBackend:
         server = self._server
         if server is not None and package.namespace:
             server = NamespacedServer(server, package.namespace)
-        if spec.own_process or _sets_handlers(package):
+        if spec.own_process or _needs_process(package):
             return _load_apart(package, signature, spec, server)
         try:
             return self._load_here(package, signature, spec, server)
@@ -162,11 +164,13 @@ def _load_order(
     )
 
 
-def _sets_handlers(package: ModelPackage) -> bool:
+def _needs_process(package: ModelPackage) -> bool:
+    """Return whether the model's files say that it sets signal handlers, or that what it forks may call models."""
     folder = Path(package.file_path).parent
     helpers = chain(folder.glob("*.py"), Path(package.model_path).glob("*.py"), folder.glob("*/*.py"))
     files = (file for file in helpers if file.is_file())
-    return _any_has(_SETS_HANDLERS, chain((package.file_path,), islice(files, _MAX_FILES)))
+    code = [Path(package.file_path), *islice(files, _MAX_FILES)]
+    return _any_has(_SETS_HANDLERS, code) or (_any_has(_FORKS, code) and _any_has(_MAY_WAIT, code))
 
 
 def _may_wait(module: ModelModule) -> bool:

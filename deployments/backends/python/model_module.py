@@ -75,7 +75,7 @@ class ModelModule:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a process that the model has forked, in which nothing comes back from the server."""
+        """Whether this is a process that the model has forked, and in which nothing comes back from the server."""
         return os.getpid() != self._process_id
 
     def whose(self, decoupled: Sequence[InferRequest] = ()) -> dict[str, Any]:
@@ -230,6 +230,11 @@ class SoleModule(ModelModule):
         sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
+
+    @property
+    def forked(self) -> bool:
+        """Return False: `Questions` connects a process that the model forks."""
+        return False
 
     def finish_loading(self) -> None:
         """Leave all as it is: nobody else is here."""

@@ -1,5 +1,6 @@
 """What a model in a process of its own asks of the server: the replica is asked to ask."""
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ class AskedServer:
         self._questions = questions
         self._takes: dict[int, Take] = {}
         questions.hears["result"] = self._take_result
+        os.register_at_fork(after_in_child=self._takes.clear)
 
     def may_wait(self) -> bool:
         """Return False on the thread that brings the answers."""

@@ -80,6 +80,16 @@ class Writer:
         return offset, self._size_bytes
 
 
+def received(connection: socket.socket) -> bytes | None:
+    """Return the next message of a connection that does not block, b"" at its end, None when there is none now."""
+    try:
+        return connection.recv(READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 class Channel:
     """Sends and reads messages: `(kind, freed, area_bytes, offset, size, *fields)`. Any thread may send."""
 

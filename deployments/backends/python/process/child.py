@@ -7,22 +7,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.python import metric
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
-from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
+from deployments.backends.python.process.channel import Channel, Writer, received
+from deployments.backends.python.process.conversation import Conversation
 from deployments.backends.python.process.environment import Environment
 from deployments.backends.python.process.exchange import OWN_READINESS, read_response, read_result, request_fields
-from deployments.backends.python.process.forwarded_log import log_here
 from deployments.backends.python.process.lent_regions import LentRegions
-from deployments.backends.python.process.outbox import Outbox
-from deployments.backends.python.process.served_calls import ServedCalls
 from deployments.backends.python.process.starter import STARTER
 from deployments.backends.python.server import ModelServer
 from deployments.core.traced_request import begin_streams
@@ -52,6 +49,8 @@ _ENDINGS: Final = {
 _READS: Final = 64
 """Messages that are read in one turn of the loop."""
 _REAP_S: Final = 2.0
+_MAX_FORKS: Final = 256
+"""Processes that a model has forked and that call others at the same time; more end when they try."""
 
 
 class DiedError(Exception):
@@ -104,13 +103,12 @@ class Child:
         self._closing = False
         self._killed_for = ""
         self._state: tuple[str, str] = ("", "")
-        self._asked: dict[int, Future[Any]] = {}
-        self._question_numbers = count(1)
         areas = [os.memfd_create(f"eagleray-{name}") for name in ("inputs", "outputs", "results", "calls")]
         work, their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         questions, their_questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        forks, their_forks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = order.environment or Environment(sys.executable, os.environ)
-        theirs = [their_work.fileno(), their_questions.fileno(), *areas]
+        theirs = [their_work.fileno(), their_questions.fileno(), their_forks.fileno(), *areas]
         try:
             self.process = STARTER.start(
                 [environment.python, "-c", _CODE, *map(str, (os.getpid(), *theirs))],
@@ -122,22 +120,23 @@ class Child:
         except BaseException:
             for descriptor in areas:
                 os.close(descriptor)
-            for connection in (work, questions):
+            for connection in (work, questions, forks):
                 connection.close()
             raise
         finally:
             their_work.close()
             their_questions.close()
+            their_forks.close()
         self._exit = os.pidfd_open(self.process.pid)
-        self._descriptors = [*areas, self._exit]
+        self._descriptors = [*areas[:2], self._exit]
         self._work = Channel(work, OwnArea(areas[0]), PeerArea(areas[1]))
-        self._questions = Channel(questions, OwnArea(areas[2]), PeerArea(areas[3]))
-        self._outbox = Outbox(self._questions, lambda: self.kill("takes no answers"))
-        self._regions = LentRegions(self._work, self._outbox)
-        self._serves = server is not None
-        self._calls = ServedCalls(server, self._questions, self._outbox, self._requests)
+        self._server = server
+        self._questions = self._conversation(questions, (areas[2], areas[3]))
+        self._forks = forks
+        self._forked: list[Conversation] = []
+        self._regions = LentRegions(self._work, self._questions.outbox)
         self._work.connection.setblocking(False)
-        self._questions.connection.setblocking(False)
+        self._forks.setblocking(False)
         self._clock: Clock | None = None
 
     def load(self) -> None:
@@ -148,10 +147,12 @@ class Child:
         """
         order = self.order
         paths = order.file_path, order.version_path, order.model_path
-        self._work.send("load", None, order.name, *paths, order.fields, order.args, self._serves, metric.exported_to())
+        self._work.send(
+            "load", None, order.name, *paths, order.fields, order.args, self._server is not None, metric.exported_to()
+        )
         self._wait(lambda: self._state[0])
-        while data := _received(self._questions.connection):  # what it has logged on the way
-            self._take_question(data)
+        while self._questions.read():  # what it has logged on the way
+            pass
         kind, reason = self._state
         if kind != "ready":
             how = f"the process of model instance '{order.name}' {self.ending()}" if kind == "" else reason
@@ -219,18 +220,15 @@ class Child:
 
     def is_ready(self, timeout_s: float) -> bool:
         """Return what the model's own `is_ready` says; blocks, and must not be called on the loop's thread."""
-        answer: Future[Any] = Future()
-        number = next(self._question_numbers)
-        self._asked[number] = answer
+        number, answer = self._questions.ask("is_ready")
         try:
-            self._outbox.send("is_ready", None, number)
             if self._clock is None:
                 self._wait(answer.done, timeout_s)
             return bool(answer.result(timeout_s))
         except (OSError, TimeoutError):
             return False
         finally:
-            self._asked.pop(number, None)
+            self._questions.forget(number)
 
     def kill(self, reason: str) -> None:
         """End it and what it has started; `died` is called when it is gone. Any thread may call this."""
@@ -279,10 +277,11 @@ class Child:
             pass
         self.process.wait()
         self._regions.close()
-        self._outbox.close()
-        self._calls.give_all_up()
+        for conversation in (self._questions, *self._forked):
+            conversation.close()
+        self._forked.clear()
         self._work.connection.close()
-        self._questions.connection.close()
+        self._forks.close()
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -290,17 +289,19 @@ class Child:
     def _readers(self) -> dict[int, Callable[[], None]]:
         return {
             self._work.connection.fileno(): self._read_work,
-            self._questions.connection.fileno(): self._read_questions,
+            self._questions.fileno(): self._read_questions,
+            self._forks.fileno(): self._take_fork,
+            **{forked.fileno(): partial(self._read_fork, forked) for forked in self._forked},
             self._exit: self._ended,
         }
 
     def _wait(self, over: Callable[[], object], timeout_s: float | None = None) -> None:
         """Read messages on this thread until something is so, or the process has ended."""
-        readers = self._readers()
-        poll = select.poll()
-        for descriptor in readers:
-            poll.register(descriptor, select.POLLIN)
         while not over() and not self._dead:
+            readers = self._readers()
+            poll = select.poll()
+            for descriptor in readers:
+                poll.register(descriptor, select.POLLIN)
             events = poll.poll(None if timeout_s is None else timeout_s * 1000)
             if not events:
                 return
@@ -310,7 +311,7 @@ class Child:
 
     def _read_work(self) -> None:
         for _ in range(_READS if self.order.decoupled else 1):
-            data = _received(self._work.connection)
+            data = received(self._work.connection)
             if data is None:
                 return
             if not data:
@@ -355,35 +356,34 @@ class Child:
             request.reply(request, outcome)
 
     def _read_questions(self) -> None:
-        data = _received(self._questions.connection)
-        if data is None:
-            return
-        if data:
-            self._take_question(data)
-        else:
+        if self._questions.read() is False:
             self._ended()
 
-    def _take_question(self, data: bytes) -> None:
-        kind, place, fields = self._questions.read(data)
-        if kind == "log":
-            log_here(*fields)
-        elif kind == "cancelled":
-            number, request_number = fields
-            cancelled = any(request.cancelled for request in self._requests((request_number,)))
-            self._outbox.send("answer", None, number, cancelled, None)
-        elif kind == "call":
-            number, call = fields
-            self._calls.call(number, call, place)
-        elif kind == "give_up":
-            self._calls.give_up(*fields)
-        elif kind == "answer":
-            number, value = fields
-            waiting = self._asked.pop(number, None)
-            if waiting is not None:
-                waiting.set_result(value)
-        else:
-            number, *arguments = fields
-            self._calls.control(number, kind, *arguments)
+    def _take_fork(self) -> None:
+        """Begin a conversation with a process that the model has forked, which has sent its end of it."""
+        try:
+            _, descriptors, _, _ = socket.recv_fds(self._forks, 1, 3)
+        except OSError:
+            return
+        if len(descriptors) != 3 or len(self._forked) >= _MAX_FORKS:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
+        connection, results, calls = descriptors
+        forked = self._conversation(socket.socket(fileno=connection), (results, calls))
+        self._forked.append(forked)
+        if self._clock is not None:
+            self._clock.watch(forked.fileno(), partial(self._read_fork, forked))
+
+    def _read_fork(self, forked: Conversation) -> None:
+        if forked.read() is False:
+            if self._clock is not None:
+                self._clock.unwatch(forked.fileno())
+            self._forked.remove(forked)
+            forked.close()
+
+    def _conversation(self, connection: socket.socket, areas: tuple[int, int]) -> Conversation:
+        return Conversation(connection, areas, self._server, self._requests, lambda: self.kill("takes no answers"))
 
     def _requests(self, numbers: tuple[int, ...]) -> list[InferRequest]:
         """Return those of some requests that the process still has."""
@@ -401,18 +401,8 @@ class Child:
         if self._dead:
             return
         self._dead = True
-        while data := _received(self._questions.connection):
-            self._take_question(data)
-        while data := _received(self._work.connection):
+        while self._questions.read():
+            pass
+        while data := received(self._work.connection):
             self._take_work(data)
         self._died()
-
-
-def _received(connection: socket.socket) -> bytes | None:
-    """Return the next message, b"" at the end, None when there is none now."""
-    try:
-        return connection.recv(READ_BYTES)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""

@@ -135,15 +135,15 @@ class ModelProcess:
 
 def main() -> None:
     """Run the process; the arguments name its parent and the descriptors that it was given."""
-    parent, work, questions, *areas = map(int, sys.argv[1:8])
+    parent, work, questions, forks, *areas = map(int, sys.argv[1:9])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before it was heard of
         return
-    for descriptor in (work, questions, *areas):
+    for descriptor in (work, questions, forks, *areas):
         os.set_inheritable(descriptor, False)
     working = Channel(connected(socket.socket(fileno=work)), OwnArea(areas[1]), PeerArea(areas[0]))
     asking = Channel(connected(socket.socket(fileno=questions)), OwnArea(areas[3]), PeerArea(areas[2]))
-    asked = Questions(asking)
+    asked = Questions(asking, socket.socket(fileno=forks))
     process = ModelProcess(working, asked)
     asked.start()
     forward_log(asked.tell)
