@@ -87,6 +87,9 @@ class _Codec:
     def decode(self, body: Any, json_length: int | None, reply: Any, context: Any) -> InferRequest:
         return InferRequest({}, 1, reply, context=context)
 
+    def reads_long(self, body: Any) -> bool:
+        return False
+
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
         return False
 

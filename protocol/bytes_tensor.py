@@ -1,7 +1,7 @@
 """BYTES tensors: on the wire each element is a little-endian uint32 length and its bytes, row-major."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Any
 
@@ -14,12 +14,19 @@ from protocol.normalise import Shape, request_prefix
 
 _LENGTH = Struct("<I")
 _EVEN_FROM_COUNT = 16  # below, looking for elements of equal length costs more than it saves
+# No single call takes more elements: a thread that does this gives the interpreter away only between calls.
+_CHUNK_COUNT = 1 << 16
 
 
 def object_array(elements: Iterable[object], shape: Shape) -> Array:
     """Return an array of Python objects; NumPy left alone would look into strings and lists."""
     array = np.empty(math.prod(shape), dtype=object)
-    array[:] = elements if isinstance(elements, list) else list(elements)
+    listed = elements if isinstance(elements, list) else list(elements)
+    if len(listed) <= _CHUNK_COUNT:
+        array[:] = listed
+    else:
+        for at in range(0, len(listed), _CHUNK_COUNT):
+            array[at : at + _CHUNK_COUNT] = listed[at : at + _CHUNK_COUNT]
     return array.reshape(shape)
 
 
@@ -92,13 +99,20 @@ def _even(buffer: bytes, offset: int, byte_size: int, count: int, longest: int) 
     rows = np.ndarray((count,), np.dtype([("length", "<u4"), ("element", f"V{length}")]), buffer, offset)
     if not (rows["length"] == length).all():
         return None
-    elements: list[bytes] = rows["element"].tolist()
+    elements: list[bytes] = []
+    for at in range(0, count, _CHUNK_COUNT):
+        elements += rows["element"][at : at + _CHUNK_COUNT].tolist()
     return elements
 
 
 def encode_bytes(array: Array) -> bytes:
     """Return the wire form of an array of `bytes` (or `str`, sent as UTF-8)."""
-    elements = as_bytes(array)
+    if array.size <= _CHUNK_COUNT:
+        return _joined(as_bytes(array))
+    return b"".join([_joined(chunk) for chunk in _chunks(array)])
+
+
+def _joined(elements: list[bytes]) -> bytes:
     if not elements:
         return b""
     lengths = np.fromiter(map(len, elements), "<u4", len(elements)).tobytes()
@@ -114,10 +128,25 @@ def as_bytes(array: Array) -> list[bytes]:
     Raises:
         Internal: the model put something else than `bytes` or `str` into it.
     """
+    return [element for chunk in _chunks(array) for element in chunk] if array.size > _CHUNK_COUNT else _listed(array)
+
+
+def _chunks(array: Array) -> Iterator[list[bytes]]:
+    flat = array.ravel()
+    for at in range(0, flat.size, _CHUNK_COUNT):
+        yield _listed(flat[at : at + _CHUNK_COUNT])
+
+
+def _listed(array: Array) -> list[bytes]:
     elements: list[Any] = array.ravel().tolist()
     if set(map(type, elements)) <= {bytes}:
         return elements
     return [_as_bytes(element) for element in elements]
+
+
+def has_many_strings(tensors: Mapping[str, Array]) -> bool:
+    """Whether to encode these tensors takes so long that a loop should not wait for it."""
+    return any([array.size > _CHUNK_COUNT and array.dtype == object for array in tensors.values()])
 
 
 def _as_bytes(element: object) -> bytes:

@@ -5,8 +5,17 @@ from typing import Any
 
 import numpy as np
 
+from protocol.bytes_tensor import has_many_strings
 from protocol.errors import ServingError, Unsupported
-from protocol.grpc_request import RAW_FIELD, Content, GrpcEncoding, GrpcHeader, GrpcRequestReader, SplitMessage
+from protocol.grpc_request import (
+    RAW_FIELD,
+    Content,
+    GrpcEncoding,
+    GrpcHeader,
+    GrpcRequestReader,
+    SplitMessage,
+    has_typed_contents,
+)
 from protocol.grpc_response_writer import GrpcResponseWriter
 from protocol.header_cache import HeaderCache
 from protocol.infer import Array, InferRequest, InferResponse, Reply
@@ -63,6 +72,8 @@ class GrpcInferCodec:
         self._head_bytes = len(self._model) + len(self._version) + 130 + limits.header_cache_key_bytes
         self._max_key_bytes = limits.header_cache_key_bytes
         self._key_guess = 0
+        self._takes_strings = signature.takes_strings
+        self._sends_strings = signature.sends_strings
 
     def decode(
         self, body: bytes | memoryview, json_length: int | None, reply: Reply, context: Any = None
@@ -111,8 +122,12 @@ class GrpcInferCodec:
         )
 
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
-        """Never: tensors are copied as they are."""
-        return False
+        """Whether `encode` would keep a loop from its work, as many strings do; numbers are copied as they are."""
+        return self._sends_strings and has_many_strings(response.outputs)
+
+    def reads_long(self, body: bytes | memoryview) -> bool:
+        """Whether `decode` may keep a loop from its work, for a body that is large."""
+        return self._takes_strings or has_typed_contents(body)
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
         """Return None and the parts of a serialised ModelInferResponse.

@@ -30,6 +30,8 @@ from protocol.signature import Signature
 
 RAW_FIELD = 7
 _PARAMETERS, _INPUTS, _OUTPUTS = 4, 5, 6
+# An input without values of its own, but for hostile ones, is smaller.
+_TYPED_BYTES = 1 << 14
 _CANONICAL = {number: number << 3 | LENGTH_DELIMITED for number in (_PARAMETERS, _INPUTS, _OUTPUTS)}
 
 Content = tuple[bytes | memoryview, int, int]
@@ -127,6 +129,19 @@ class SplitMessage:
         short = key_end - key_start <= limits.header_cache_key_bytes
         self.key = bytes(body[key_start:key_end]) if ordered and short else None
         self.message = _parsed(b"".join(described))
+
+
+def has_typed_contents(body: bytes | memoryview) -> bool:
+    """Whether inputs of a large ModelInferRequest hold values of their own, which are read one by one."""
+    try:
+        for number, wire_type, _, value, end in fields(body):
+            if number == RAW_FIELD:
+                return False
+            if number == _INPUTS and wire_type == LENGTH_DELIMITED and end - value > _TYPED_BYTES:
+                return True
+    except InvalidArgument:
+        return False
+    return False
 
 
 def _parsed(described: bytes) -> Any:

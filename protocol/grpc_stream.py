@@ -44,8 +44,12 @@ class GrpcStreamCodec:
         return self._codec.decode_any(body, reply, context)
 
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
-        """Never: tensors are copied as they are."""
-        return False
+        """Whether `encode` would keep a loop from its work; see `GrpcInferCodec`."""
+        return self._codec.takes_long(request, response)
+
+    def reads_long(self, body: bytes | memoryview) -> bool:
+        """Whether `decode` may keep a loop from its work, for a body that is large."""
+        return self._codec.reads_long(body)
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
         """Return None and the parts of a serialised ModelStreamInferResponse; none at all: nothing is to be sent.

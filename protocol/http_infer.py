@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from protocol.bytes_tensor import has_many_strings
 from protocol.errors import InvalidArgument, ServingError
 from protocol.header_cache import HeaderCache, may_stand_without_id, split_leading_id
 from protocol.infer import InferRequest, InferResponse, Reply
@@ -75,6 +76,8 @@ class HttpInferCodec:
             limits.header_cache_entries, limits.header_cache_key_bytes
         )
         self._known = self._cache.entries
+        self._takes_strings = signature.takes_strings
+        self._sends_strings = signature.sends_strings
         self._key_bytes = limits.header_cache_key_bytes
 
     def decode(
@@ -154,9 +157,15 @@ class HttpInferCodec:
         return self._writer.write(request.id, request.encoding or ALL_BINARY, response)
 
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
-        """Whether `encode` would keep a loop from its work, as much JSON does; it may run in a thread then."""
+        """Whether `encode` would keep a loop from its work, as much JSON and many strings do."""
         plan = request.encoding
-        return plan is not None and not plan.binary_only and _as_json(plan, response) > _LONG_JSON_ELEMENTS
+        if plan is not None and not plan.binary_only and _as_json(plan, response) > _LONG_JSON_ELEMENTS:
+            return True
+        return self._sends_strings and has_many_strings(response.outputs)
+
+    def reads_long(self, body: bytes | memoryview) -> bool:
+        """Whether `decode` may keep a loop from its work, for a body that is large."""
+        return self._takes_strings
 
     def _decode_header(self, body: bytes | memoryview, length: int, json_length: int | None) -> RequestHeader:
         try:

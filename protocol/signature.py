@@ -51,6 +51,16 @@ class Signature:
         """The outputs whose arrays of UINT16 stand for BF16."""
         return frozenset([spec.name for spec in self.outputs.values() if spec.datatype.name == "BF16"])
 
+    @property
+    def takes_strings(self) -> bool:
+        """Whether an input is BYTES."""
+        return any([spec.datatype.name == "BYTES" for spec in self.inputs.values()])
+
+    @property
+    def sends_strings(self) -> bool:
+        """Whether an output is BYTES."""
+        return any([spec.datatype.name == "BYTES" for spec in self.outputs.values()])
+
     @classmethod
     def from_config(cls, config: "ModelConfig") -> "Signature":
         """Read a completed and validated configuration."""

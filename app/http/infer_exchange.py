@@ -30,7 +30,8 @@ def has_large_json(head: Head, body: Buffer) -> bool:
 class InferExchange:
     """Unpacks the body, adds parameters, has large JSON parsed, submits, packs the response; the sink of its request.
 
-    Large JSON is parsed by a process of its own where the model is in this one; a replica parses what it is sent.
+    Large JSON is parsed by a process of its own where others would wait for who parses it: where the model is in this
+    process, or shares a replica with others.
     """
 
     def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
@@ -108,7 +109,7 @@ class InferExchange:
         if head.forwarded:
             parts, json_length = add_parameters(body, json_length, head.forwarded)
         self._target = target
-        if target.local and has_large_json(head, body):
+        if has_large_json(head, body) and target.shared:
             task = {
                 "task": "infer",
                 "json_length": json_length,

@@ -32,11 +32,15 @@ class TracedTarget:
     def __init__(self, target: Target, sampler: Sampler, ended: Ended) -> None:
         self.model_name = target.model_name
         self.version = target.version
-        self.local = target.local
         self.sampler = sampler
         self.ended = ended
         self.target = target
         self._submit = target.submit
+
+    @property
+    def shared(self) -> bool:
+        """Whether others wait for the loop that decodes its requests."""
+        return self.target.shared
 
     @property
     def ready(self) -> bool:

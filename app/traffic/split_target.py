@@ -47,7 +47,11 @@ class SplitTarget:
         self._bounds = bounds
         self.model_name = self._last.model_name
         self.version = max(shares)
-        self.local = any(targets[version].local for version in shares)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others wait for the loop that decodes requests of one of the versions."""
+        return any(self._targets[version].shared for version in self._shares)
 
     @property
     def ready(self) -> bool:

@@ -174,6 +174,8 @@ class LaneClient(FrameProtocol):
         self.inflight_bytes = 0
         self.open = False
         self.alone: int | None = None
+        self.model_count = 0
+        """How many models the replica has."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say the secret."""
@@ -308,7 +310,9 @@ class LaneClient(FrameProtocol):
                 self.refusal = bytes(body).decode("utf-8", "replace")
         elif kind == Kind.TABLE:
             self.welcome = True
-            self._owner.lane_table(self, [TableRow(*row) for row in orjson.loads(body)])
+            rows = [TableRow(*row) for row in orjson.loads(body)]
+            self.model_count = len(rows)
+            self._owner.lane_table(self, rows)
         elif kind == Kind.TRACE:
             self._take_trace(call, body)
         elif kind == Kind.ALONE:

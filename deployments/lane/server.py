@@ -4,7 +4,8 @@ import asyncio
 import hmac
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import orjson
@@ -24,8 +25,9 @@ from deployments.lane.frames import (
     LaneProtocolError,
 )
 from deployments.lane.lone_requests import LoneRequests
+from deployments.lane.slow_codec import Encoded, SlowCodec
 from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
-from deployments.lane.wire import WireCodec
+from deployments.lane.wire import LONG_BYTES, WireCodec
 from protocol.errors import Internal, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
@@ -42,6 +44,7 @@ class LaneModel(Protocol):
     """What the lane needs of a loaded model version."""
 
     codecs: tuple[WireCodec, ...]
+    slow: SlowCodec
     capacity: int
     sequence_idle_us: int
     says_ready: bool
@@ -171,7 +174,8 @@ class LaneServerConnection(FrameProtocol):
         self._server = server
         self._welcome = False
         self._hello_timer: asyncio.TimerHandle | None = None
-        self.inflight: dict[int, tuple[LaneModel, InferRequest]] = {}
+        self.inflight: dict[int, tuple[LaneModel, InferRequest | None]] = {}
+        """By call; None in place of a request that is being decoded."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Give the client some seconds to say the secret."""
@@ -188,7 +192,8 @@ class LaneServerConnection(FrameProtocol):
             self._hello_timer.cancel()
         inflight, self.inflight = self.inflight, {}
         for model, request in inflight.values():
-            model.cancel_request(request)
+            if request is not None:
+                model.cancel_request(request)
 
     def send_table(self) -> None:
         """Send the table of models."""
@@ -209,7 +214,7 @@ class LaneServerConnection(FrameProtocol):
             self._end_sequence(number, body)
         elif kind == Kind.CANCEL:
             entry = self.inflight.pop(call, None)
-            if entry is not None:
+            if entry is not None and entry[1] is not None:
                 entry[0].cancel_request(entry[1])
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
@@ -265,11 +270,14 @@ class LaneServerConnection(FrameProtocol):
         if model is None:
             self._send_error(call, Unavailable("the model has been unloaded"))
             return
+        json_size = None if json_length == NO_JSON_LENGTH else json_length
+        # The requests of a sequence stay in their order.
+        behind = model.slow.decoding_count and model.sequence_idle_us
+        if behind or (len(body) > LONG_BYTES and model.codecs[wire].reads_long(body)):
+            self._decode_slowly(model, call, wire, json_size, body, trace)
+            return
         try:
-            codec = model.codecs[wire]
-            request = codec.decode(
-                body, None if json_length == NO_JSON_LENGTH else json_length, self._reply, (call, codec)
-            )
+            request = model.codecs[wire].decode(body, json_size, self._reply, (call, wire))
         except ServingError as error:
             self._send_error(call, error)
             return
@@ -277,6 +285,23 @@ class LaneServerConnection(FrameProtocol):
             logger.exception("a request could not be decoded")
             self._send_error(call, Internal("the request could not be decoded"))
             return
+        self._submit(model, call, request, trace)
+
+    def _decode_slowly(
+        self, model: LaneModel, call: int, wire: int, json_size: int | None, body: Buffer, trace: Trace | None
+    ) -> None:
+        def decoded(result: InferRequest | ServingError) -> None:
+            if self.inflight.pop(call, None) is None:
+                return  # nobody waits for it any more
+            if isinstance(result, ServingError):
+                self._send_error(call, result)
+            else:
+                self._submit(model, call, result, trace)
+
+        self.inflight[call] = (model, None)
+        model.slow.decode(wire, body, json_size, self._reply, (call, wire), decoded)
+
+    def _submit(self, model: LaneModel, call: int, request: InferRequest, trace: Trace | None) -> None:
         request.over_lane = True
         self.inflight[call] = (model, request)
         if trace is not None:
@@ -284,34 +309,53 @@ class LaneServerConnection(FrameProtocol):
         model.submit_request(request)
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
-        call, codec = request.context
-        if call not in self.inflight:
+        call, wire = request.context
+        entry = self.inflight.get(call)
+        if entry is None:
             return
+        model = entry[0]
         if request.trace is not None and (not isinstance(result, InferResponse) or result.final):
             parts = records(request.trace, wall_ahead_ns())
             self.send(Kind.TRACE, call, parts, size=sum(map(len, parts)))
         if isinstance(result, InferResponse):
+            codec = model.codecs[wire]
+            # What ends later leaves later.
+            if result.final and (model.slow.encoding_count or codec.takes_long(request, result)):
+                model.slow.encode(wire, request, result, partial(self._encoded, call))
+                return
             try:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
                 result = error
             else:
-                size = 0
-                for part in parts:
-                    size += len(part) if type(part) is bytes else memoryview(part).nbytes
-                if result.final:
-                    del self.inflight[call]
-                self.send(
-                    Kind.RESPONSE,
-                    call,
-                    parts,
-                    size=size,
-                    flags=FINAL if result.final else 0,
-                    json_length=NO_JSON_LENGTH if json_length is None else json_length,
-                )
+                self._send_response(call, json_length, parts, final=result.final)
                 return
         del self.inflight[call]
         self._send_error(call, result)
+
+    def _encoded(self, call: int, result: Encoded | ServingError) -> None:
+        if call not in self.inflight:
+            return
+        if isinstance(result, ServingError):
+            del self.inflight[call]
+            self._send_error(call, result)
+        else:
+            self._send_response(call, *result, final=True)
+
+    def _send_response(self, call: int, json_length: int | None, parts: Sequence[Buffer], *, final: bool) -> None:
+        size = 0
+        for part in parts:
+            size += len(part) if type(part) is bytes else memoryview(part).nbytes
+        if final:
+            del self.inflight[call]
+        self.send(
+            Kind.RESPONSE,
+            call,
+            parts,
+            size=size,
+            flags=FINAL if final else 0,
+            json_length=NO_JSON_LENGTH if json_length is None else json_length,
+        )
 
     def _send_error(self, call: int, error: ServingError) -> None:
         message = error.message.encode("utf-8", "replace")

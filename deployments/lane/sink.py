@@ -22,11 +22,15 @@ class Sink(Protocol):
 
 
 class Target(Protocol):
-    """A model version that requests can be sent to, wherever it runs; a `local` one decodes them in this process."""
+    """A model version that requests can be sent to, wherever it runs."""
 
     model_name: str
     version: int
-    local: bool
+
+    @property
+    def shared(self) -> bool:
+        """Whether others wait for the loop that decodes its requests: this process's, or that of a packed replica."""
+        ...
 
     @property
     def ready(self) -> bool:

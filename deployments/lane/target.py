@@ -51,8 +51,6 @@ class LaneTarget:
     Of a model that batches sequences all requests of one go to the same replica; others pay nothing for that.
     """
 
-    local = False
-
     def __init__(self, model_name: str, version: int, limits: Limits) -> None:
         self.model_name = model_name
         self.version = version
@@ -62,6 +60,11 @@ class LaneTarget:
         self._limits = limits
         self._sequences: SequenceLanes | None = None
         self._meter = None if limits.meters is None else limits.meters.of(model_name, version)
+
+    @property
+    def shared(self) -> bool:
+        """Whether a replica of the model has others too."""
+        return any(lane.model_count > 1 for lane in self.choice.lanes)
 
     @property
     def ready(self) -> bool:

@@ -15,11 +15,19 @@ GRPC_STREAM: Final = 2
 """A serialised ModelInferRequest, answered by serialised ModelStreamInferResponses; `json_length` is None."""
 
 
+LONG_BYTES: Final = 1 << 18
+"""Bodies up to this size are decoded in some milliseconds, whatever they hold."""
+
+
 class WireCodec(Protocol):
     """Decodes requests to one model version and encodes its responses, in one form; errors are ServingErrors."""
 
     def decode(self, body: Buffer, json_length: int | None, reply: Reply, context: Any = None) -> InferRequest:
         """Return the checked request."""
+        ...
+
+    def reads_long(self, body: Buffer) -> bool:
+        """Whether `decode` would keep a loop from its work; asked of bodies over `LONG_BYTES` only."""
         ...
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, Sequence[Buffer]]:

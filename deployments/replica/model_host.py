@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
@@ -21,6 +22,7 @@ from deployments.core.rate_limit import RateLimiter
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
+from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.wire import WireCodec
 from deployments.log.line_format import about
 from deployments.replica.host_router import HostRouter
@@ -96,6 +98,7 @@ class ModelHost:
         self._max_queue_s = max_queue_s
         self._threads = asyncio.Semaphore(thread_count)
         self._closing: set[asyncio.Task[None]] = set()
+        self._slow_thread = ThreadPoolExecutor(1, "slow codec")
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
         self.regions = regions
@@ -187,7 +190,9 @@ class ModelHost:
             self._allow_inline(model)
             model.statistics.count_in(self._counters)
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
-            codecs = self._codecs(model.signature, str(version), hosted.read_labels())
+            labels = hosted.read_labels()
+            codecs = self._codecs(model.signature, str(version), labels)
+            slow = SlowCodec(self._codecs(model.signature, str(version), labels), self._slow_thread)
         except ModelLoadError as error:
             release(held)
             return error.reason or "it did not load"
@@ -201,7 +206,7 @@ class ModelHost:
         self.seconds[key] = time.monotonic() - started
         self._present[key] = data["digest"]
         old = self.served.get(key)
-        self.served[key] = served = ServedModel(model, codecs)
+        self.served[key] = served = ServedModel(model, codecs, slow)
         replaced = self.core.add(model)
         logger.info("successfully loaded '%s' version %d", name, version, extra=about(name, version))
         self._readiness.follow(served)
@@ -210,7 +215,7 @@ class ModelHost:
             self._readiness.forget(old)
         self._changed(name, version, served)
         if replaced is not None:
-            self._close_in_background(replaced, self._held.pop(key, ()))
+            self._close_in_background(replaced, old, self._held.pop(key, ()))
         self._held[key] = held
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
@@ -228,13 +233,15 @@ class ModelHost:
             self._down.add(key)
         self._changed(*key, served if served.ready else None)
 
-    def _close_in_background(self, replaced: ModelVersion, held: Sequence[int]) -> None:
+    def _close_in_background(self, replaced: ModelVersion, old: ServedModel | None, held: Sequence[int]) -> None:
         """Let a version that is served no more finish what it has; nobody waits for it."""
-        task = self._loop.create_task(self._close(replaced, held))
+        task = self._loop.create_task(self._close(replaced, old, held))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _close(self, replaced: ModelVersion, held: Sequence[int]) -> None:
+    async def _close(self, replaced: ModelVersion, old: ServedModel | None, held: Sequence[int]) -> None:
+        if old is not None:
+            await old.slow.all_decoded(DRAIN_TIMEOUT_S)
         await replaced.close()
         release(held)
         collect_long_lived_objects()
@@ -276,6 +283,7 @@ class ModelHost:
             self._readiness.forget(served)
             self.core.remove(*key)
             self._changed(*key, None)
+            await served.slow.all_decoded(timeout_s)
             await served.model.close(timeout_s)
             served.model.statistics.counts.load_duration_ns = served.model.statistics.counts.cache_count = 0
         release(self._held.pop(key, ()))
@@ -340,3 +348,4 @@ class ModelHost:
                 await asyncio.gather(*(self._unload(key, left_s) for key in keys))
             if self._closing:
                 await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))
+            self._slow_thread.shutdown(wait=False, cancel_futures=True)

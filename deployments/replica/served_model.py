@@ -1,6 +1,5 @@
 """A loaded model version together with its wire codecs: what a lane or an ingress of the same process submits to."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from time import monotonic_ns
@@ -10,7 +9,8 @@ from deployments.core.request_meter import Cells, RequestMeter, give_up, succeed
 from deployments.core.traced_request import follow
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
-from deployments.lane.wire import HTTP, WireCodec
+from deployments.lane.slow_codec import Encoded, SlowCodec
+from deployments.lane.wire import HTTP, LONG_BYTES, WireCodec
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
@@ -21,14 +21,16 @@ logger = logging.getLogger(__name__)
 class ServedModel:
     """A model version and its codecs, indexed by wire form; `capacity` requests give each instance a full batch.
 
-    A model may say itself that it is not ready; requests go to it all the same.
+    `slow` is for what would keep the loop from its work. A model may say itself that it is not ready; requests go to it
+    all the same.
     """
 
-    def __init__(self, model: ModelVersion, codecs: tuple[WireCodec, ...]) -> None:
+    def __init__(self, model: ModelVersion, codecs: tuple[WireCodec, ...], slow: SlowCodec | None = None) -> None:
         self.model_name = model.package.name
         self.version = model.package.version
         self.model = model
         self.codecs = codecs
+        self.slow = slow or SlowCodec(codecs)
         self.submit_request = model.submit
         self.cancel_request = model.cancel
         self.end_sequence = model.end_sequence
@@ -48,10 +50,21 @@ Context = tuple[Sink, WireCodec, int, Cells | None, int]
 """What a request carries: who gets the answer, in which wire form; where a client's is counted, and since when."""
 
 
+class _Decoding:
+    """Stands for a request until it is decoded."""
+
+    __slots__ = ("context", "given_up", "request")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.given_up = False
+        self.request: InferRequest | None = None
+
+
 class LocalTarget:
     """Sends requests that came as bytes to a model of this process."""
 
-    local = True
+    shared = True
 
     def __init__(self, served: ServedModel, meter: RequestMeter | None = None) -> None:
         self.model_name = served.model_name
@@ -72,7 +85,7 @@ class LocalTarget:
         sink: Sink,
         wire: int = HTTP,
         trace: Trace | None = None,
-    ) -> InferRequest | None:
+    ) -> "InferRequest | _Decoding | None":
         """Decode and submit; an error in the request is told to the sink before this returns."""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         codec, meter = self._served.codecs[wire], self._meter
@@ -80,6 +93,11 @@ class LocalTarget:
         if meter is not None:
             cells, began_ns = meter.begin(wire), monotonic_ns()
         context: Context = (sink, codec, wire, cells, began_ns)
+        slow = self._served.slow
+        # The requests of a sequence stay in their order.
+        behind = slow.decoding_count and self._served.sequence_idle_us
+        if behind or (len(body) > LONG_BYTES and codec.reads_long(body)):
+            return self._decode_slowly(body, json_length, context, trace)
         try:
             request = codec.decode(body, json_length, self._reply, context)
         except ServingError as error:
@@ -94,8 +112,33 @@ class LocalTarget:
         self._submit(request)
         return request
 
-    def cancel(self, token: InferRequest | None) -> None:
+    def _decode_slowly(
+        self, body: Buffer, json_length: int | None, context: Context, trace: Trace | None
+    ) -> "_Decoding":
+        decoding = _Decoding(context)
+
+        def decoded(result: InferRequest | ServingError) -> None:
+            if decoding.given_up:
+                return
+            if isinstance(result, ServingError):
+                self._fail(context, result)
+                return
+            decoding.request = result
+            if trace is not None:
+                self._served.follow(result, trace)
+            self._submit(result)
+
+        self._served.slow.decode(context[2], body, json_length, self._reply, context, decoded)
+        return decoding
+
+    def cancel(self, token: "InferRequest | _Decoding | None") -> None:
         """Give a request up."""
+        if isinstance(token, _Decoding):
+            if token.request is None:
+                token.given_up = True
+                if token.context[3] is not None:
+                    give_up(token.context[3])
+            token = token.request
         if token is not None:
             context, token.context = token.context, None
             if context is not None and context[3] is not None:
@@ -105,12 +148,12 @@ class LocalTarget:
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
         if request.context is None:
             return
-        sink, codec, _, cells, began_ns = request.context
+        sink, codec, wire, cells, began_ns = request.context
         if not isinstance(result, InferResponse):
             self._fail(request.context, result)
-        elif result.final and codec.takes_long(request, result):
-            encoded = asyncio.get_running_loop().run_in_executor(None, codec.encode, request, result)
-            encoded.add_done_callback(lambda future: self._encoded(request, future))
+        elif result.final and (self._served.slow.encoding_count or codec.takes_long(request, result)):
+            # What ends later leaves later.
+            self._served.slow.encode(wire, request, result, lambda encoded: self._encoded(request, encoded))
         else:
             try:
                 json_length, parts = codec.encode(request, result)
@@ -121,19 +164,16 @@ class LocalTarget:
                 succeed(cells, began_ns)
             sink.on_response(json_length, parts, result.final)
 
-    def _encoded(self, request: InferRequest, future: "asyncio.Future[tuple[int | None, Sequence[Buffer]]]") -> None:
-        if request.context is None or future.cancelled():
+    def _encoded(self, request: InferRequest, result: Encoded | ServingError) -> None:
+        if request.context is None:
+            return
+        if isinstance(result, ServingError):
+            self._fail(request.context, result)
             return
         sink, _, _, cells, began_ns = request.context
-        error = future.exception()
-        if error is None:
-            if cells is not None:
-                succeed(cells, began_ns)
-            json_length, parts = future.result()
-            sink.on_response(json_length, parts, True)
-        else:
-            lost = Internal("the response could not be encoded")
-            self._fail(request.context, error if isinstance(error, ServingError) else lost)
+        if cells is not None:
+            succeed(cells, began_ns)
+        sink.on_response(*result, True)
 
     def _fail(self, context: Context, error: ServingError) -> None:
         sink, _, wire, cells, _ = context

@@ -207,7 +207,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A model that cannot be loaded is UNAVAILABLE": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
     "An ensemble whose step could not be loaded": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
-    "A request with much JSON": ("app/http/test_large_json.py::test_large_json_does_not_stop_the_loop",),
+    "A request with much JSON": (
+        "app/http/test_large_json.py::test_large_json_does_not_stop_the_loop",
+        "app/http/test_large_json.py::test_a_large_json_response_does_not_stop_the_loop",
+        "app/http/test_large_json.py::test_many_strings_do_not_stop_the_loop",
+        "app/http/test_large_json.py::test_a_replica_that_models_share_is_sent_binary_in_place_of_much_json",
+        "deployments/lane/test_slow_codec.py::test_a_large_request_is_decoded_beside_the_loop_and_small_ones_pass_it",
+        "deployments/lane/test_slow_codec.py::test_a_large_response_is_encoded_beside_the_loop_and_later_ones_leave_after_it",
+    ),
     # Handles
     "Calls of `handle.infer.remote": (CLUSTER + "test_another_application_composes_two_models_by_their_handles",),
     "Each has an outcome of its own": (

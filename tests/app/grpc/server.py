@@ -24,7 +24,7 @@ class FakeTarget:
 
     version = 1
     ready = True
-    local = False
+    shared = False
 
     def __init__(self, name: str, service: "FakeService") -> None:
         self.model_name = name

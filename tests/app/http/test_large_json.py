@@ -25,7 +25,7 @@ from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
 from protocol.limits import Limits
 from protocol.signature import Signature, TensorSpec
-from tests.app.http.wire import hello
+from tests.app.http.wire import EchoTarget, hello
 
 STALL_S = 0.05
 ATTEMPTS = 5
@@ -193,6 +193,47 @@ def test_a_large_json_response_does_not_stop_the_loop(path: str) -> None:
     assert min(stalls) <= STALL_S, stalls
 
 
+def strings_body(strings: bytes, count: int) -> tuple[bytes, bytes]:
+    """A request for an identity of strings in binary, and its JSON alone."""
+    header = (
+        b'{"inputs":[{"name":"S","datatype":"BYTES","shape":[%d],"parameters":{"binary_data_size":%d}}],'
+        b'"outputs":[{"name":"S","parameters":{"binary_data":true}}]}' % (count, len(strings))
+    )
+    return header + strings, header
+
+
+MANY = 1 << 20
+STRINGS = {
+    "of one length": b"\3\0\0\0abc" * MANY,
+    "empty": b"\0\0\0\0" * MANY,
+    "of several lengths": b"\1\0\0\0a\2\0\0\0bc" * (MANY // 2),
+}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("strings", STRINGS.values(), ids=STRINGS.keys())
+def test_many_strings_do_not_stop_the_loop(strings: bytes) -> None:
+    body, header = strings_body(strings, MANY)
+    stalls: list[float] = []
+
+    async def test(server: Server) -> None:
+        length = str(len(header))
+        answers: list[tuple[int, bytes]] = []
+        for _ in range(ATTEMPTS):
+            stalls.append(
+                await server.stall_s(
+                    lambda: answers.append(server.ask("infer", body, Inference_Header_Content_Length=length))
+                )
+            )
+            assert answers[-1][0] == 200, answers[-1][1][:300]
+            assert answers[-1][1].endswith(strings)
+            if stalls[-1] <= STALL_S:
+                return
+
+    serve(test)
+    assert min(stalls) <= STALL_S, stalls
+
+
 def test_large_and_small_json_mean_the_same() -> None:
     async def test(server: Server) -> None:
         loop = asyncio.get_running_loop()
@@ -251,6 +292,21 @@ def test_a_helper_that_dies_is_replaced() -> None:
             assert process is not None
             process.kill()
             process.wait()
+
+    serve(test)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_replica_that_models_share_is_sent_binary_in_place_of_much_json(shared: bool) -> None:
+    async def test(server: Server) -> None:
+        target = EchoTarget()
+        target.shared = shared
+        server.target = target  # type: ignore[assignment]
+        body = infer_body(numbers(1 << 20), (1 << 20) // 14 * 3 + 1)
+        status, _ = await asyncio.get_running_loop().run_in_executor(None, lambda: server.ask("infer", body))
+        assert status == 200
+        ((sent,), (length,)) = target.bodies, target.json_lengths
+        assert (length is not None and length < 1000) if shared else (length is None and sent == body)
 
     serve(test)
 

@@ -61,7 +61,7 @@ class EchoTarget:
     model_name = "echo"
     version = 1
     ready = True
-    local = False
+    shared = False
 
     def __init__(self) -> None:
         self.hold = False

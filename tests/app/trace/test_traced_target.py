@@ -27,7 +27,7 @@ class Target:
 
     model_name = "m"
     version = 1
-    local = False
+    shared = False
     ready = True
 
     def __init__(self) -> None:

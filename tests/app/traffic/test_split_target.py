@@ -23,7 +23,7 @@ class Version:
 
     model_name = "m"
     ready = True
-    local = False
+    shared = False
 
     def __init__(self, version: int) -> None:
         self.version = version

@@ -14,6 +14,7 @@ from deployments.core.request_meter import RequestMeters
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
+from deployments.lane.slow_codec import SlowCodec
 from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
@@ -31,6 +32,12 @@ class EchoCodec:
         request.parameters = {"body": body, "json_length": json_length}  # type: ignore[dict-item]
         return request
 
+    def reads_long(self, body: Any) -> bool:
+        return False
+
+    def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
+        return False
+
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, list[Any]]:
         assert request.parameters is not None
         return request.parameters["json_length"], [request.parameters["body"]]  # type: ignore[return-value]
@@ -41,6 +48,7 @@ class EchoModel:
 
     def __init__(self) -> None:
         self.codecs = (EchoCodec(),)
+        self.slow = SlowCodec(self.codecs)
         self.capacity = 2
         self.sequence_idle_us = 0
         self.says_ready = True

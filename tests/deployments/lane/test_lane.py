@@ -460,3 +460,13 @@ async def test_requests_spill_to_the_cpu_while_every_gpu_instance_is_busy() -> N
         await lanes.until(lambda: all(sink.done.is_set() for sink in waiting))
         cpu.model.hold = True
         assert (await lanes.ask()).responses == [b"hello"]  # by the GPU again
+
+
+@on_loop
+async def test_a_target_knows_whether_its_replica_has_other_models_too() -> None:
+    async with Lanes() as lanes:
+        target = lanes.fleet.target("echo")
+        assert target is not None
+        assert not target.shared
+        lanes.replicas[0].server.set_model("other", 1, lanes.replicas[0].model)
+        await lanes.until(lambda: target.shared)
