@@ -63,6 +63,16 @@ def pin_version(deployment: serve.Deployment, version: str) -> serve.Deployment:
     return deployment.options(version=version, _internal=True)
 
 
+def end_log_monitor() -> None:
+    """End the process that sends what workers print to drivers, of a cluster that this process has started.
+
+    No driver asked for it (`log_to_driver=False`), yet ten times a second it looks at every file of logs.
+    """
+    node = ray._private.worker._global_node
+    if node is not None and node.head:
+        node.kill_log_monitor(check_alive=False)
+
+
 class ClusterTable:
     """Values by key in Ray's own tables, which outlive every process, and the head too where these are in Redis.
 

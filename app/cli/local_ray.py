@@ -49,6 +49,8 @@ class LocalRay:
             raise StartFailed(other)
         import ray
 
+        from deployments.serve_internals import end_log_monitor
+
         options = self._options
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
@@ -68,6 +70,7 @@ class LocalRay:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
+                end_log_monitor()
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
             raise self.failed(explain(error, options.address)) from error
         self.logs = Path(context.address_info["session_dir"]) / "logs"

@@ -191,6 +191,7 @@ def serve(
     # Ten times a second is what Serve does to control and to update gauges that Ray reads every 10 s.
     os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.2")
     os.environ.setdefault("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "5000")
+    os.environ.setdefault("RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH", "eagleray:wake_main_thread_less")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     os.environ.setdefault("RAY_worker_niceness", "0")

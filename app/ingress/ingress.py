@@ -46,6 +46,7 @@ from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
+from deployments.replica.worker_wakes import wake_main_thread_less
 from deployments.serve_internals import ClusterTable
 from protocol.limits import Limits
 
@@ -63,6 +64,7 @@ class Ingress:
 
     def __init__(self, settings: dict[str, Any], limits: Limits, controller: DeploymentHandle) -> None:
         keep_freed_pages()
+        wake_main_thread_less()
         leave_start_folder()
         self._settings = Settings(**settings)
         self._loop = asyncio.get_running_loop()

@@ -40,6 +40,7 @@ from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.node_log import NodeLog
 from deployments.replica.override_files import OverrideFiles
+from deployments.replica.worker_wakes import wake_main_thread_less
 from deployments.serve_internals import ClusterTable, application_status, handle_of, watch_replicas
 from protocol.errors import Internal, ServingError
 from repository_loader.repository import find_models
@@ -72,6 +73,7 @@ class RepositoryController:
     def __init__(self, options: ControllerOptions) -> None:
         self._options = options
         self._loop = asyncio.get_running_loop()
+        wake_main_thread_less()
         node = NodeFolder(ray.get_runtime_context().get_node_id())
         self._log = NodeLog(node.path, options.log)
         self._log.follow(self._loop)

@@ -40,6 +40,7 @@ from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
+from deployments.replica.worker_wakes import wake_main_thread_less
 from deployments.serve_internals import OWNER_KEY, ClusterTable, handle_of
 from protocol.infer import Parameter
 from protocol.limits import Limits
@@ -76,6 +77,7 @@ class ModelReplica:
         *bound: DeploymentHandle,
     ) -> None:
         keep_freed_pages()
+        wake_main_thread_less()
         leave_start_folder()
         del bound  # older versions of the model, named so that Serve deploys them too
         self._strict = strict

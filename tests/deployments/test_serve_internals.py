@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import ray
 from ray import serve
+from ray._private import worker
+from ray._private.node import Node
 from ray._private.thirdparty import pynvml
 from ray.serve._private import replica
 from ray.serve._private.application_state import StatusOverview
@@ -52,6 +54,19 @@ def test_replicas_publish_metadata_to_routers() -> None:
     assert "replica_metadata" in RunningReplicaInfo.__dataclass_fields__
     source = inspect.getsource(replica)
     assert "record_replica_metadata" in source
+
+
+def test_the_log_monitor_of_a_cluster_that_was_started_here_can_be_ended() -> None:
+    assert parameters(Node.kill_log_monitor) == ["self", "check_alive"]
+    assert "self.head = head" in inspect.getsource(Node.__init__)
+    assert hasattr(worker, "_global_node")
+
+
+def test_serves_controller_calls_what_a_variable_names_once_its_loop_runs() -> None:
+    assert inspect.iscoroutinefunction(ServeController.__init__)
+    assert "call_function_from_import_path(RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH)" in inspect.getsource(
+        ServeController.__init__
+    )
 
 
 def test_handle_to_what_does_not_exist_yet_can_be_had_and_initialised() -> None:
