@@ -26,6 +26,10 @@ LARGEST_WEIGHTS_BYTES: Final = 256 << 20
 SLOW_RUN_NS: Final = 2_000_000
 SLOW_RUNS: Final = 16
 COMPARED_RUNS: Final = 12
+# Of batches that take long, fewer tell as much.
+WATCHED_NS: Final = 500_000_000
+COMPARED_NS: Final = 1_500_000_000
+FEWEST_COMPARED_RUNS: Final = 3
 
 Feed = Mapping[str, Array]
 _Way = Callable[["RowSplit", Sequence[str], Feed, int, Any], list[Array]]
@@ -34,10 +38,11 @@ _Way = Callable[["RowSplit", Sequence[str], Feed, int, Any], list[Array]]
 class RowSplit:
     """Runs batches of a model whose rows do not depend on each other, in the way that has been measured as quicker.
 
-    After 16 batches of at least a row for each core that took 2 ms or more, a thread opens a second session, which uses
-    only the thread that calls it. The next 24 such batches run in turn on all threads and in parts. If parts were
-    quicker, batches are divided from then on between the cores that no other batch of the model uses; those with fewer
-    rows than cores run on all threads. Else the second session is dropped.
+    After 16 batches of at least a row for each core that took 2 ms or more, or half a second of them, a thread opens a
+    second session, which uses only the thread that calls it. The next 24 such batches, or 1.5 s of them, but 6, run in
+    turn on all threads and in parts. If parts were quicker, batches are divided from then on between the cores that no
+    other batch of the model uses; those with fewer rows than cores run on all threads. Else the second session is
+    dropped.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class RowSplit:
         self._lock = threading.Lock()
         self._under_way = 0
         self._slow_run_count = 0
+        self._watched_ns = 0
+        self._compared_ns = 0
         self._whole_ns: list[float] = []
         self._parts_ns: list[float] = []
         # Not a bound method: the session is to go with its last user, and not with a collection of cycles.
@@ -76,13 +83,17 @@ class RowSplit:
             return self._whole(names, feed, rows, options)
         start_ns = self._clock_ns()
         outputs = self._whole(names, feed, rows, options)
-        if self._clock_ns() - start_ns < SLOW_RUN_NS:
+        elapsed_ns = self._clock_ns() - start_ns
+        if elapsed_ns < SLOW_RUN_NS:
             return outputs
         with self._lock:
             self._slow_run_count += 1
-            enough = self._slow_run_count == SLOW_RUNS
+            self._watched_ns += elapsed_ns
+            enough = self._slow_run_count >= SLOW_RUNS or self._watched_ns >= WATCHED_NS
+            enough = enough and self._way is RowSplit._watch
+            if enough:
+                self._way = RowSplit._whole
         if enough:
-            self._way = RowSplit._whole
             by_rows = all(array.ndim and len(array) == rows for array in outputs)
             if by_rows and all(len(array) == rows for array in feed.values()):
                 threading.Thread(target=self._open, name="open-session", daemon=True).start()
@@ -108,9 +119,12 @@ class RowSplit:
             times_ns = self._parts_ns if divided else self._whole_ns
         start_ns = self._clock_ns()
         outputs = (self._divided if divided else self._whole)(names, feed, rows, options)
+        elapsed_ns = self._clock_ns() - start_ns
         with self._lock:
-            times_ns.append((self._clock_ns() - start_ns) / rows)
-            if len(self._parts_ns) >= COMPARED_RUNS and self._way is RowSplit._compare:
+            times_ns.append(elapsed_ns / rows)
+            self._compared_ns += elapsed_ns
+            fewest = FEWEST_COMPARED_RUNS if self._compared_ns >= COMPARED_NS else COMPARED_RUNS
+            if len(self._parts_ns) >= fewest and self._way is RowSplit._compare:
                 self._decide()
         return outputs
 

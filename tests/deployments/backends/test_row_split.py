@@ -5,7 +5,15 @@ import onnxruntime
 import pytest
 from onnx_models import io, load, write_model
 
-from deployments.backends.row_split import COMPARED_RUNS, SLOW_RUN_NS, SLOW_RUNS, RowSplit
+from deployments.backends.row_split import (
+    COMPARED_NS,
+    COMPARED_RUNS,
+    FEWEST_COMPARED_RUNS,
+    SLOW_RUN_NS,
+    SLOW_RUNS,
+    WATCHED_NS,
+    RowSplit,
+)
 from tests.serving import wait_until
 
 CORES = 2
@@ -74,6 +82,20 @@ def test_rows_run_in_parts_once_that_is_measured_as_quicker(path):
     split.watch_and_compare()
     split.run(5)
     assert (split.whole.rows, sorted(split.single.rows)) == ([], [2, 3])
+
+
+def test_few_batches_that_take_long_are_enough(path):
+    row_ns = COMPARED_NS // 4
+    split = Split(path, whole_row_ns=row_ns, part_row_ns=row_ns // 2)
+    for _ in range(WATCHED_NS // (2 * row_ns) + 1):
+        split.run(2)
+    wait_until(lambda: split._split._way is RowSplit._compare, "a second session")
+    for _ in range(2 * FEWEST_COMPARED_RUNS):
+        split.run(2)
+    split.whole.rows.clear()
+    split.single.rows.clear()
+    split.run(2)
+    assert (split.whole.rows, split.single.rows) == ([], [1, 1])
 
 
 def test_fewer_rows_than_cores_run_on_all_threads(path):
