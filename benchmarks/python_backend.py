@@ -10,6 +10,7 @@ import struct
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -32,6 +33,7 @@ STREAM_S = 12.0
 BUSY_MS = 5
 INSTANCES = 4
 BUSY_CLIENTS = 16
+CORES = f"cores of {INSTANCES} instances that hold the interpreter"
 
 HEAD = """
 import time
@@ -229,11 +231,29 @@ def held(peer: Peer, folder: Path, duration_s: float) -> float:
     return measure(peer, Work("hold", "http", BUSY_CLIENTS), body, body, duration_s).throughput * BUSY_MS / 1000
 
 
+def spin(ends_s: float) -> int:
+    """Compute as a request to `hold` does, again and again until a monotonic time, and return how often."""
+    count = 0
+    while time.monotonic() < ends_s:
+        spun_s = time.thread_time() + BUSY_MS / 1000
+        while time.thread_time() < spun_s:
+            pass
+        count += 1
+    return count
+
+
+def bare(duration_s: float) -> float:
+    """Return the cores' worth of computing that bare processes do, as many as there are instances, and nothing else."""
+    with ProcessPoolExecutor(INSTANCES) as processes:
+        counts = processes.map(spin, [time.monotonic() + duration_s] * INSTANCES)
+        return sum(counts) * BUSY_MS / 1000 / duration_s
+
+
 def figures(peer: Peer, folder: Path, duration_s: float) -> dict[str, float]:
     return {
         f"requests/s of {SEQUENCES} sequences": uvloop.run(sequences(peer.port, duration_s)),
         f"responses/s, {RESPONSES} to a request": responses(peer, folder, duration_s),
-        f"cores of {INSTANCES} instances that hold the interpreter": held(peer, folder, duration_s),
+        CORES: held(peer, folder, duration_s),
     }
 
 
@@ -246,6 +266,7 @@ def figures(peer: Peer, folder: Path, duration_s: float) -> dict[str, float]:
 def main(rounds: int, duration_s: float, placement: str, triton_port: int, eagleray_port: int) -> None:
     home = Home.from_environment()
     taken: dict[str, dict[str, list[float]]] = {}
+    cores: list[float] = []
     try:
         prepare(home, {"wrk", "h2load"})
         with tempfile.TemporaryDirectory(prefix="eagleray-python-") as name:
@@ -256,6 +277,7 @@ def main(rounds: int, duration_s: float, placement: str, triton_port: int, eagle
                     triton(home, list(MODELS), triton_port, folder / "models"),
                     eagleray(home, folder / "models", placement, list(MODELS), eagleray_port, None),
                 ]
+                cores.append(bare(duration_s))
                 for peer in peers if number % 2 == 0 else reversed(peers):
                     with peer:
                         for what, figure in figures(peer, folder, duration_s).items():
@@ -265,6 +287,9 @@ def main(rounds: int, duration_s: float, placement: str, triton_port: int, eagle
     for what, of in taken.items():
         theirs, ours = (statistics.median(of[peer.name]) for peer in peers)
         click.echo(f"{what}: {ours:,.2f}, Triton {theirs:,.2f}, ratio {ours / theirs:.2f}")
+        if what == CORES:
+            worth = statistics.median(cores)
+            click.echo(f"  bare processes: {worth:.2f}, of which {ours / worth:.2f}, Triton {theirs / worth:.2f}")
     click.echo(f"of {os.cpu_count()} cores; medians of {rounds} rounds of {duration_s:g} s, {placement}")
 
 
