@@ -144,7 +144,9 @@ class PythonInstance:
                 responses = self._model_execute(requests)
             finally:
                 _set_running_loop(running)
-        return self._await(responses) if asyncio.iscoroutine(responses) else responses
+        if type(responses) is list or not asyncio.iscoroutine(responses):
+            return responses
+        return self._await(responses)
 
     def _await(self, coroutine: Any) -> Any:
         return self._own_loop().submit(coroutine).result()

@@ -102,7 +102,7 @@ class ModelProcess:
             _LOG.exception("the results of model instance '%s' cannot be read", instance.name)
             failure = Internal(told(error))
         flags_now = [request.flags for request in requests]
-        changed = flags_now if any(now != fields[6] for now, fields in zip(flags_now, given, strict=True)) else None
+        changed = flags_now if flags_now != [fields[6] for fields in given] else None
         results, batch.results = batch.results, ()
         writer = Writer()
         outcomes: Any = [
