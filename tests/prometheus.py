@@ -25,13 +25,15 @@ SCRAPE_S = 2
 
 
 class Prometheus(Process):
-    """Scrapes one address as the job `eagleray`, every two seconds, with the rules of `deploy/prometheus`."""
+    """Scrapes one address as the job `eagleray`, and what `jobs` say, every two seconds, with rules."""
 
-    def __init__(self, folder: Path, target: str, rules: Path) -> None:
+    def __init__(self, folder: Path, target: str, rules: Path, *jobs: dict[str, Any], credentials: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        job = {"job_name": "eagleray", "static_configs": [{"targets": [target]}]}
+        job: dict[str, Any] = {"job_name": "eagleray", "static_configs": [{"targets": [target]}]}
+        if credentials:
+            job["authorization"] = {"credentials": credentials}
         times = {"scrape_interval": f"{SCRAPE_S}s", "scrape_timeout": f"{SCRAPE_S}s", "evaluation_interval": "1s"}
-        config = {"global": times, "rule_files": [str(rules)], "scrape_configs": [job]}
+        config = {"global": times, "rule_files": [str(rules)], "scrape_configs": [job, *jobs]}
         (folder / "prometheus.yml").write_text(json.dumps(config))
         self.address = f"127.0.0.1:{free_port()}"
         command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
@@ -61,9 +63,11 @@ class Prometheus(Process):
 
 
 @contextmanager
-def prometheus(folder: Path, target: str, rules: Path) -> Iterator[Prometheus]:
+def prometheus(
+    folder: Path, target: str, rules: Path, *jobs: dict[str, Any], credentials: str = ""
+) -> Iterator[Prometheus]:
     """Run one."""
-    started = Prometheus(folder, target, rules)
+    started = Prometheus(folder, target, rules, *jobs, credentials=credentials)
     try:
         yield started.wait_ready()
     finally:

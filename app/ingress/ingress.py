@@ -115,8 +115,8 @@ class Ingress:
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000
         self._state_sampler = StateSampler(self._host, self._fleet, self._counters, interval_s, meters)
-        replica_id = serve.get_replica_context().replica_id.unique_id
-        self._ray_metrics = RayMetrics(self._counters, replica_id, interval_s)
+        own = serve.get_replica_context()
+        self._ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, interval_s)
         self._node_sampler = NodeSampler(
             self._counters,
             interval_s,

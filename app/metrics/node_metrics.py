@@ -28,8 +28,17 @@ _GPU: Final[tuple[tuple[str, str, str, Callable[[GpuState], float]], ...]] = (
 )
 
 
+_PINNED_POOL: Final = (
+    ("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes"),
+    ("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes"),
+)
+
+
 class NodeMetrics(Collector):
-    """Collects what was noted last of the node; a value that NVML does not tell is left out."""
+    """Collects what was noted last of the node; a value that NVML does not tell is left out.
+
+    There is no pool of pinned memory: it has no bytes.
+    """
 
     def __init__(self, rows: RowsByKind, *, cpu: bool, gpu: bool, aliases: bool = False) -> None:
         self._cpus = [row for _, row in rows.get(CPU, ())]
@@ -44,6 +53,8 @@ class NodeMetrics(Collector):
             for state in self._cpus:
                 family.add_metric((), value(state))
             yield family
+        for name, text in _PINNED_POOL:
+            yield GaugeMetricFamily(name, text, 0)
         for place, (name, kind, text, of_gpu) in enumerate(_GPU if gpu else ()):
             yield self._of_gpus(Metric(name, text, kind), place, of_gpu)
         if aliases:

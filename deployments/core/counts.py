@@ -395,6 +395,9 @@ class Rows(Protocol):
         ...
 
 
+_ROWS_AT_ONCE: Final = 256
+
+
 class Totals:
     """Rows of any number of processes, summed by their labels."""
 
@@ -411,8 +414,10 @@ class Totals:
     def by_kind(self, pause: Callable[[], None]) -> "RowsByKind":
         """Return the rows of each kind in the order of their labels; `pause` is called now and then."""
         found: RowsByKind = {}
-        for each in self.rows.items():
+        for number, each in enumerate(self.rows.items()):
             found.setdefault(each[0].kind, []).append(each)
+            if number % _ROWS_AT_ONCE == 0:
+                pause()
         for rows in found.values():
             rows.sort(key=itemgetter(0))
             pause()

@@ -16,6 +16,8 @@ _LEVELS: Final = {"DEBUG": "VERBOSE", "CRITICAL": "ERROR"}
 # halves of characters, which have no bytes.
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
+_UNPRINTABLE: Final = re.compile(f"[\x00-\x1f{_UNSAFE.pattern[1:]}")
+
 
 def quoted(value: object) -> str:
     """Return JSON without anything that a terminal or a reader of lines acts on; letters of all languages stay."""
@@ -25,6 +27,11 @@ def quoted(value: object) -> str:
 def escaped(text: str) -> str:
     """Return a text as it stands in its quotes."""
     return quoted(text)[1:-1]
+
+
+def _code(text: str) -> str:
+    """Return a line of a traceback with the same escapes, its quotes and backslashes as they are."""
+    return _UNPRINTABLE.sub(lambda found: escaped(found[0]), text)
 
 
 class TritonLine(logging.Formatter):
@@ -49,7 +56,7 @@ class TritonLine(logging.Formatter):
             begin = f"{letter}{time.strftime('%m%d %H:%M:%S', at)}.{int(record.created % 1 * 1e6):06d}"
         line = f"{begin} {record.process} {record.filename}:{record.lineno}] {quoted(with_trace(record))}"
         trace = traceback_of(record)
-        return "\n    ".join([line, *map(escaped, trace.split("\n"))]) if trace else line
+        return "\n    ".join([line, *map(_code, trace.split("\n"))]) if trace else line
 
 
 class JsonLine(logging.Formatter):
@@ -100,7 +107,7 @@ def spelled_out(line: str) -> list[str]:
     begin = f"{record.get('time', '')} {letter} {record.get('process', '')} {record.get('source', '')}]"
     message = f"{record['message']}{ids_of_trace(record)}"
     trace = str(record.get("traceback", ""))
-    lines = [f"{begin} {quoted(message)}", *map(escaped, trace.split("\n") if trace else ())]
+    lines = [f"{begin} {quoted(message)}", *map(_code, trace.split("\n") if trace else ())]
     return [lines[0], *(f"    {each}" for each in lines[1:])]
 
 

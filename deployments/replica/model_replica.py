@@ -126,7 +126,8 @@ class ModelReplica:
         self._guard = self._host.guard = StallGuard(self._loop, max_batch_duration_s, descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
         self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
-        ray_metrics = RayMetrics(self._counters, serve.get_replica_context().replica_id.unique_id, metrics.interval_s)
+        own = serve.get_replica_context()
+        ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, metrics.interval_s)
         self._sampling = [
             self._loop.create_task(self._sampler.run(), name="state of the models"),
             self._loop.create_task(ray_metrics.run(), name="metrics of Ray"),

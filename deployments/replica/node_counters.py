@@ -90,38 +90,42 @@ class NodeCounters:
         """
         totals, pause = Totals(), pause or Pauses()
         with self._folder.locked():
-            folded = self._add_past(totals)
+            folded = self._add_past(totals, pause)
             members = [path for path in self._folder.members() if path.name not in folded]
             self._readers = {path.name: self._readers.get(path.name) or CounterFileReader(_label) for path in members}
             for path in members:
                 _add_file(totals, path, self._readers[path.name], pause, present=is_held(path))
         since_epoch_ns = time.time_ns() - time.monotonic_ns()
-        for label, row in totals.rows.items():
+        for number, (label, row) in enumerate(totals.rows.items()):
             if label.kind == MODEL and isinstance(row, ModelCounts) and row.last_inference_ns:
                 row.last_inference_ns += since_epoch_ns
+            if number % _ROWS_AT_ONCE == 0:
+                pause()
         return totals
 
-    def _add_past(self, totals: Totals) -> set[str]:
-        """Add the sum of the dead; returns the names of the files that are in it."""
+    def _add_past(self, totals: Totals, pause: Callable[[], None]) -> set[str]:
+        """Add the sum of the dead, a line for each row; returns the names of the files that are in it."""
         try:
-            past = orjson.loads((self._folder.path / _PAST).read_bytes())
+            folded, *rows = (self._folder.path / _PAST).read_bytes().splitlines()
         except FileNotFoundError:
             return set()
-        totals.add_list(past["rows"])
-        return set(past["folded"])
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            totals.add_list(map(orjson.loads, rows[start : start + _ROWS_AT_ONCE]))
+            pause()
+        return set(orjson.loads(folded))
 
     def _fold_dead(self) -> None:
         """Move the counts of dead processes into one file; nothing is lost or counted twice if this is cut short."""
         dead = [path for path in self._folder.members() if not is_held(path)]
         if not dead:
             return
-        totals = Totals()
-        folded = self._add_past(totals)
+        totals, pause = Totals(), Pauses()
+        folded = self._add_past(totals, pause)
         for path in dead:
             if path.name not in folded:
-                _add_file(totals, path, CounterFileReader(_label), Pauses(), present=False)
+                _add_file(totals, path, CounterFileReader(_label), pause, present=False)
         beside = self._folder.path / f"{_PAST}.new"
-        beside.write_bytes(orjson.dumps({"folded": [path.name for path in dead], "rows": totals.to_list()}))
+        beside.write_bytes(b"\n".join(map(orjson.dumps, ([path.name for path in dead], *totals.to_list()))))
         beside.rename(self._folder.path / _PAST)
         for path in dead:
             path.unlink()

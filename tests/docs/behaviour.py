@@ -946,6 +946,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "The Serve pages of Ray's dashboard": (
         STATISTICS + "test_rays_metrics_show_the_models",
+        "e2e/test_access.py::test_the_panels_of_rays_serve_pages_show_the_models",
         "deployments/replica/test_ray_metrics.py::test_a_sample_of_latencies_keeps_their_proportions",
         "docs/test_metrics_page.py::test_rays_serve_dashboards_ask_for_what_rays_metrics_are_told",
     ),

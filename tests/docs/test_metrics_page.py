@@ -56,7 +56,7 @@ def test_the_documented_job_scrapes_each_node_of_rays_file_once() -> None:
 
 def test_rays_serve_dashboards_ask_for_what_rays_metrics_are_told() -> None:
     told = set(re.findall(r"`ray_(serve_\w+?)(?:_total)?`", PAGE.read_text()))
-    assert len(told) == 5
+    assert len(told) == 14
     asked = " ".join(
         target.expr for panel in [*SERVE_DEPLOYMENT_GRAFANA_PANELS, *SERVE_GRAFANA_PANELS] for target in panel.targets
     )

@@ -2,20 +2,27 @@
 
 import ipaddress
 import json
+import math
 import re
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
 from tritonclient.utils import InferenceServerException
 
 from tests.chromium import Browser, needs_chromium
+from tests.e2e.rays_dashboards import queries, session_folder
 from tests.hostile.watch import grpc_address
+from tests.prometheus import needs_prometheus, prometheus
 from tests.repositories import write_small_models
 from tests.serving import EAGLERAY, ROOT, Client, Server, environment, run, title_of, wait_until
 
@@ -43,7 +50,7 @@ def guarded(keys: dict[str, str], keys_file: Path, tmp_path_factory: pytest.Temp
     repository = write_small_models(tmp_path_factory.mktemp("guarded"))
     log = tmp_path_factory.mktemp("guarded-log") / "log"
     flags = ("--placement", "packed", "--num-cpus", "4", "--api-key-file", str(keys_file), "--admin-port", "0")
-    server = Server(repository, log, *flags)
+    server = Server(repository, log, *flags, env=environment(RAY_metrics_report_interval_ms="1000"))
     try:
         yield server.wait_ready()
         server.stop()
@@ -119,6 +126,95 @@ def test_the_printed_url_shows_the_models_in_rays_dashboard(guarded: Server) -> 
         assert "v1" in browser.text("body").split()
     finally:
         browser.close()
+
+
+@contextmanager
+def asked_for_what_panels_show(server: Server, key: str) -> Iterator[None]:
+    """Have clients ask a packed model, one of two replicas, and one that fails, over HTTP and gRPC."""
+    stop = threading.Event()
+    http, grpc = tritonclient.http.InferenceServerClient, tritonclient.grpc.InferenceServerClient
+
+    def ask(kind: Any, address: str) -> None:
+        with kind(address) as client:
+            module = tritonclient.http if kind is http else tritonclient.grpc
+            given = [module.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+            for each in given:
+                each.set_data_from_numpy(np.ones((1, 16), np.int32))
+            seconds, mode = module.InferInput("SECONDS", [1], "FP32"), module.InferInput("MODE", [1, 1], "BYTES")
+            seconds.set_data_from_numpy(np.zeros(1, np.float32))
+            mode.set_data_from_numpy(np.array([[b"error"]], object))
+            while not stop.wait(0.02):
+                client.infer("simple", given, headers=header(key))
+                client.infer("two_replicas", [seconds], headers=header(key))
+                with suppress(InferenceServerException):
+                    client.infer("failing", [mode], headers=header(key))
+
+    threads = [
+        threading.Thread(target=ask, args=each) for each in ((http, server.address), (grpc, grpc_address(server.log())))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
+@needs_prometheus
+def test_the_panels_of_rays_serve_pages_show_the_models(guarded: Server, keys: dict[str, str], tmp_path: Path) -> None:
+    """As Grafana asks a Prometheus that scrapes what Ray's file names."""
+    session = session_folder(guarded)
+    ray = {"job_name": "ray", "file_sd_configs": [{"files": [str(session / PROMETHEUS_SERVICE_DISCOVERY_FILE)]}]}
+    left = [*queries(session)]
+    assert len(left) > 20
+    rules = tmp_path / "none.yml"
+    with prometheus(tmp_path, guarded.metrics_address, rules, ray, credentials=keys["read"]) as source:
+
+        def value(query: str) -> float:
+            found = source.query(query)
+            return float(found[0]["value"][1]) if found else math.nan
+
+        def shows(query: str) -> bool:
+            series = [each["metric"] for each in source.query(query) if math.isfinite(float(each["value"][1]))]
+            wanted = {"failing"} if "error" in query else {"simple", "two_replicas"}
+            return bool(series) and (
+                "by (application" not in query or wanted <= {each["application"] for each in series}
+            )
+
+        def look() -> bool:
+            left[:] = [(panel, query) for panel, query in left if not shows(query)]
+            return not left
+
+        with asked_for_what_panels_show(guarded, keys["infer"]):
+            try:
+                wait_until(look, "data for every panel", timeout_s=120, poll_s=0.5)
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {left}") from None
+        same = {
+            'ray_serve_deployment_request_counter_total{application="%s"}': 'eagleray_responses_total{model="%s"}',
+            'ray_serve_num_http_requests_total{application="%s"}': 'eagleray_responses_total{model="%s",protocol="http"}',
+            'ray_serve_num_grpc_requests_total{application="%s"}': 'eagleray_responses_total{model="%s",protocol="grpc"}',
+            'ray_serve_deployment_error_counter_total{application="%s"}': (
+                'eagleray_responses_total{model="%s",code!~"200|OK"}'
+            ),
+            # Of models with an application of their own Serve tells, every 10 s: gone where Ray asks each second.
+            'ray_serve_deployment_replica_healthy{application="%s"}': 'eagleray_replicas{model="%s",state="ready"}',
+        }
+        models = {"error": ("failing",), "replica": ("simple",)}
+        for theirs, ours in same.items():
+            kind = theirs.split("_")[3]
+            for model in models.get(kind, ("simple", "two_replicas")):
+                pair = f"sum({theirs % model})", f"sum({ours % model})"
+                wait_until(lambda pair=pair: 0 < value(pair[0]) == value(pair[1]), f"{pair} to be equal", timeout_s=60)
+        for model in ("simple", "two_replicas"):
+            bounds = "ray_serve_deployment_processing_latency_ms_bucket", "eagleray_request_duration_seconds_bucket"
+            median_ms, median_s = (
+                value(f'histogram_quantile(0.5, sum by (le) ({name}{{{label}="{model}"}}))')
+                for name, label in zip(bounds, ("application", "model"), strict=True)
+            )
+            assert 0.2 < median_ms / (1000 * median_s) < 5
 
 
 KINDS = {

@@ -189,4 +189,5 @@ def test_a_traceback_does_not_pass_through_print(serve_log: Path, monkeypatch: p
     except ValueError:
         OURS.exception("failed")
     assert lines(serve_log)[1] == "    Traceback (most recent call last):"
+    assert lines(serve_log)[2].startswith(f'      File "{__file__}", line '), "quotes as people paste them"
     assert lines(serve_log)[-1] == "    ValueError: wrong"

@@ -98,6 +98,20 @@ def test_nothing_is_counted_twice_when_summing_up_is_cut_short(tmp_path: Path) -
     assert counted(stays).success_count == 7
 
 
+def test_what_the_dead_have_counted_is_read_with_pauses_too(tmp_path: Path) -> None:
+    stays, dead = counters_of(tmp_path), counters_of(tmp_path)
+    for number in range(1000):
+        dead.row(Label(MODEL, f"m{number}", 1)).success_count = 1  # type: ignore[attr-defined]
+    dead.close()
+    folding = counters_of(tmp_path)
+    pauses: list[None] = []
+    totals = folding.totals(lambda: pauses.append(None))
+    assert sum(row.success_count for row in totals.rows.values() if isinstance(row, ModelCounts)) == 1000
+    assert len(pauses) > 2 * 1000 / 100, "after every hundred rows, as they are read and as they are gone over"
+    folding.close()
+    stays.close()
+
+
 def test_last_inference_is_a_time_of_day(tmp_path: Path) -> None:
     counters = counters_of(tmp_path)
     counters.row(LABEL).last_inference_ns = time.monotonic_ns()  # type: ignore[attr-defined]
