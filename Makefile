@@ -35,7 +35,7 @@ fuzz: install
 # Faults under traffic (docs/faults.md), the death of a head too; repositories that share names, and that are registered; 200 slow copies
 # into a polled repository; a minute of 64 clients that load and unload one model; a controller that dies at any moment of a
 # load, a reload, an unload, a load that fails, and a change of a polled repository; ten thousand sequences that take turns;
-# ten minutes for each placement of all that clients do, after which no process has grown.
+# ten minutes for each placement of all that clients do, after which no process has grown; the Dockerfile's instructions.
 soak: install
 	FAULTS=all $(BIN)/python -m pytest -s tests/e2e/test_fault_campaign.py tests/e2e/test_faults_under_traffic.py \
 		tests/e2e/test_repositories.py tests/e2e/test_storage.py $(ARGS)
@@ -44,6 +44,7 @@ soak: install
 	CHANGE_SECONDS=60 CONTROLLER_DIES_AFTER_S="$$(seq -s ' ' 0 0.05 1)" \
 		$(BIN)/python -m pytest tests/e2e/test_model_control.py -k 'many_clients or controller' $(ARGS)
 	SOAK_S=600 $(BIN)/python -m pytest -s tests/e2e/test_leaks.py $(ARGS)
+	BUILD_IMAGE=1 $(BIN)/python -m pytest tests/deploy/test_dockerfile.py $(ARGS)
 	SEQUENCES=10000 $(BIN)/python -m pytest tests/deployments/lane/test_sequence_lanes.py -k interleaved $(ARGS)
 
 install: $(STAMP)
