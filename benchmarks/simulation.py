@@ -20,6 +20,8 @@ import click
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from app.service.models import Models
+from app.service.routing import Routing
 from deployments.control.autoscaler import Autoscaler
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import READY, Directory, ModelEntry, VersionEntry
@@ -62,6 +64,7 @@ class Figures:
     idle_ms: float = 0.0
     directory_kib: float = 0.0
     routes_mib: float = 0.0
+    routing_us: float = 0.0
     choice_us: float = 0.0
     death_ms: float = 0.0
     scale_ms: float = 0.0
@@ -190,8 +193,19 @@ async def converge(figures: Figures, models: Snapshot, node_count: int, seed: in
     )
 
 
-def route(figures: Figures, model_count: int, node_count: int, replica_count: int) -> None:
+class SimulatedIngress:
+    """An ingress that hosts nothing, and whose lanes lead to what the routes have."""
+
+    def __init__(self, routes: Routes | None = None) -> None:
+        self._routes = routes
+
+    def target(self, name: str, version: int = -1) -> Any:
+        return None if self._routes is None else self._routes.find(name, version)
+
+
+def route(figures: Figures, models: Snapshot, node_count: int, replica_count: int) -> None:
     """Fill one ingress's routing table with every replica of the cluster, use it, and have a node die."""
+    model_count = len(models.models)
     tracemalloc.start()
     routes = Routes(Limits(4096, Refusals(Totals())), lambda: None)
     per_node = max(1, replica_count // node_count)
@@ -207,7 +221,16 @@ def route(figures: Figures, model_count: int, node_count: int, replica_count: in
     tracemalloc.stop()
     target = routes.find("model_00000", 1)
     assert target is not None
-    count = 20_000
+    known: Any = Models(SimulatedIngress(), SimulatedIngress(routes))  # type: ignore[arg-type]
+    known.directory = Directory(
+        models={
+            name: ModelEntry.from_dict(row, None) for name, row in tables(models, set(models.models))["models"].items()
+        }
+    )
+    routing, count = Routing(known, Refusals(Totals())), 20_000
+    names = [b"model_%05d" % (number % model_count) for number in range(count)]
+    random.Random(0).shuffle(names)
+    figures.routing_us = time_ms(lambda: [routing.resolve(name, 1) for name in names]) * 1e3 / count
     figures.choice_us = time_ms(lambda: [target.choice.next(near=False) for _ in range(count)]) * 1e3 / count
     figures.death_ms = time_ms(lambda: [routes.withdraw(lane) for lane in nodes[-1]], repeats=1)
 
@@ -236,7 +259,7 @@ def simulate(nodes: int, replicas: int, models: int, seed: int = 0) -> Figures:
     figures.plan_ms = time_ms(lambda: make_plan(repository, PlanSettings(placement="isolated"), facts))
     compare(figures, make_plan(repository, PlanSettings(placement="isolated"), facts))
     asyncio.run(converge(figures, repository, nodes, seed))
-    route(figures, models, nodes, replicas)
+    route(figures, repository, nodes, replicas)
     scale(figures, models, nodes)
     return figures
 
@@ -254,6 +277,7 @@ COLUMNS = (
     "follower, ms per news",
     "directory, KiB",
     "routes, MiB",
+    "model of a new head, µs",
     "choice of a replica, µs",
     "death of a node, ms",
     "autoscaler, ms per decision",
@@ -271,7 +295,8 @@ def main() -> None:
             f"| {nodes:,} | {replicas:,} | {models:,} | {found.plan_ms:.1f} "
             f"| {found.reconcile_ms:.1f} | {found.first_bytes / 1024:.1f} "
             f"| {found.change_bytes / 1024:.2f} | {found.change_ms:.2f} | {found.idle_ms:.2f} | {found.follow_ms:.3f} "
-            f"| {found.directory_kib:.0f} | {found.routes_mib:.1f} | {found.choice_us:.2f} | {found.death_ms:.2f} "
+            f"| {found.directory_kib:.0f} | {found.routes_mib:.1f} | {found.routing_us:.2f} | {found.choice_us:.2f} "
+            f"| {found.death_ms:.2f} "
             f"| {found.scale_ms:.1f} | {'yes' if found.converged else 'NO'} |"
         )
 
