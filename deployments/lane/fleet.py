@@ -63,7 +63,8 @@ class Fleet:
             self._forget_absence(replica_id)
             self._set_leaving(links[replica_id], leaving=False)
         for replica_id in addresses.keys() - links.keys():
-            links[replica_id] = Link(addresses[replica_id], self._node_id, self, self._lane_opened, self._loop)
+            address = addresses[replica_id]
+            links[replica_id] = Link(address, group, self._node_id, self, self._lane_opened, self._loop)
 
     def forget(self, group: str) -> None:
         """Send nothing more to a deployment's replicas."""
@@ -129,7 +130,7 @@ class Fleet:
         death = Death(unmeant=not lane.leaving, alone=lane.alone)
         if link is not None:
             if death.unmeant:
-                by_itself, sole_lane = link.ended_itself()
+                by_itself, sole_lane = link.ended_itself(call.target.model_name for call in calls)
                 death = replace(death, by_itself=by_itself, sole_lane=sole_lane)
             link.lose()
             self._dismiss_overdue()

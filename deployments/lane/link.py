@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -24,12 +24,14 @@ class Link:
 
     When that has failed for `WARN_AFTER_S`, each reason for it is logged, once in the life of the link.
 
+    `deployment` is that of the replica, as application#deployment.
     `opened` is called with each new lane before anything else is sent on it; what happens to it then goes to `owner`.
     """
 
     def __init__(
         self,
         address: ReplicaAddress,
+        deployment: str,
         node_id: str,
         owner: LaneOwner,
         opened: Callable[["Link", LaneClient], None],
@@ -37,6 +39,7 @@ class Link:
     ) -> None:
         self.lane: LaneClient | None = None
         self._address = address
+        self._deployment = deployment
         self._node_id = node_id
         self._owner = owner
         self._opened = opened
@@ -56,16 +59,21 @@ class Link:
         """The GPUs of its node that the replica has."""
         return self._address.gpus
 
-    def ended_itself(self) -> tuple[bool, bool]:
+    def ended_itself(self, models: Iterable[str]) -> tuple[bool, bool]:
         """Whether the replica has ended itself, which is logged, and whether only this process had a lane to it then.
 
-        Of one on another node that is not known.
+        `models` are those of the requests that were under way in it from here.
+
+        Of a replica on another node that is not known.
         """
         if self._address.node_id != self._node_id:
             return False, False
         mark, only_lane = read_death_mark(self._address.unix_path)
         if mark:
-            logger.error("replica %s has ended itself: %s", self._address.replica_id, mark)
+            asked = ", ".join(f"'{name}'" for name in sorted(set(models)))
+            during = f" while requests for {asked} were under way" if asked else ""
+            whose = (self._address.replica_id, self._deployment)
+            logger.error("replica %s of %s has ended itself%s: %s", *whose, during, mark)
         return bool(mark), only_lane
 
     def lose(self) -> None:

@@ -35,7 +35,8 @@ class Retry:
     When a replica dies, one of its requests may be the cause, and would kill the next replica too. Only one that had
     the replica to itself fails: at once when the replica ended itself, the second time when somebody may have killed
     it. Others go again a few at a time, the likeliest of them alone (`Suspects`). So a request that kills takes one to
-    three replicas along, four where it never has one to itself, and none pays for another or for an operator.
+    three replicas along, four where it never has one to itself, and none pays for another or for an operator, unless it
+    was in four deaths.
     A request within a sequence fails: what the replica knew of the sequence is gone.
     """
 
@@ -97,6 +98,9 @@ def _refusal(call: LaneCall, *, guilty: bool) -> ServingError | None:
         )
     if guilty:
         return Internal(f"the replica of model '{name}' died while the request was the only one under way in it")
-    if call.delivered or call.attempts >= _MAX_ATTEMPTS or call.deaths >= _MAX_DEATHS:
+    if call.deaths >= _MAX_DEATHS:
+        # Nobody knows whether they died of it; 503 would have its client send it once more.
+        return Internal(f"the request was under way in {call.deaths} replicas of model '{name}' when they died")
+    if call.delivered or call.attempts >= _MAX_ATTEMPTS:
         return Unavailable(f"the replica of model '{name}' that held the request died")
     return None

@@ -189,9 +189,26 @@ def test_a_replica_that_ended_itself_is_logged_with_its_mark(caplog: pytest.LogC
         with caplog.at_level(logging.ERROR):
             lanes.replicas[0].die("Segmentation fault\n\n  in execute\n")
             await lanes.until(lambda: lanes.lanes_open == 0)
-        assert warnings(caplog) == ["replica r0 has ended itself: Segmentation fault\n\n  in execute"]
+        assert warnings(caplog) == ["replica r0 of echo#v1 has ended itself: Segmentation fault\n\n  in execute"]
 
     on_tcp(test)
+
+
+def test_a_replica_that_ended_itself_is_logged_with_the_models_that_it_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with Lanes(1) as lanes:
+            lanes.replicas[0].model.hold = True
+            asked = [lanes.send(b"a"), lanes.send(b"b")]
+            await lanes.until(lambda: len(lanes.replicas[0].model.held) == 2)
+            with caplog.at_level(logging.ERROR):
+                lanes.replicas[0].die("Segmentation fault")
+                await lanes.until(lambda: lanes.lanes_open == 0)
+            said = "replica r0 of echo#v1 has ended itself while requests for 'echo' were under way: Segmentation fault"
+            assert warnings(caplog) == [said], asked
+
+    asyncio.run(test())
 
 
 def test_the_mark_of_a_replica_on_another_node_is_not_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -260,7 +260,8 @@ def test_a_request_that_never_is_alone_kills_four(monkeypatch: pytest.MonkeyPatc
             (connection,) = replica.server.connections
             connection.inflight[0] = (replica.model, InferRequest({}, 1, lambda *_: None))
         sink = await lanes.ask(POISON)
-        assert type(sink.error) is Unavailable
+        assert type(sink.error) is Internal
+        assert str(sink.error) == "the request was under way in 4 replicas of model 'echo' when they died"
         assert sum(model.dead for model in models) == 4
 
     run(test, replicas=6)
