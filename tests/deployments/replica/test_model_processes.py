@@ -185,6 +185,35 @@ def answer(self, x):
 """
 
 
+FORKS = """
+def answer(self, x):
+    print("of the model")
+    child = os.fork()
+    if not child:
+        print("of a process that it has forked")
+        os._exit(0)
+    os.waitpid(child, 0)
+    return [1]
+"""
+
+
+def test_what_a_model_prints_is_in_the_log_and_needs_no_lock_in_a_process_that_it_has_forked(
+    models: Models, serve_log: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ProcessLog(LogOptions())
+
+    async def run() -> None:
+        models.add("forks", FORKS)
+        async with models.hosted() as call, asyncio.timeout(60):
+            await call("forks", 1)
+            while "of the model" not in serve_log.read_text():
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert "forked" not in serve_log.read_text()
+    assert "of a process that it has forked\n" in capfd.readouterr().out
+
+
 def test_log_settings_hold_for_a_model_in_a_process_of_its_own(models: Models, serve_log: Path) -> None:
     log = ProcessLog(LogOptions(log_format="json"))
 

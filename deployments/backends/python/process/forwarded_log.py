@@ -1,6 +1,9 @@
 """What the process of a Python model logs: told to the replica, whose log file it stands in."""
 
 import logging
+import os
+import sys
+from builtins import print as print_as_python_does
 from collections.abc import Callable
 from typing import Final
 
@@ -9,6 +12,8 @@ from deployments.log.line_format import about, traceback_of
 _MAX_CHARACTERS: Final = 12_000
 """Of a message, and of its traceback; the beginning and the end of a longer one are kept."""
 
+PRINTS: Final = "ray.serve"
+"""The logger that has what models print, as Serve has it."""
 Tell = Callable[..., None]
 
 
@@ -16,9 +21,17 @@ class _Forwarder(logging.Handler):
     def __init__(self, tell: Tell) -> None:
         super().__init__()
         self._tell = tell
+        self._process_id = os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell the replica, the traceback as text."""
+        """Tell the replica, the traceback as text.
+
+        What a process prints that the model has forked goes where it would without us: the socket's lock may have been
+        held as it was forked.
+        """
+        if record.name == PRINTS and os.getpid() != self._process_id:
+            print_as_python_does(record.getMessage(), file=sys.__stdout__, flush=True)
+            return
         place = record.pathname, record.lineno, record.funcName
         whose = [getattr(record, name, None) for name in about("")]
         texts = _bounded(record.getMessage()), _bounded(traceback_of(record))
@@ -31,7 +44,7 @@ class _Forwarder(logging.Handler):
 def forward_log(tell: Tell) -> None:
     """Have our own loggers, the models' `pb_utils.Logger` and Serve's, which has what they print, tell the replica."""
     handler = _Forwarder(tell)
-    for name in ("deployments", "eagleray", "ray.serve"):
+    for name in ("deployments", "eagleray", PRINTS):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
