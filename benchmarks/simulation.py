@@ -228,7 +228,7 @@ def route(figures: Figures, models: Snapshot, node_count: int, replica_count: in
         }
     )
     routing, count = Routing(known, Refusals(Totals())), 20_000
-    names = [b"model_%05d" % (number % model_count) for number in range(count)]
+    names = [b"model_%05d" % (number % min(model_count, replica_count)) for number in range(count)]
     random.Random(0).shuffle(names)
     figures.routing_us = time_ms(lambda: [routing.resolve(name, 1) for name in names]) * 1e3 / count
     figures.choice_us = time_ms(lambda: [target.choice.next(near=False) for _ in range(count)]) * 1e3 / count
