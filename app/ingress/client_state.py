@@ -12,7 +12,9 @@ from protocol.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
-_KEEP_TIMEOUT_S: Final = 5.0
+_KEEP_TIMEOUT_S: Final = 15.0
+"""A controller that has died has a successor by then, unless the machine is very busy."""
+_RETRY_S: Final = 0.2
 _FOLLOW_TIMEOUT_S: Final = 2.0
 
 
@@ -30,9 +32,8 @@ class ClusterState:
         """
         try:
             async with asyncio.timeout(_KEEP_TIMEOUT_S):
-                epoch, generation = await self._controller.set_client_state.remote(dict(rows))
-        except Exception as error:
-            logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+                epoch, generation = await self._keep(dict(rows))
+        except TimeoutError:
             raise Unavailable("settings cannot be changed at present") from None
         context = serve.get_replica_context()
         ingresses = serve.get_deployment_handle(context.deployment, context.app_name)
@@ -41,3 +42,16 @@ class ClusterState:
             await followed.results_async(timeout_s=_FOLLOW_TIMEOUT_S, return_exceptions=True)
         except TimeoutError:
             logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)
+
+    async def _keep(self, rows: dict[str, Any]) -> tuple[str, int]:
+        while True:
+            try:
+                kept: tuple[str, int] = await self._controller.set_client_state.remote(rows)
+                return kept
+            except (Exception, asyncio.CancelledError) as error:
+                # It has died on the way, or is being stopped; its successor is told again.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+            await asyncio.sleep(_RETRY_S)

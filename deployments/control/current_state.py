@@ -19,6 +19,8 @@ class CurrentState:
     def __init__(self, store: StateStore, adopt: Callable[[DesiredState], None]) -> None:
         self.lock = asyncio.Lock()
         self.desired: DesiredState | None = None
+        self.inherited = False
+        """Whether it began as the state of a former controller."""
         self._store = store
         self._adopt = adopt
         self._changed = asyncio.Event()
@@ -27,6 +29,7 @@ class CurrentState:
         """Take the state that a former controller has left, and return it; None when there is none."""
         stored = await asyncio.to_thread(self._store.load)
         if stored is not None:
+            self.inherited = True
             self._take(stored)
         return stored
 

@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -67,7 +67,7 @@ class DesiredState:
     by model; `outcomes` says what became of the latest commands: None as long as it is open, "", or an error.
     `given_traffic` is what commands say of the models' traffic in place of their configurations; `canaries` are the
     latest of each model. `repositories` are those to load models from, each with the names of models that are not
-    called as their folders, by folder.
+    called as their folders, by folder. `client_settings` are the log and trace settings that clients have changed.
     """
 
     snapshot: Snapshot
@@ -80,6 +80,7 @@ class DesiredState:
     given_traffic: Mapping[str, Traffic] = field(default_factory=dict)
     canaries: Mapping[str, Canary] = field(default_factory=dict)
     repositories: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def traffic(self) -> dict[str, Traffic]:

@@ -50,11 +50,15 @@ class ModelCommands:
         self._state = state
         self._files = files
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._files_lock = asyncio.Lock()
 
-    @property
-    def idle(self) -> bool:
-        """Whether no command is under way."""
-        return not self._turns
+    async def keep_files(self, paths: Collection[str]) -> bool:
+        """Forget the files that clients sent but these; does nothing, and returns so, while a command is under way."""
+        async with self._files_lock:
+            if self._turns:
+                return False
+            await asyncio.to_thread(self._files.keep, paths)
+            return True
 
     async def load(self, command: str, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model, or load it again; returns when it is ready.
@@ -113,7 +117,8 @@ class ModelCommands:
             given = config_from_json(config)
         except ConfigJsonError as error:
             raise InvalidArgument(f"Invalid config override: {error}") from None
-        path = await asyncio.to_thread(self._files.write, name, files) if files else ""
+        async with self._files_lock:
+            path = await asyncio.to_thread(self._files.write, name, files) if files else ""
         return Override(given, path)
 
     async def _accept_load(self, command: str, name: str, override: Override | None) -> None:

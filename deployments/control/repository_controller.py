@@ -11,6 +11,7 @@ import ray
 from ray import serve
 
 from deployments.control.canary_watch import CanaryWatch
+from deployments.control.client_settings import ClientSettings
 from deployments.control.cluster_reader import ClusterReader
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
@@ -60,6 +61,8 @@ _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
 _REFUSED_S = 10.0
 _FOLLOW_TIMEOUT_S = 1.0
+_TAKE_OVER_TIMEOUT_S = 5.0
+"""Ingresses look for another controller, and tell it what they have, before they follow it."""
 
 
 class RepositoryController:
@@ -91,16 +94,16 @@ class RepositoryController:
         self._state = CurrentState(self._store, self._adopt)
         self._kept = KeptFiles(table, self._app)
         self._files = OverrideFiles(node.path, self._kept)
-        self._kept_files: set[str] = set()
+        self._kept_files: set[str] | None = None  # a former controller may have died over a load with files
         self._commands = ModelCommands(options, self._state, self._files)
         self._traffic = TrafficCommands(self._state)
         self._repositories = RepositoryCommands(options, self._state)
+        self._settings = ClientSettings(self._state)
         self._canaries = CanaryWatch(self._state, self._table)
         self._watch_of_repositories = RepositoryWatch(options, self._state)
         self._refused: dict[str, str] = {}
-        self._client_state: dict[str, Any] = {}
         self._reconciled: DesiredState | None = None
-        self._dropped = False
+        self._follow_s = 0.0
         self._sweep_at_s = 0.0
         self._refused_until_s = 0.0
         self._look_at_s = 0.0
@@ -156,16 +159,17 @@ class RepositoryController:
         return report_plan(self._table.plan)
 
     async def list_models(self) -> dict[str, Any]:
-        """Look which models the repositories have; returns as `load`."""
-        return await self._answer(self._list_models())
-
-    async def _list_models(self) -> None:
+        """Look which models the repositories have; returns the epoch and generation of the directory that has them."""
         # A store far away is asked when a model is loaded, and not by whoever asks for the index.
         desired = await self._state.until(lambda desired: desired)
         local = [path for path in desired.repositories if not is_remote(path)]
         loader = replace(self._options.loader, names=desired.repositories)
         self._table.know(await asyncio.to_thread(find_models, local, loader))
         self._publish()
+        return self._position()
+
+    def _position(self) -> dict[str, Any]:
+        return {"epoch": self._publisher.epoch, "generation": self._publisher.generation}
 
     async def _answer(self, command: Coroutine[Any, Any, None]) -> dict[str, Any]:
         error: list[int | str] | None = None
@@ -177,7 +181,9 @@ class RepositoryController:
         except Exception:
             logger.exception("a command failed")
             error = told(Internal("internal server error"))
-        return {"error": error, "epoch": self._publisher.epoch, "generation": self._publisher.generation}
+        # Nobody can follow before, and who hears of an answer may rely on all ingresses.
+        await self._status_known.wait()
+        return {"error": error, **self._position()}
 
     async def watch(self, epoch: str = "", generation: int = -1) -> dict[str, Any] | None:
         """Return what has changed after a follower's epoch and generation, None if nothing has for 20 s.
@@ -207,14 +213,13 @@ class RepositoryController:
 
     async def set_client_state(self, rows: dict[str, Any]) -> tuple[str, int]:
         """Keep what a client has set for all ingresses (None: no longer); returns epoch and generation that have it."""
-        state = self._client_state | rows
-        self._client_state = {key: value for key, value in state.items() if value is not None}
-        self._publisher.publish(client_state=self._client_state)
+        await self._settings.change(rows)
+        await self._status_known.wait()
         return self._publisher.epoch, self._publisher.generation
 
     async def restore_client_state(self, rows: dict[str, Any]) -> None:
-        """Take from an ingress what clients had set when another controller kept it."""
-        await self.set_client_state(rows | self._client_state)
+        """Take from an ingress what clients had set; see `ClientSettings.restore`."""
+        await self._settings.restore(rows)
 
     async def _run(self) -> None:
         back_off_s = _BACK_OFF_FIRST_S
@@ -235,18 +240,18 @@ class RepositoryController:
         desired = await self._read()
         await asyncio.to_thread(self._growth.ask, desired.snapshot, desired.plan, desired.facts)
         if self._reconciled is not desired:
+            if self._state.inherited and not self._status_known.is_set():
+                await self._take_over(desired)
             await self._followed()
             await self._scaler.follow(desired.plan.deployments)
             refused = await asyncio.to_thread(self._reconciler.reconcile, desired)
+            self._scaler.deployed()
             self._reconciled = desired
             self._refused_until_s = self._loop.time() + _REFUSED_S
             if refused != self._refused:
                 self._refused = refused
                 self._adopt(desired)
-        verdicts = await self._status.read(self._table, desired)
-        self._publish()
-        self._status_known.set()
-        for verdict in verdicts:
+        for verdict in await self._read_status(desired):
             await self._end_trial(verdict)
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
             await asyncio.to_thread(self._reconciler.sweep, desired)
@@ -254,6 +259,17 @@ class RepositoryController:
         await self._forget_files(desired)
         if self._refused and self._loop.time() > self._refused_until_s:
             self._reconciled = None  # a name may have become free
+
+    async def _take_over(self, desired: DesiredState) -> None:
+        """Have the ingresses follow before anything ends: a former controller may have died before it told them."""
+        await self._read_status(desired)
+        self._follow_s = _TAKE_OVER_TIMEOUT_S
+
+    async def _read_status(self, desired: DesiredState) -> list[Verdict]:
+        verdicts = await self._status.read(self._table, desired)
+        self._publish()
+        self._status_known.set()
+        return verdicts
 
     async def _read(self, *, look: bool = False) -> DesiredState:
         """Return the desired state; what waits in it is read again when the cluster has become another.
@@ -301,26 +317,26 @@ class RepositoryController:
     async def _forget_files(self, desired: DesiredState) -> None:
         """Forget what clients sent for models that do not run with it any more."""
         used = {override.model_path for override in overrides(desired).values() if override.model_path}
-        if self._commands.idle and not desired.trials and used != self._kept_files:
-            await asyncio.to_thread(self._files.keep, used)
+        if not desired.trials and used != self._kept_files and await self._commands.keep_files(used):
             self._kept_files = used
 
     async def _followed(self) -> None:
         """Have the ingresses send nothing more to what is about to be ended; one that is slow is not waited for."""
-        if not self._dropped:
+        if not self._follow_s:
             return
-        self._dropped = False
+        timeout_s, self._follow_s = self._follow_s, 0.0
         told = (self._publisher.epoch, self._publisher.generation)
         try:
             followed = handle_of(self._options.ingress, self._app).broadcast("has_followed", *told)
-            await followed.results_async(timeout_s=_FOLLOW_TIMEOUT_S, return_exceptions=True)
+            await followed.results_async(timeout_s=timeout_s, return_exceptions=True)
         except Exception as error:  # none is there, or one takes long
             logger.debug("not every ingress has followed: %s", error)
 
     def _adopt(self, desired: DesiredState) -> None:
         """Have the table, and all who follow it, be those of a desired state."""
         self._table.replace(desired, self._refused)
-        self._dropped = self._dropped or self._table.unloading
+        if self._table.unloading:
+            self._follow_s = max(self._follow_s, _FOLLOW_TIMEOUT_S)
         self._watch_packed()
         self._publish()
         self._models_known.set()
@@ -345,8 +361,10 @@ class RepositoryController:
         return changed
 
     def _publish(self) -> None:
-        settled = self._state.desired is not None and self._table.settled
-        self._publisher.publish(settled=settled, **self._table.tables())
+        desired = self._state.desired
+        settled = desired is not None and self._table.settled
+        settings = {} if desired is None else desired.client_settings
+        self._publisher.publish(settled=settled, client_state=settings, **self._table.tables())
 
     def _poll_s(self) -> float:
         desired = self._state.desired

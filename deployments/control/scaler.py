@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
 from deployments.core.counts import SCALING, Label, Rows, ScalingCounts
@@ -11,6 +11,9 @@ from deployments.serve_internals import replica_targets, set_replica_target
 from repository_loader.deployment_plan import DeploymentPlan
 
 logger = logging.getLogger(__name__)
+
+_DOUBT_S: Final = 3.0
+"""Longer than Serve takes to act on what was deployed."""
 
 
 class Scaler:
@@ -22,6 +25,8 @@ class Scaler:
         self._wake = asyncio.Event()
         self._failed: dict[Key, int] = {}
         self._shown: set[Key] = set()
+        self._loop = loop
+        self._doubts_until_s = 0.0
         self._task = loop.create_task(self._run(), name="autoscaler")
 
     async def follow(self, deployments: Sequence[DeploymentPlan]) -> None:
@@ -39,6 +44,10 @@ class Scaler:
         """Return how many replicas a deployment shall have; None when it is not autoscaled."""
         return self._autoscaler.count((app_name, deployment))
 
+    def deployed(self) -> None:
+        """See for a while that Serve keeps to the numbers: what is deployed anew has one replica at least."""
+        self._doubts_until_s = self._loop.time() + _DOUBT_S
+
     def take(self, ingress: str, loads: Mapping[str, tuple[float, float]]) -> None:
         """Take an ingress's report."""
         self._autoscaler.take(ingress, loads)
@@ -52,7 +61,7 @@ class Scaler:
             decided = self._autoscaler.decide()
             for key, count in decided.items():
                 self._count(key, count)
-            changes = {**self._failed, **decided}
+            changes = {**self._failed, **await self._astray(), **decided}
             self._failed = {}
             for key, count in changes.items():
                 logger.info("%s of '%s' gets %d replicas", key[1], key[0], count)
@@ -62,6 +71,18 @@ class Scaler:
                     logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
                     self._failed[key] = count
             await asyncio.sleep(REPORT_S)
+
+    async def _astray(self) -> dict[Key, int]:
+        """Return the numbers that Serve does not keep to, where that is in doubt."""
+        if self._loop.time() > self._doubts_until_s:
+            return {}
+        try:
+            targets = await asyncio.to_thread(replica_targets)
+        except Exception as error:  # Serve's controller may be away
+            logger.debug("Serve does not tell how many replicas it keeps: %s", error)
+            return {}
+        counts = {key: self._autoscaler.count(key) for key in targets}
+        return {key: count for key, count in counts.items() if count is not None and count != targets[key]}
 
     def _row(self, key: Key) -> ScalingCounts:
         return cast(ScalingCounts, self._rows.row(Label(SCALING, "/".join(key), 0)))

@@ -12,6 +12,8 @@ from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import committed, read_desired_state
 from deployments.control.model_commands import ModelCommands
 from deployments.control.state_store import StateStore
+from deployments.replica.kept_files import KeptFiles
+from deployments.replica.override_files import OverrideFiles
 from protocol.errors import InvalidArgument, Unavailable
 from protocol.limits import Limits
 from repository_loader.namespaces import identifier
@@ -59,5 +61,39 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
         write(tmp_path / "b", {"m/config.pbtxt": "foo: 1"})
         with pytest.raises(InvalidArgument, match=f"^load failed for model '{identifier('m', repositories[1])}': "):
             await commands.load("3", "m", None, {})
+
+    asyncio.run(scenario())
+
+
+class Kept(Table):
+    """Ray's tables, with the files in them."""
+
+    def keys(self, prefix: str) -> list[str]:  # type: ignore[override]
+        return [key for key in self if key.startswith(prefix)]
+
+
+def test_files_of_a_load_that_is_under_way_are_not_forgotten(tmp_path: Path) -> None:
+    """Those of a load whose controller died before it was stored are, once nothing is under way."""
+    (repository := tmp_path / "repository").mkdir()
+    options = ControllerOptions((str(repository),), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+    files = OverrideFiles(tmp_path, KeptFiles(table := Kept(), "test"))
+    tensors = ", ".join(
+        f'"{put}": [{{"name": "X", "data_type": "TYPE_INT32", "dims": [1]}}]' for put in ("input", "output")
+    )
+    config = f'{{"backend": "python", {tensors}}}'
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        commands = ModelCommands(options, state, files)
+        files.write("left", {"file:1/model.py": b"1"})
+        assert await commands.keep_files(()) and not table and not any((tmp_path / "models").glob("[0-9a-f]*"))
+        loading = asyncio.create_task(
+            commands.load("1", "m", config, {"file:1/model.py": b"class TritonPythonModel: ..."})
+        )
+        trial = asyncio.create_task(state.until(lambda desired: desired if desired.trials else None))
+        await asyncio.wait({loading, trial}, return_when=asyncio.FIRST_COMPLETED)
+        assert not await commands.keep_files(()) and table
+        loading.cancel()
 
     asyncio.run(scenario())

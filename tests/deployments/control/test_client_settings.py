@@ -1,0 +1,50 @@
+"""What clients have set outlives the controller, whatever ingresses that have missed it hand back."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from deployments.control.client_settings import ClientSettings
+from deployments.control.current_state import CurrentState
+from deployments.control.desired_state import read_desired_state
+from deployments.control.state_store import StateStore
+from tests.deployments.control.test_state_store import FACTS, Table, options_of
+
+
+def shown(state: CurrentState) -> dict[str, Any]:
+    assert state.desired is not None
+    return dict(state.desired.client_settings)
+
+
+def test_a_successor_knows_what_was_set_though_no_ingress_has_heard_of_it(tmp_path: Path) -> None:
+    options, table = options_of(tmp_path), Table()
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(table, "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, FACTS))
+        settings = ClientSettings(state)
+        await settings.change({"log": 1, "trace": 2})
+        await settings.change({"log": 3, "trace": None})
+        assert shown(state) == {"log": 3}
+
+        successor = CurrentState(StateStore(table, "test", options), lambda desired: None)
+        await successor.restore()
+        assert shown(successor) == {"log": 3}
+        await ClientSettings(successor).restore({"log": 1, "trace": 2})  # of an ingress that has missed the last change
+        assert shown(successor) == {"log": 3}
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_that_is_deployed_anew_takes_it_from_the_ingresses(tmp_path: Path) -> None:
+    options = options_of(tmp_path)
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, FACTS))
+        settings = ClientSettings(state)
+        await settings.change({"log": 3})
+        await settings.restore({"log": 1, "trace": 2})
+        assert shown(state) == {"log": 3, "trace": 2}
+
+    asyncio.run(scenario())
