@@ -33,12 +33,16 @@ fuzz: install
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 # Faults under traffic (docs/faults.md), the death of a head too; repositories that share names, and that are registered; 200 slow copies
-# into a polled repository; a minute of 64 clients that load and unload one model; a controller that dies at any moment of a
-# load, a reload, an unload, a load that fails, and a change of a polled repository; ten thousand sequences that take turns;
-# ten minutes for each placement of all that clients do, after which no process has grown; the Dockerfile's instructions.
+# into a polled repository; a minute of 64 clients that load and unload one model; a controller that dies at every step of
+# all that it is told (STEP_NUMBERS="1 2" and STEP_WHENS=before take some of them), on two nodes too, and at many moments
+# of a load, a reload, an unload, a load that fails, and a change of a polled repository; ten thousand sequences that take
+# turns; ten minutes for each placement of all that clients do, after which no process has grown; the Dockerfile's
+# instructions.
 soak: install
 	FAULTS=all $(BIN)/python -m pytest -s tests/e2e/test_fault_campaign.py tests/e2e/test_faults_under_traffic.py \
 		tests/e2e/test_repositories.py tests/e2e/test_storage.py $(ARGS)
+	FAULTS=all $(BIN)/python -m pytest -s tests/e2e/test_controller_steps.py \
+		tests/e2e/test_controller_steps_on_nodes.py $(ARGS)
 	SLOW_COPY_ROUNDS=25 CONTROLLER_DIES_AFTER_S="$$(seq -s ' ' 0.9 0.1 2.4)" \
 		$(BIN)/python -m pytest tests/e2e/test_poll.py -k 'slowly or controller' $(ARGS)
 	CHANGE_SECONDS=60 CONTROLLER_DIES_AFTER_S="$$(seq -s ' ' 0 0.05 1)" \

@@ -311,6 +311,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_many_clients_at_once_end_in_the_state_of_the_last_command",
     ),
     "What the controller was told happens": (
+        "e2e/test_controller_steps.py::test_at_some_steps_of_a_models_life",
         CONTROL + "test_what_the_controller_was_told_happens_though_it_dies_on_the_way",
     ),
     "`--model-repository` may be given several times": (

@@ -1,0 +1,561 @@
+"""The controller dies at every step of everything that it is told, and nobody who asks the models notices.
+
+A step is what others see of it or what outlives it: a value stored, an application deployed or deleted, a change
+published or told, a command answered. `make soak` walks through all of them; else a few are taken.
+"""
+
+import json
+import os
+import shutil
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.checked_load import CheckedLoad, write_doubles
+from tests.controller_steps.asking import Addresses
+from tests.controller_steps.operations import Operation, Walk
+from tests.controller_steps.steps import Steps
+from tests.hostile.watch import grpc_address
+from tests.serving import Answer, Client, Server, tensor, title_of, wait_until
+
+CAMPAIGN = "FAULTS" in os.environ
+NUMBERS = [int(number) for number in os.environ.get("STEP_NUMBERS", "").split()]
+campaign = pytest.mark.skipif(not CAMPAIGN, reason="takes minutes: make soak")
+walks = pytest.mark.timeout(3600)
+
+FLAGS = ("--num-cpus", "4", "--no-dashboard", "--ingresses-per-node", "2", "--health-check-period-s", "0.5")
+EXPLICIT = ("--model-control-mode", "explicit", "--load-model", "doubles", "--load-model", "shared")
+POLL_S, QUIET_S = 0.5, 0.5
+POLL = ("--model-control-mode", "poll", "--repository-poll-secs", str(POLL_S), "--repository-quiet-secs", str(QUIET_S))
+RATE = 20
+BROKEN = "nonesuch"
+CODE = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.02)  # so that some are always under way
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("TAG", np.array([TAG], np.int32))]) for _ in requests]
+"""
+FAILING = """
+class TritonPythonModel:
+    def execute(self, requests):
+        raise ValueError("this version is no good")
+"""
+CONFIG = """
+backend: "python"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
+"""
+STEP = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling {
+  step { model_name: "part" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "TAG" value: "MID" } }
+  step { model_name: "model" model_version: -1 input_map { key: "X" value: "MID" } output_map { key: "TAG" value: "TAG" } }
+}
+"""
+X = tensor("X", "INT32", [1], [0])
+
+
+def parameter(name: str, value: object) -> str:
+    return f'parameters {{ key: "eagleray.{name}" value {{ string_value: "{value}" }} }}\n'
+
+
+def write(root: Path, name: str, tag: object, version: int = 1, config: str = "") -> None:
+    """Write a version of a model that answers with a number, or does not load where it is none."""
+    folder = root / name / str(version)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(f"TAG = {tag}\n{CODE}")
+    (root / name / "config.pbtxt").write_text(CONFIG + config)
+
+
+class Cluster:
+    """A server, or nodes that are asked as one, and what a client sees of it."""
+
+    def __init__(
+        self, addresses: Addresses, root: Path, processes: Callable[[], list[psutil.Process]], steps: Steps
+    ) -> None:
+        self.addresses = addresses
+        self.root = root
+        self.steps = steps
+        self.walk = Walk(addresses, steps)
+        self._processes = processes
+
+    def client(self) -> Client:
+        return Client(self.addresses.http, timeout_s=120)
+
+    def get(self, path: str) -> Answer:
+        with self.client() as client:
+            return client.get(path)
+
+    def post(self, path: str, body: Any = None) -> Answer:
+        with self.client() as client:
+            return client.request("POST", path, body)
+
+    def control(self, name: str, verb: str, body: Any = None) -> None:
+        answer = self.post(f"/v2/repository/models/{name}/{verb}", body)
+        assert answer.status == 200, answer.body
+
+    def ready(self, name: str) -> list[str]:
+        """Return the versions that are READY; all others must have been unloaded."""
+        rows = [row for row in self.post("/v2/repository/index").json if row["name"] == name and "version" in row]
+        others = [row for row in rows if row["state"] != "READY"]
+        unloaded = all((row["state"], row["reason"]) == ("UNAVAILABLE", "unloaded") for row in others)
+        return [row["version"] for row in rows if row["state"] == "READY"] if unloaded else ["others", str(others)]
+
+    def replicas(self, application: str) -> int:
+        title = f"ray::ServeReplica:{application}:"
+        return sum(title_of(each).startswith(title) for each in self._processes())
+
+    def answer(self, name: str) -> int:
+        with self.client() as client:
+            answer = client.infer(name, X)
+        return int(answer.json["outputs"][0]["data"][0]) if answer.status == 200 else -answer.status
+
+
+def start(repository: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
+    steps = Steps(folder)
+    server = Server(repository, folder / "log", *FLAGS, *flags, env=steps.env())
+    try:
+        server.wait_ready()
+        addresses = Addresses(server.address, grpc_address(server.log()))
+        cluster = Cluster(addresses, repository, server.descendants, steps)
+        with asked_beside(cluster):
+            yield cluster
+        server.stop()
+    finally:
+        server.kill()
+
+
+@contextmanager
+def asked_beside(cluster: Cluster) -> Iterator[None]:
+    """Ask a model that nobody changes, and say in the end what was done."""
+    port = int(cluster.addresses.http.rpartition(":")[2])
+    with CheckedLoad(port, "doubles", RATE, connections=4).running() as outcome:
+        yield
+    walked = cluster.walk.walked
+    print(
+        f"{walked.operations} operations, {walked.killed} deaths of the controller; {walked.asked} requests to the "
+        f"models that changed, {len(walked.wrong)} faults; beside them {outcome}"
+    )
+    assert outcome.sent == len(outcome.answered), outcome
+
+
+@pytest.fixture(scope="module")
+def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("repository")
+    write_doubles(root, "doubles")
+    for version in (1, 2, 3):
+        write(root, "shared", version, version, "version_policy { all {} }" + parameter("placement", "packed"))
+    (root / "shared/3/model.py").write_text(FAILING)
+    yield from start(root, tmp_path_factory.mktemp("log"), *EXPLICIT)
+
+
+@pytest.fixture(scope="module")
+def polled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("polled")
+    write_doubles(root, "doubles")
+    write(root, "changes", 1)
+    yield from start(root, tmp_path_factory.mktemp("polled-log"), *POLL)
+
+
+def loads(cluster: Cluster, placement: str) -> list[Operation]:
+    """The life of a model, from its first load to its unload."""
+    root, own = cluster.root, int(placement == "isolated")
+    placed = parameter("placement", placement)
+    everything = "version_policy { all {} }"
+
+    def load(body: Any = None) -> Callable[[], None]:
+        return lambda: cluster.control("model", "load", body)
+
+    def fails() -> None:
+        answer = cluster.post("/v2/repository/models/model/load")
+        assert (answer.status, BROKEN in answer.error) == (400, True), answer.body
+
+    def shows(*versions: str, replicas: int = own) -> Callable[[], bool]:
+        def look() -> bool:
+            return cluster.ready("model") == [*versions] and (
+                placement == "packed" or cluster.replicas("model") == replicas
+            )
+
+        return look
+
+    def instances() -> bool:
+        config = cluster.get("/v2/models/model/config").json
+        return config["instance_group"][0]["count"] == 2 and shows("1", "2", replicas=2 * own)()
+
+    def writes(tag: object, version: int = 1, config: str = "") -> Callable[[], None]:
+        return lambda: write(root, "model", tag, version, placed + config)
+
+    def write_first() -> None:
+        shutil.rmtree(root / "model", ignore_errors=True)
+        writes(1)()
+
+    def write_ensemble() -> None:
+        writes(2, 1, ONE)()
+        write(root, "part", 9, config=parameter("placement", "packed"))
+        (root / "pipe/1").mkdir(parents=True, exist_ok=True)
+        (root / "pipe/config.pbtxt").write_text(STEP)
+
+    given = {
+        "backend": "python",
+        "input": [{"name": "X", "data_type": "TYPE_INT32", "dims": [1]}],
+        "output": [{"name": "TAG", "data_type": "TYPE_INT32", "dims": [1]}],
+        "parameters": {"eagleray.placement": {"string_value": placement}},
+    }
+    sent = {
+        "parameters": {
+            "config": json.dumps(given),
+            "file:1/model.py": b64encode(f"TAG = 3\n{CODE}".encode()).decode(),
+        }
+    }
+    ONE = "version_policy { specific { versions: 1 } }"
+    asked = {"model": "model"}
+    return [
+        Operation("load", load(), shows("1"), prepare=write_first),
+        Operation("reload", load(), shows("1"), **asked, before={1}, after={2}, last={2}, prepare=writes(2)),
+        Operation("load of files", load(sent), shows("1"), **asked, before={2}, after={3}, last={3}),
+        Operation("load without files", load(), shows("1"), **asked, before={3}, after={2}, last={2}),
+        Operation(
+            "new version",
+            load(),
+            shows("1", "2", replicas=2 * own),
+            **asked,
+            before={2},
+            after={5},
+            last={5},
+            prepare=writes(5, 2, everything),
+        ),
+        Operation(
+            "two instances",
+            load(),
+            instances,
+            **asked,
+            before={5},
+            after={5},
+            last={5},
+            prepare=writes(5, 2, everything + "instance_group { count: 2 kind: KIND_CPU }"),
+        ),
+        Operation(
+            "version policy",
+            load(),
+            shows("1"),
+            **asked,
+            before={5},
+            after={2},
+            last={2},
+            prepare=writes(2, 1, ONE),
+        ),
+        Operation(
+            "load that fails",
+            fails,
+            shows("1"),
+            **asked,
+            before={2},
+            after={2},
+            last={2},
+            prepare=writes(BROKEN, 1, ONE),
+        ),
+        Operation(
+            "load of an ensemble",
+            lambda: cluster.control("pipe", "load"),
+            lambda: (
+                cluster.ready("pipe") == cluster.ready("part") == ["1"] and shows("1")() and cluster.answer("pipe") == 2
+            ),
+            **asked,
+            before={2},
+            after={2},
+            last={2},
+            prepare=write_ensemble,
+        ),
+        Operation(
+            "unload with dependents",
+            lambda: cluster.control("pipe", "unload", {"parameters": {"unload_dependents": True}}),
+            lambda: cluster.ready("pipe") == cluster.ready("part") == [] and shows("1")(),
+            **asked,
+            before={2},
+            after={2},
+            last={2},
+        ),
+        Operation(
+            "unload",
+            lambda: cluster.control("model", "unload"),
+            lambda: shows(replicas=0)() and cluster.answer("model") == -404,
+        ),
+    ]
+
+
+@walks
+@campaign
+@pytest.mark.parametrize("placement", ["isolated", "packed"])
+def test_through_all_that_can_happen_to_a_model(explicit: Cluster, placement: str) -> None:
+    explicit.walk.through(loads(explicit, placement), NUMBERS)
+    assert explicit.walk.walked.wrong == []
+
+
+def traffic(cluster: Cluster) -> list[Operation]:
+    """Weights, a shadow, a canary that is good and one that is not, of a model of three versions."""
+
+    def change(**given: Any) -> Callable[[], None]:
+        return lambda: cluster.control("shared", "traffic", given)
+
+    def shows(**wanted: Any) -> Callable[[], bool]:
+        def look() -> bool:
+            found = cluster.get("/v2/repository/models/shared/traffic").json
+            state = (found["canary"] or {}).get("state")
+            return all((state if name == "canary" else found[name]) == value for name, value in wanted.items())
+
+        return look
+
+    rules = {"steps": [30, 100], "interval_s": 0.3, "min_requests": 5}
+    good, bad = {"version": 2, **rules}, {"version": 3, "max_error_rate": 0.1, **rules}
+    given = {"model": "shared"}
+    return [
+        Operation(
+            "weights",
+            change(weights={"1": 1}),
+            shows(shares={"1": 1.0}, shadow={}),
+            **given,
+            before={1, 2},
+            after={1},
+            last={1},
+        ),
+        Operation(
+            "shadow",
+            change(shadow={"2": 50}),
+            shows(shares={"1": 1.0}, shadow={"2": 50.0}),
+            **given,
+            before={1},
+            after={1},
+            last={1},
+        ),
+        Operation(
+            "canary",
+            change(canary=good),
+            shows(canary="succeeded", shares={"2": 1.0}),
+            **given,
+            before={1},
+            after={1, 2},
+            last={2},
+        ),
+        Operation(
+            "canary that is rolled back",
+            change(canary=bad),
+            shows(canary="rolled back", shares={"2": 1.0}),
+            **given,
+            before={2},
+            after={2},
+            last={2},
+            failure="no good",
+        ),
+    ]
+
+
+def repositories(cluster: Cluster, root: Path) -> list[Operation]:
+    """A repository comes, a model of it, and both go."""
+    write(root, "later", 7, config=parameter("placement", "packed"))
+
+    def tell(verb: str) -> Callable[[], None]:
+        def post() -> None:
+            answer = cluster.post(f"/v2/repository/{verb}", {"repository": str(root)})
+            assert answer.status == 200, answer.body
+
+        return post
+
+    def known() -> bool:
+        answer = cluster.get("/v2/repository/registered")
+        return answer.status == 200 and str(root) in str(answer.json)
+
+    def unknown() -> bool:
+        answer = cluster.get("/v2/repository/registered")
+        return answer.status == 200 and str(root) not in str(answer.json)
+
+    return [
+        Operation("register", tell("register"), known),
+        Operation(
+            "load of another repository",
+            lambda: cluster.control("later", "load"),
+            lambda: cluster.ready("later") == ["1"] and cluster.answer("later") == 7,
+        ),
+        Operation(
+            "unload of another repository",
+            lambda: cluster.control("later", "unload"),
+            lambda: cluster.ready("later") == [] and cluster.answer("later") == -404,
+        ),
+        Operation("unregister", tell("unregister"), unknown),
+    ]
+
+
+def settings(cluster: Cluster) -> list[Operation]:
+    """Log and trace settings; one that the controller did not live to take is refused, and may be sent again."""
+
+    def change(path: str, name: str, value: object) -> Operation:
+        def tell() -> None:
+            answer = cluster.post(path, {name: value})
+            if answer.status == 503:
+                answer = wait_until(
+                    lambda: again if (again := cluster.post(path, {name: value})).status == 200 else None, name
+                )
+            assert answer.status == 200, answer.body
+
+        return Operation(f"{name} is {value}", tell, lambda: str(cluster.get(path).json[name]) == str(value))
+
+    return [
+        change(path, name, value)
+        for value in (3, 2)
+        for path, name in (("/v2/logging", "log_verbose_level"), ("/v2/trace/setting", "trace_rate"))
+    ]
+
+
+class Rising:
+    """Clients of a model that scales, whose number a test says."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.wrong: list[bytes] = []
+
+    def rise(self, count: int = 8) -> None:
+        self._stop.clear()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def fall(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(90)
+            assert not thread.is_alive()
+
+    def _ask(self) -> None:
+        with self._cluster.client() as client:
+            while not self._stop.is_set():
+                answer = client.infer("scales", X)
+                if answer.status != 200:
+                    self.wrong.append(answer.body)
+
+
+def scaling(cluster: Cluster, rising: Rising) -> list[Operation]:
+    """From none to two replicas with the load, back to none, and awake again."""
+    rules = {"min_replicas": 0, "max_replicas": 2, "target_ongoing_requests": 2, "downscale_delay_s": 1}
+    write(cluster.root, "scales", 1, config="".join(parameter(f"autoscaling.{key}", rules[key]) for key in rules))
+
+    def replicas(count: int) -> Callable[[], bool]:
+        return lambda: cluster.ready("scales") == ["1"] and cluster.replicas("scales") == count
+
+    def ask() -> None:
+        assert cluster.answer("scales") == 1
+
+    return [
+        Operation("load of a model that scales", lambda: cluster.control("scales", "load"), replicas(0)),
+        Operation("two replicas", rising.rise, replicas(2)),
+        Operation("no replica", rising.fall, replicas(0)),
+        Operation("one request", ask, replicas(0)),
+        Operation(
+            "unload of a model that scales",
+            lambda: cluster.control("scales", "unload"),
+            lambda: cluster.ready("scales") == [] and cluster.replicas("scales") == 0,
+        ),
+    ]
+
+
+def polls(cluster: Cluster) -> list[Operation]:
+    """What is done to a polled repository."""
+    root = cluster.root
+    specific = "version_policy { specific { versions: 1 } }"
+
+    def writes(tag: object, version: int = 1, config: str = "") -> Callable[[], None]:
+        return lambda: write(root, "changes", tag, version, config)
+
+    def ready(name: str, *versions: str) -> Callable[[], bool]:
+        return lambda: cluster.ready(name) == [*versions]
+
+    def leave() -> None:
+        shutil.rmtree(root / "comes")
+
+    def only_first() -> None:
+        shutil.rmtree(root / "changes/2")
+        writes(1)()
+
+    given = {"model": "changes"}
+    both = {1, 2, 5}
+    return [
+        Operation("change of files", writes(2), ready("changes", "1"), **given, before=both, after=both, last={2}),
+        Operation(
+            "version that is added",
+            writes(5, 2, "version_policy { all {} }"),
+            ready("changes", "1", "2"),
+            **given,
+            before=both,
+            after=both,
+            last={5},
+        ),
+        Operation(
+            "policy that changes",
+            writes(5, 2, specific),
+            ready("changes", "1"),
+            **given,
+            before=both,
+            after=both,
+            last={2},
+        ),
+        Operation(
+            "version that is removed", only_first, ready("changes", "1"), **given, before=both, after=both, last={1}
+        ),
+        Operation("model that is added", lambda: write(root, "comes", 7), ready("comes", "1")),
+        Operation("model that is removed", leave, ready("comes")),
+    ]
+
+
+@walks
+@campaign
+def test_through_traffic(explicit: Cluster) -> None:
+    explicit.control("shared", "traffic", {"weights": {"1": 1}})  # the highest version is no good
+    explicit.walk.through(traffic(explicit), NUMBERS)
+    assert explicit.walk.walked.wrong == []
+
+
+@walks
+@campaign
+def test_through_repositories_and_settings(explicit: Cluster, tmp_path: Path) -> None:
+    explicit.walk.through([*repositories(explicit, tmp_path), *settings(explicit)], NUMBERS)
+    assert explicit.walk.walked.wrong == []
+
+
+@walks
+@campaign
+def test_through_the_numbers_of_replicas(explicit: Cluster) -> None:
+    rising = Rising(explicit)
+    explicit.walk.through(scaling(explicit, rising), NUMBERS)
+    assert explicit.walk.walked.wrong == [] and rising.wrong == []
+
+
+@walks
+@campaign
+def test_through_changes_of_a_polled_repository(polled: Cluster) -> None:
+    polled.walk.through(polls(polled), NUMBERS)
+    assert polled.walk.walked.wrong == []
+
+
+def test_at_some_steps_of_a_models_life(explicit: Cluster) -> None:
+    """A successor dies on its way, too."""
+    first, second, *_, last = loads(explicit, "packed")
+    for operation, kills in (
+        (first, [(2, "before")]),
+        (second, [(1, "after"), (2, "before")]),
+        (last, [(1, "after")]),
+    ):
+        assert len(explicit.walk.do(operation, kills)) == len(kills)
+    assert explicit.walk.walked.wrong == []
