@@ -6,8 +6,6 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from protocol.model_metadata import model_metadata, server_metadata
-
 _OURS = "metrics"  # stands in a statistics document for our own metrics; the message has no place for it
 
 
@@ -18,16 +16,6 @@ def request_parameters(parameters: Mapping[str, str]) -> bytes:
         message.parameters[name].string_param = value
     fields: bytes = message.SerializeToString()
     return fields
-
-
-def server_metadata_response(name: str, version: str) -> service_pb2.ServerMetadataResponse:
-    """Return the answer to ServerMetadata; `name` is the server's id."""
-    return service_pb2.ServerMetadataResponse(**server_metadata(name, version))
-
-
-def model_metadata_response(config: ModelConfig, versions: Iterable[int]) -> service_pb2.ModelMetadataResponse:
-    """Return the answer to ModelMetadata for the versions that are ready, or the one that was asked for."""
-    return service_pb2.ModelMetadataResponse(**model_metadata(config, versions))
 
 
 def model_config_response(config: ModelConfig) -> service_pb2.ModelConfigResponse:

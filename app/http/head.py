@@ -9,14 +9,13 @@ import httptools
 
 from app.http.limits import HttpLimits
 from app.trace.trace_parent import TraceParent
-from protocol.errors import ServingError
+from protocol.errors import InvalidArgument, ServingError
+from protocol.http_infer import parse_json_length
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])?(?::\d{1,5})?")
 _INFERENCE: Final = re.compile(
     rb"/v2/models/([^/?]+)(?:/versions/(\d{1,19}))?/(infer|generate|generate_stream)(?:\?.*)?", re.DOTALL
 )
-_INTEGER: Final = re.compile(rb"[+-]?\d{1,20}")
-_INT32_MAX: Final = 2**31 - 1
 
 INFER: Final = "infer"
 GENERATE: Final = "generate"
@@ -225,19 +224,14 @@ def _read_route(head: Head) -> None:
 
 
 def _read_json_length(head: Head, value: bytes) -> None:
-    text = value.decode("latin-1")
-    if not _INTEGER.fullmatch(value):
-        head.json_length_error = f"Unable to parse Inference-Header-Content-Length, got: {text[:100]}"
+    try:
+        number = parse_json_length(value)
+    except InvalidArgument as error:
+        head.json_length_error = error.message
         return
-    number = int(value)
-    if not -_INT32_MAX - 1 <= number <= _INT32_MAX:
+    if number < 0:
         head.json_length_error = (
-            "Unable to parse Inference-Header-Content-Length, value is out of range "
-            f"[ {-_INT32_MAX - 1}, {_INT32_MAX} ], got: {text[:100]}"
-        )
-    elif number < 0:
-        head.json_length_error = (
-            f"inference header size should be in range (0, {head.content_length or 0}), got: {text[:100]}"
+            f"inference header size should be in range (0, {head.content_length or 0}), got: {number}"
         )
     else:
         head.json_length = number

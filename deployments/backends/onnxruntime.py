@@ -102,7 +102,6 @@ class OnnxModel:
         self._runtime = runtime
         self._run_options = run_options(runtime, config)
         self._batching = signature.max_batch_size > 0
-        self._specs = signature.outputs
         self._output_names = list(signature.outputs)
         self._choices: dict[tuple[str, ...], list[str]] = {}
         self._ragged = RaggedTensors(config, signature)

@@ -14,19 +14,6 @@ def config() -> ModelConfig:
     return text_format.Parse(CONFIG, ModelConfig())
 
 
-def test_server_metadata() -> None:
-    response = grpc_messages.server_metadata_response("eagleray", "1.0")
-    assert (response.name, response.version) == ("eagleray", "1.0")
-    assert "binary_tensor_data" in response.extensions
-
-
-def test_model_metadata() -> None:
-    response = grpc_messages.model_metadata_response(config(), [2, 1])
-    assert (response.name, list(response.versions), response.platform) == ("m", ["1", "2"], "onnxruntime_onnx")
-    assert (response.inputs[0].name, response.inputs[0].datatype) == ("A", "BYTES")
-    assert list(response.outputs[0].shape) == [-1, -1, 2]
-
-
 def test_model_config_is_the_whole_configuration() -> None:
     assert grpc_messages.model_config_response(config()).config == config()
 

@@ -53,10 +53,6 @@ _MAX_FORKS: Final = 256
 """Processes that a model has forked and that call others at the same time; more end when they try."""
 
 
-class DiedError(Exception):
-    """The process has ended; the message says how."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
     """What a process is to load: `fields` are those of the signature, `args` what `initialize` is given.
