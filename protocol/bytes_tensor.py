@@ -1,7 +1,7 @@
 """BYTES tensors: on the wire each element is a little-endian uint32 length and its bytes, row-major."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -110,6 +110,11 @@ def encode_bytes(array: Array) -> bytes:
     if array.size <= _CHUNK_COUNT:
         return _joined(as_bytes(array))
     return b"".join([_joined(chunk) for chunk in _chunks(array)])
+
+
+def encode_elements(elements: Sequence[bytes]) -> bytes:
+    """Return the wire form of these elements, which may be those of a protobuf message."""
+    return b"".join([_joined(list(elements[at : at + _CHUNK_COUNT])) for at in range(0, len(elements), _CHUNK_COUNT)])
 
 
 def _joined(elements: list[bytes]) -> bytes:

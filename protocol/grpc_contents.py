@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from protocol.bytes_tensor import encode_bytes, object_array
+from protocol.bytes_tensor import encode_elements
 from protocol.datatypes import BY_NAME
 from protocol.errors import InvalidArgument
 from protocol.infer import Array
@@ -44,7 +44,7 @@ def typed_bytes(tensor: Any, model_name: str, limits: Limits) -> bytes:
             f"contents of input '{tensor.name}' have {len(elements)} elements, more than {limits.json_max_elements}"
         )
     if found == "bytes_contents":
-        return encode_bytes(object_array(list(elements), (len(elements),)))
+        return encode_elements(elements)
     datatype = BY_NAME[tensor.datatype]
     if datatype.name in ("BOOL", "FP32", "FP64"):  # packed on the wire as they are in memory
         tensor.contents.DiscardUnknownFields()
