@@ -310,7 +310,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Commands for one model are done one after the other": (
         CONTROL + "test_many_clients_at_once_end_in_the_state_of_the_last_command",
     ),
-    "What the controller was told happens": (
+    "A command that reaches the controller is carried out": (
         "e2e/test_controller_steps.py::test_at_some_steps_of_a_models_life",
         CONTROL + "test_what_the_controller_was_told_happens_though_it_dies_on_the_way",
     ),
@@ -962,9 +962,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/metrics/test_scrape.py::test_a_scrape_of_300_models_is_quick_and_holds_no_loop",
         "app/metrics/test_scrape.py::test_what_was_counted_since_the_last_scrape_is_in_the_next",
     ),
-    "A version that nobody has unloaded and that cannot serve is told": (
+    "Every node reports a version that should serve and cannot": (
         OWN_METRICS + "test_a_version_is_down_that_cannot_serve_and_that_nobody_has_unloaded",
         OWN_METRICS + "test_a_model_without_versions_is_down_as_the_index_shows_it",
+    ),
+    "It also reports of each version the largest batch": (
         OWN_METRICS + "test_a_versions_limits_steps_and_share_of_the_traffic_are_told",
     ),
     "[Alerts](alerts.md) for Prometheus stand": (
@@ -990,13 +992,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         STATISTICS + "test_each_error_is_counted_once_with_a_model_only_if_one_had_the_request",
         OWN_METRICS + "test_errors_of_requests_that_no_model_had_are_counted_without_one",
     ),
-    "What is under way to a model, how long its oldest request": (
+    "The metrics also show what is under way to a model": (
         OWN_METRICS + "test_what_is_under_way_is_what_has_not_ended_and_dies_with_its_process",
         OWN_METRICS + "test_batch_sizes_are_a_histogram",
         "deployments/replica/test_state_sampler.py::test_a_busy_model_tells_what_runs_and_what_waits",
         "deployments/schedulers/test_dynamic.py::test_each_batch_is_counted_by_why_it_left",
     ),
-    "The state of processors, memory and GPUs is noted": (
+    "One ingress of each node samples processors, memory and GPUs": (
         STATISTICS + "test_cpu_metrics_are_true",
         "app/metrics/test_node_sampler.py::test_one_ingress_of_a_node_samples_and_another_goes_on",
     ),
