@@ -139,6 +139,16 @@ def set_replica_target(app_name: str, deployment_name: str, count: int) -> None:
     ray.get(controller.update_deployment_replicas.remote(DeploymentID(deployment_name, app_name), count), timeout=10)
 
 
+def serve_controller_time_s() -> float:
+    """Return the wall clock of Serve's controller, in seconds since the epoch; blocks."""
+    return float(ray.get(_get_global_client()._controller.get_health_metrics.remote(), timeout=10)["timestamp"])
+
+
+def restart_serve_controller() -> None:
+    """Have Ray start Serve's controller anew; it goes on from its checkpoint."""
+    ray.kill(_get_global_client()._controller, no_restart=False)
+
+
 def application_owners() -> dict[str, str]:
     """Return, for every application, on whose behalf Eagleray deployed it: "" for one of somebody else's; blocks.
 

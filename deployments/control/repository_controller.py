@@ -33,6 +33,7 @@ from deployments.control.reconciler import Reconciler
 from deployments.control.repository_commands import RepositoryCommands
 from deployments.control.repository_watch import RepositoryWatch
 from deployments.control.scaler import Scaler
+from deployments.control.serve_clock import ServeClock
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
 from deployments.control.traffic_commands import TrafficCommands
@@ -42,7 +43,14 @@ from deployments.replica.node_folder import NodeFolder
 from deployments.replica.node_log import NodeLog
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.worker_wakes import wake_main_thread_less
-from deployments.serve_internals import ClusterTable, application_status, handle_of, watch_replicas
+from deployments.serve_internals import (
+    ClusterTable,
+    application_status,
+    handle_of,
+    restart_serve_controller,
+    serve_controller_time_s,
+    watch_replicas,
+)
 from protocol.errors import Internal, ServingError
 from repository_loader.repository import find_models
 from repository_loader.storage.location import is_remote
@@ -100,6 +108,7 @@ class RepositoryController:
         self._repositories = RepositoryCommands(options, self._state)
         self._settings = ClientSettings(self._state)
         self._canaries = CanaryWatch(self._state, self._table)
+        self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
         self._watch_of_repositories = RepositoryWatch(options, self._state)
         self._refused: dict[str, str] = {}
         self._reconciled: DesiredState | None = None
@@ -114,6 +123,7 @@ class RepositoryController:
         self._tasks = [
             self._loop.create_task(self._run(), name="repository controller"),
             self._loop.create_task(self._canaries.run(), name="canaries"),
+            self._loop.create_task(self._serve_clock.run(), name="clock of Serve"),
         ]
         if options.control_mode == "poll":
             self._tasks.append(self._loop.create_task(self._watch_of_repositories.run(), name="repository watch"))

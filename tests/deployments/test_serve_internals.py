@@ -13,7 +13,7 @@ from ray import serve
 from ray._private import worker
 from ray._private.node import Node
 from ray._private.thirdparty import pynvml
-from ray.serve._private import replica
+from ray.serve._private import default_impl, replica
 from ray.serve._private.application_state import StatusOverview
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.common import DeploymentID, DeploymentStatusInfo, RunningReplicaInfo
@@ -23,7 +23,7 @@ from ray.serve._private.request_router.replica_wrapper import RunningReplica as 
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import DeploymentDetails, DeploymentSchema
+from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
 from deployments.serve_internals import LANE_ROUTER, GpuReader, pin_version, serve_logs_folder
@@ -91,6 +91,13 @@ def test_client_tells_statuses_and_details_and_ends_applications() -> None:
     assert parameters(ServeControllerClient.get_serve_details) == ["self"]
     assert parameters(ServeControllerClient.delete_apps) == ["self", "names", "blocking"]
     assert "user_config" in DeploymentSchema.model_fields
+
+
+def test_controller_tells_its_time_and_goes_on_when_it_is_killed() -> None:
+    assert parameters(ServeController.get_health_metrics) == ["self"]
+    assert "timestamp" in ControllerHealthMetrics.model_fields
+    source = inspect.getsource(default_impl)
+    assert "name=SERVE_CONTROLLER_NAME" in source and "max_restarts=-1" in source
 
 
 def test_gpus_tell_their_state_where_there_are_some_and_nothing_where_there_are_none() -> None:

@@ -598,6 +598,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Others wait for each of them": (LONE + "test_others_wait_no_longer_than_they_must",),
     "One that never is alone in that time": (RETRY + "test_a_request_that_never_is_alone_kills_four",),
+    "A wall clock that jumps by an hour": (
+        "deployments/test_clocks.py::test_no_time_is_taken_from_the_wall_clock_but_what_clients_are_shown",
+        "e2e/test_clock_jumps.py::test_the_wall_clock_jumps",
+    ),
+    "Serve's health checks do": (
+        "deployments/control/test_serve_clock.py::"
+        "test_a_clock_that_is_set_back_by_an_hour_starts_the_controller_anew_once",
+        "deployments/control/test_serve_clock.py::test_a_clock_that_is_put_ahead_or_corrected_by_seconds_does_not",
+    ),
     "It kills only one when it was alone": (
         FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
         RETRY + "test_what_a_lone_poison_request_costs",
