@@ -1,7 +1,7 @@
 """What the endpoints of the API have in common: parameters of the path, JSON in and out."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -11,6 +11,9 @@ from starlette.responses import Response
 from protocol.errors import InvalidArgument
 from protocol.json_document import parse
 from protocol.limits import Limits
+
+_MAX_BYTES: Final = 1 << 18
+_MAX_MEMBERS: Final = 1 << 16
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -26,15 +29,21 @@ def model_and_version(request: Request) -> tuple[str, int]:
     return path_name(request, "model"), int(request.path_params.get("version") or -1)
 
 
-async def json_object(request: Request) -> dict[str, Any]:
+async def json_object(request: Request, *, files: bool = False) -> dict[str, Any]:
     """Return the body, which must be a JSON object; an empty one counts as `{}`.
 
+    The loop parses it: it is short, or, where it may hold `files`, has few members.
+
     Raises:
-        InvalidArgument: it is something else.
+        InvalidArgument: it is something else, or too much.
     """
     body = await request.body()
     if not body:
         return {}
+    if not files and len(body) > _MAX_BYTES:
+        raise InvalidArgument(f"request JSON of {len(body)} bytes is larger than {_MAX_BYTES} bytes")
+    if body.count(b",") + body.count(b"[") > _MAX_MEMBERS:
+        raise InvalidArgument(f"request JSON has more than {_MAX_MEMBERS} elements")
     document = parse(body, Limits.of_input_size(len(body)))
     if not isinstance(document, dict):
         raise InvalidArgument("failed to parse the request JSON buffer: expected a JSON object")

@@ -42,7 +42,7 @@ class RepositoryApi:
         """Load a model."""
         config: str | None = None
         files: dict[str, bytes] = {}
-        for key, value in (await _parameters(request)).items():
+        for key, value in (await _parameters(request, files=True)).items():
             if key == "config":
                 config = as_string(value, "config")
             elif key.startswith("file:"):
@@ -89,8 +89,8 @@ def _from_base64(text: str, key: str) -> bytes:
         raise InvalidArgument(f"Unable to parse '{key}': it is not base64") from None
 
 
-async def _parameters(request: Request) -> dict[str, Any]:
-    parameters = (await json_object(request)).get("parameters", {})
+async def _parameters(request: Request, *, files: bool = False) -> dict[str, Any]:
+    parameters = (await json_object(request, files=files)).get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidArgument("Unable to parse 'parameters': attempt to get members for non-object")
     return parameters

@@ -165,6 +165,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "protocol/test_json_tensor.py::test_depth_is_bounded_on_both_sides",
         "protocol/test_json_tensor.py::test_elements_and_bytes_are_bounded_on_both_sides",
     ),
+    "| JSON of a request that is neither inference nor load": (
+        "app/http/test_api.py::test_what_is_no_inference_has_little_json_and_a_load_few_members",
+    ),
     "| inputs, outputs, parameters of a request |": (CODEC,),
     "| tensor rank; one dimension |": (CODEC,),
     "| one BYTES element |": ("protocol/test_bytes_tensor.py::test_element_length_is_bounded",),

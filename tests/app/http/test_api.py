@@ -283,6 +283,20 @@ def test_load_and_unload_hand_on_what_the_client_gives() -> None:
     assert commands.told == [LoadRequest("a b", "{}", {"file:1/model.onnx": b"onnx"}), LoadRequest("m"), ("m", True)]
 
 
+def test_what_is_no_inference_has_little_json_and_a_load_few_members() -> None:
+    commands = Commands()
+    served = {"control": ExplicitControl(commands)}
+    content = "A" * (1 << 20)
+    assert ask("POST", "/v2/repository/models/m/load", {"parameters": {"file:1/x": content}}, served).status == 200
+    many = {"parameters": {"config": "{}", "file:1/x": content}, "more": [0] * 65_536}
+    answer = ask("POST", "/v2/repository/models/m/load", many, served)
+    assert (answer.status, answer.error) == (400, "request JSON has more than 65536 elements")
+    for path in ("index", "models/m/unload", "register", "unregister"):
+        answer = ask("POST", f"/v2/repository/{path}", {"more": "x" * (1 << 18)}, served)
+        assert (answer.status, answer.error) == (400, "request JSON of 262156 bytes is larger than 262144 bytes"), path
+    assert len(commands.told) == 1
+
+
 @pytest.mark.parametrize(
     ("parameters", "status", "error"),
     [
