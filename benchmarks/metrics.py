@@ -12,6 +12,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -20,7 +21,9 @@ from typing import Any, Final, cast
 import click
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from app.metrics.scrape import Scrape, Shown
+from app.metrics.exposition import Exposition
+from app.metrics.model_labels import model_labels
+from app.metrics.scrape import Scrape, Shown, write
 from app.service.statistics import Statistics
 from deployments.backends.backend import Batch
 from deployments.control.directory import ModelEntry, VersionEntry
@@ -37,7 +40,7 @@ from deployments.lane.target import LaneTarget, Limits
 from deployments.lane.wire import GRPC, HTTP, WireCodec
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
-from deployments.replica.process_memory import spare_long_lived_objects
+from deployments.replica.process_memory import spare_long_lived_objects, without_collections
 from deployments.replica.served_model import LocalTarget, ServedModel
 from protocol.infer import InferRequest, InferResponse
 
@@ -220,6 +223,29 @@ async def scrape(rows: NodeCounters, models: dict[str, ModelEntry], count: int) 
     return took_ms, turns_ms, size_bytes
 
 
+def stretches(rows: NodeCounters, models: dict[str, ModelEntry], count: int) -> tuple[list[float], list[float], str]:
+    """Scrape so often; returns the processor time of each in ms, the longest of it without a pause, and the last text.
+
+    Unlike the turns of a loop, what else the machine does is not in them.
+    """
+    took_ms, longest_ms, before = [], [], None
+    text = b""
+    for _ in range(count):
+        pauses_ns = [time.thread_time_ns()]
+
+        def pause(pauses_ns: list[int] = pauses_ns) -> None:
+            pauses_ns.append(time.thread_time_ns())
+
+        with without_collections():
+            out = Exposition(pause, before)
+            write(out, rows.totals(pause), model_labels(models), Shown(MetricsOptions(histograms=True)), models)
+            text, before = out.text(), out.histograms_written
+        pause()
+        took_ms.append((pauses_ns[-1] - pauses_ns[0]) / 1e6)
+        longest_ms.append(max(b - a for a, b in pairwise(pauses_ns)) / 1e6)
+    return took_ms, longest_ms, text.decode()
+
+
 @click.command(help=__doc__)
 @click.option("--models", default=300, help="How many models a scrape tells of.")
 def main(models: int) -> None:
@@ -242,10 +268,12 @@ def main(models: int) -> None:
         click.echo(f"a scrape of {models} models, {size_bytes:,} bytes: {scrape_ms:.1f} ms; at most {MOST_SCRAPE_MS:g}")
         click.echo(
             f"a turn of the loop is late meanwhile by {held_ms:.2f} ms at the 99.9th percentile, without a scrape by "
-            f"{quiet_ms:.2f} ms; at most {MOST_HELD_MS:g} more"
+            f"{quiet_ms:.2f} ms: with what else the machine does"
         )
+        longest_ms = max(stretches(rows, known, SCRAPES)[1])
+        click.echo(f"the scrape holds the interpreter for {longest_ms:.2f} ms at the longest; at most {MOST_HELD_MS:g}")
         rows.close()
-    if total_ns > MOST_PER_REQUEST_NS or scrape_ms > MOST_SCRAPE_MS or held_ms > quiet_ms + MOST_HELD_MS:
+    if total_ns > MOST_PER_REQUEST_NS or scrape_ms > MOST_SCRAPE_MS or longest_ms > MOST_HELD_MS:
         sys.exit(1)
 
 

@@ -17,6 +17,7 @@ from deployments.control.directory import ModelEntry
 from deployments.core.counts import Totals
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.pauses import Pauses
+from deployments.replica.process_memory import without_collections
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,11 @@ class Scrape:
 
     async def text(self) -> bytes:
         """Return the text; the loop goes on meanwhile."""
-        totals = await self._statistics.of_node()
-        models = dict(self._models.directory.models)
-        out = Exposition(Pauses(), self._histograms)
-        text = await asyncio.to_thread(render, totals, model_labels(models), self._shown, models, out)
+        with without_collections():
+            totals = await self._statistics.of_node()
+            models = dict(self._models.directory.models)
+            out = Exposition(Pauses(), self._histograms)
+            text = await asyncio.to_thread(render, totals, model_labels(models), self._shown, models, out)
         self._histograms = out.histograms_written
         return text
 

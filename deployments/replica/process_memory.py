@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import itertools
+from collections.abc import Iterator
 from typing import Final
 
 # Of <malloc.h>.
@@ -34,6 +35,21 @@ def spare_long_lived_objects() -> None:
     request for about 0.1 s.
     """
     gc.freeze()
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Put collections off while many objects are made that none refers to in a circle.
+
+    They would be looked at again and again, for up to 4 ms at a time in which no thread runs.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:  # else who has put them off before ends it
+            gc.enable()
 
 
 def collect_long_lived_objects() -> None:

@@ -57,24 +57,27 @@ export class Graph {
     this.picture.append(svg("defs", {}, arrow));
     this.labels = [];
     this.boxes = boxes;
-    for (const to of boxes) for (const tensor of to.takes) this.edge(boxes.find((box) => box.makes.includes(tensor)), to, tensor);
+    for (const to of boxes) {
+      const makers = boxes.filter((from) => to.takes.some((tensor) => from.makes.includes(tensor)));
+      for (const from of makers) this.edge(from, to, to.takes.filter((tensor) => from.makes.includes(tensor)), makers.length === 1);
+    }
     for (const box of boxes) this.picture.append(this.box(box));
     this.about = h("p", { class: "soft" });
     this.element = h("section", { class: "card", id: "graph" }, h("h2", {}, "Ensemble"), h("div", { class: "scroll", tabIndex: 0, "aria-label": "graph, scrolls" }, this.picture), this.about);
   }
 
-  edge(from, to, tensor) {
-    if (!from) return;
+  /** Draws the way of tensors from one box to another; the label is where the way ends, if no other ends there. */
+  edge(from, to, tensors, alone) {
     const x1 = from.x + BOX.width, y1 = from.y + BOX.height / 2, x2 = to.x - 2, y2 = to.y + BOX.height / 2;
     const bend = Math.min(60, (x2 - x1) / 2);
     this.picture.append(svg("path", { class: "edge", d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, "marker-end": "url(#arrow)" }));
-    const x = x2 - GAP.x / 2 + 2, y = y1 + (y2 - y1) * (x2 - x1 > GAP.x + 10 ? 0.86 : 0.5);
+    const x = x2 - GAP.x / 2 + 2, y = y1 + (y2 - y1) * (alone ? 1 : x2 - x1 > GAP.x + 10 ? 0.86 : 0.5);
     const name = svg("text", { class: "tensor", x, y: y - 6, "text-anchor": "middle" }), at = svg("text", { class: "when", x, y: y + 13, "text-anchor": "middle" });
-    name.textContent = cut(tensor, 17);
+    name.textContent = cut(tensors.join(", "), 17);
     const about = svg("title");
-    about.textContent = `${tensor}: ${this.graph.tensors[tensor] || ""}`;
+    about.textContent = tensors.map((tensor) => `${tensor}: ${this.graph.tensors[tensor] || ""}`).join("\n");
     this.picture.append(svg("g", {}, about, name, at));
-    this.labels.push({ tensor, at });
+    this.labels.push({ tensor: tensors[0], at });
   }
 
   box(box) {

@@ -1,14 +1,18 @@
 """What a scrape of many models costs the process that answers it."""
 
-import time
-from itertools import pairwise
+import asyncio
+import gc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from app.metrics.exposition import Exposition, Histograms
 from app.metrics.model_labels import model_labels
-from app.metrics.scrape import Shown, render, write
-from benchmarks.metrics import MOST_HELD_MS, MOST_SCRAPE_MS, write_models
+from app.metrics.scrape import Scrape, Shown, render
+from app.service.statistics import Statistics
+from benchmarks.metrics import MOST_HELD_MS, MOST_SCRAPE_MS, stretches, write_models
 from deployments.backends.backend import Batch
+from deployments.core.counts import Totals
 from deployments.core.metrics_options import MetricsOptions
 from deployments.core.request_meter import RequestMeters, succeed
 from deployments.core.statistics import ModelStatistics
@@ -22,25 +26,39 @@ from tests.app.metrics.scraped import families
 def test_a_scrape_of_300_models_is_quick_and_holds_no_loop(tmp_path: Path) -> None:
     rows = NodeCounters(NodeFolder("node", tmp_path))
     models = write_models(rows, 300)
-    cpu_ms, stretches_ms = [], []
-    before: Histograms = {}
-    for _ in range(10):
-        pauses_ns: list[int] = [time.thread_time_ns()]
-
-        def pause(pauses_ns: list[int] = pauses_ns) -> None:
-            pauses_ns.append(time.thread_time_ns())
-
-        out = Exposition(pause, before)
-        write(out, rows.totals(pause), model_labels(models), Shown(MetricsOptions(histograms=True)), models)
-        text = out.text()
-        before = out.histograms_written
-        pause()
-        cpu_ms.append((pauses_ns[-1] - pauses_ns[0]) / 1e6)
-        stretches_ms.append(max(b - a for a, b in pairwise(pauses_ns)) / 1e6)
+    cpu_ms, stretches_ms, text = stretches(rows, models, 10)
     rows.close()
-    assert len(families(text.decode())["eagleray_request_duration_seconds"].samples) == 300 * 2 * 27
+    assert len(families(text)["eagleray_request_duration_seconds"].samples) == 300 * 2 * 27
     assert min(stretches_ms) < MOST_HELD_MS
     assert min(cpu_ms) < MOST_SCRAPE_MS  # some 20 ms where nothing else runs
+
+
+def test_no_garbage_is_collected_while_a_scrape_is_made(tmp_path: Path) -> None:
+    rows, collected = NodeCounters(NodeFolder("node", tmp_path)), list[str]()
+    known: Any = SimpleNamespace(directory=SimpleNamespace(models=write_models(rows, 300)))
+
+    class Counters:
+        async def of_node(self) -> Totals:
+            return await asyncio.to_thread(rows.totals)
+
+        of_cluster = of_node
+
+    page = Scrape(Statistics(known, Counters()), known, Shown())
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        collected.append(phase)
+
+    async def scrape() -> None:
+        gc.callbacks.append(note)
+        try:
+            await page.text()
+        finally:
+            gc.callbacks.remove(note)
+
+    asyncio.run(scrape())
+    rows.close()
+    assert collected.count("start") <= 1, "one when it is done; there would be ten and more"
+    assert gc.isenabled()
 
 
 def test_what_was_counted_since_the_last_scrape_is_in_the_next(tmp_path: Path) -> None:
