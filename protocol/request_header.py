@@ -98,7 +98,7 @@ class RequestHeader:
         self.used = False
 
     def without_id(self) -> "RequestHeader":
-        """Return the same header for requests whose id is told apart from it."""
+        """Return the same header for requests whose id is read separately."""
         header = copy(self)
         header.id = ""
         return header

@@ -77,7 +77,7 @@ def load_repositories(
 
 
 def normalised(path: str) -> str:
-    """Return a repository's path or address as it is told from others."""
+    """Return what distinguishes a repository from others: its path or address."""
     return path if is_remote(path) else os.path.abspath(path)
 
 

@@ -1,4 +1,4 @@
-"""`eagleray serve`: a Ray cluster (started here, or one that runs), Eagleray on it, until it is told to stop."""
+"""`eagleray serve`: a Ray cluster (started here, or one that runs), Eagleray on it, until a signal stops it."""
 
 import contextlib
 import io

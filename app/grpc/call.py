@@ -330,7 +330,7 @@ class Call(Stream):
         self.finish(error.grpc_code, error.message)
 
     def note(self, code: int, message: str, target: Target | None = None) -> None:
-        """Have the log tell of an error that the client is told, and count it if no target had the request."""
+        """Log an error that is sent to the client, and count it if no target had the request."""
         if target is None:
             self.context.refusals.count(self.wire, code)
         transport = self.connection.transport

@@ -330,7 +330,7 @@ class HttpConnection(TimedConnection):
         self.finish()
 
     def note(self, status: int, message: str, target: Target | None = None) -> None:
-        """Have the log tell of an error that the client is told, and count it if no target had the request."""
+        """Log an error that is sent to the client, and count it if no target had the request."""
         refusals = self._context.refusals
         if target is None:
             refusals.count(HTTP, status)

@@ -115,7 +115,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.close_stream(cast(Stream, state))
 
     def close_stream(self, stream: Stream) -> None:
-        """Forget a stream whose end was sent; a peer that was still sending is told to stop."""
+        """Forget a stream whose end was sent; reset it if the peer is still sending."""
         if self.streams.get(stream.stream_id) is not stream:
             return
         if not stream.peer_ended:

@@ -42,7 +42,7 @@ class SendState:
 
 
 class Sender:
-    """Writes for one connection. `finished` is told of a stream whose end has left after it had waited."""
+    """Writes for one connection. It calls `finished` with a stream whose end has left after waiting in the queue."""
 
     __slots__ = (
         "_finished",

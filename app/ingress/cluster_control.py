@@ -24,7 +24,7 @@ _LIST_TIMEOUT_S: Final = 2.0
 
 
 class ClusterControl:
-    """Hands commands to the controller; one that dies meanwhile is followed by another, which is told again."""
+    """Hands commands to the controller, and again to its successor when it dies before it has answered."""
 
     def __init__(self, controller: DeploymentHandle, models: Models) -> None:
         self._controller = controller
@@ -33,7 +33,7 @@ class ClusterControl:
         self._told: set[asyncio.Future[dict[str, Any]]] = set()
 
     def stop(self) -> None:
-        """Refuse what is not answered yet, and what comes; the controller does what it has heard all the same."""
+        """Refuse what is not answered yet, and what comes; the controller carries out what has reached it."""
         self._stopping = True
         for told in self._told:
             told.cancel()

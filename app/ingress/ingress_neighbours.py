@@ -11,7 +11,7 @@ from repository_loader.namespaces import identifiers
 
 
 class IngressNeighbours:
-    """The `Neighbours` of an ingress; `know` is told the signature of each model that is found."""
+    """The `Neighbours` of an ingress; it calls `know` with the signature of each model that it finds."""
 
     def __init__(self, service: Service, fleet: Fleet, know: Callable[[Mapping[str, Signature]], None]) -> None:
         self._service = service

@@ -18,7 +18,7 @@ class Sampling:
 
 
 class Sampler:
-    """Takes turns. Who asks lowers `left`; at 0 the request is traced, which is told by `taken`.
+    """Takes turns. The caller lowers `left`; at 0 it traces the request and calls `taken`.
 
     `ended` says that other settings hold now; only requests that are under way still come to an end.
     """

@@ -78,7 +78,7 @@ class ModelInstance(Protocol):
 
 
 class RemoteInstance:
-    """An instance that runs elsewhere: `begin` returns at once, and what came of the batch is told later.
+    """An instance that runs elsewhere: `begin` returns at once, and the results of the batch come later.
 
     `execute` waits instead, for use before `attach`. `alive` is False while it can run nothing.
     """

@@ -40,7 +40,7 @@ class _Scaled:
 
 
 class Autoscaler:
-    """Pure: it is told loads, and says numbers. More replicas are wanted at once, fewer after the model's delay."""
+    """A pure function of the reported loads. More replicas are wanted at once, fewer after the model's delay."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s

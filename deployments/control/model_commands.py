@@ -179,7 +179,7 @@ def read_models(options: ControllerOptions, desired: DesiredState, name: str, ov
 
 
 def load_error(asked: str, reasons: Mapping[str, Mapping[int, str]]) -> str:
-    """Return what the client is told whose model did not load: `reasons` by model and version."""
+    """Return the error for the client whose model did not load: `reasons` by model and version."""
     if not asked or not reasons:
         return ""
     failed = asked if asked in reasons else min(reasons)

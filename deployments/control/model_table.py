@@ -226,7 +226,7 @@ class ModelTable:
         return any(version.replacing for model in self.models.values() for version in model.versions.values())
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Return what followers are told, as plain data."""
+        """Return what followers get, as plain data."""
         failed = self._failed_ensembles()
         rows = {name: _told(entry, failed.get(name, {})).to_dict() for name, entry in self.models.items()}
         for name in self._names:
@@ -261,7 +261,7 @@ def _told(entry: ModelEntry, failed: Mapping[int, str]) -> ModelEntry:
 
 
 def _traffic_row(traffic: Traffic, canary: Canary | None) -> dict[str, Any]:
-    """Return what followers are told of a model's traffic: `step` and `canary_version` are what ingresses measure."""
+    """Return what followers get of a model's traffic: `step` and `canary_version` are what ingresses measure."""
     row = traffic.to_dict()
     if canary is not None:
         row |= {"canary": canary.to_dict(), "step": canary.measured, "canary_version": canary.rules.version}

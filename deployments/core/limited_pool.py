@@ -28,7 +28,7 @@ class LimitedPool(InstancePool):
 
     @property
     def finished(self) -> Callable[[Batch], None]:
-        """What is told of each batch that has run, after its resources are free."""
+        """Called with each batch that has run, after its resources are free."""
         return self._finish
 
     @finished.setter

@@ -130,7 +130,7 @@ class TableRow(NamedTuple):
 
 
 class LaneOwner(Protocol):
-    """Who is told what happens to a lane."""
+    """Learns what happens to a lane."""
 
     def lane_table(self, lane: "LaneClient", rows: list[TableRow]) -> None:
         """The replica has these models."""

@@ -184,7 +184,7 @@ class LaneServerConnection(FrameProtocol):
         self._hello_timer = self._loop.call_later(self._server.hello_timeout_s, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel what the client will not hear of."""
+        """Cancel requests whose answers the client cannot get any more."""
         super().connection_lost(exc)
         self._server.forget_lane(self)
         self._server.forget_stranger(self)

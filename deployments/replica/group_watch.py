@@ -17,7 +17,7 @@ Watch = Callable[[str, str, Listener], Callable[[], None]]
 
 
 class GroupWatch:
-    """Tells a fleet which replicas run; all on the loop's thread. `watch` is told as `watch_replicas` tells."""
+    """Tells a fleet which replicas run; all on the loop's thread. `watch` has the interface of `watch_replicas`."""
 
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, watch: Watch = watch_replicas) -> None:
         self._watch = watch

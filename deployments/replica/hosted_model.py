@@ -1,4 +1,4 @@
-"""A model version as a process is told to host it: it travels in Serve's user_config as plain data."""
+"""A model version that a process is to host; it travels in Serve's user_config as plain data."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The models of one process: loads what it is told to, offers them on lanes and to an ingress of the same process."""
+"""The models of one process: loads them as planned, offers them on lanes and to an ingress of the same process."""
 
 import asyncio
 import logging

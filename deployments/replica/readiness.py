@@ -20,7 +20,7 @@ class Asked(Protocol):
 
 
 class Readiness:
-    """Keeps `says_ready` of served models; on the loop's thread. `changed` is told of each that says something else.
+    """Keeps `says_ready` of served models, calls `changed` with each whose answer has changed; on the loop's thread.
 
     A model is ready when all its instances say so. Each has a thread of its own to be asked on.
     """

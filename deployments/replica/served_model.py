@@ -86,7 +86,7 @@ class LocalTarget:
         wire: int = HTTP,
         trace: Trace | None = None,
     ) -> "InferRequest | _Decoding | None":
-        """Decode and submit; an error in the request is told to the sink before this returns."""
+        """Decode and submit; the sink gets an error in the request before this returns."""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         codec, meter = self._served.codecs[wire], self._meter
         cells, began_ns = None, 0

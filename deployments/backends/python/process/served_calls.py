@@ -34,7 +34,7 @@ class ServedCalls:
         self._give_ups: dict[int, Callable[[], None]] = {}
 
     def call(self, number: int, fields: tuple[Any, ...], place: Array | None) -> None:
-        """Send a request to a model; what comes of it is told to the process."""
+        """Send a request to a model, and its responses to the process."""
         name, version, inputs, bfloat16, outputs, id, sequence_id, flags, timeout_us, parameters, *rest = fields
         decoupled, parents, callers, traced = rest
         if self._server is None:
