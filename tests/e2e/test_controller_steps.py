@@ -111,7 +111,7 @@ class Cluster:
         """Return the versions that are READY; all others must have been unloaded."""
         rows = [row for row in self.post("/v2/repository/index").json if row["name"] == name and "version" in row]
         others = [row for row in rows if row["state"] != "READY"]
-        unloaded = all((row["state"], row["reason"]) == ("UNAVAILABLE", "unloaded") for row in others)
+        unloaded = all((row["state"], row.get("reason")) == ("UNAVAILABLE", "unloaded") for row in others)
         return [row["version"] for row in rows if row["state"] == "READY"] if unloaded else ["others", str(others)]
 
     def replicas(self, application: str) -> int:
