@@ -263,9 +263,7 @@ class Settings(BaseModel):
         1 << 30, description="How much of request bodies an ingress may hold at a time, in bytes.", gt=0
     )
     grpc_max_total_message_bytes: int = Field(
-        1 << 30,
-        description="How much of gRPC requests that have come in part an ingress may hold at a time, in bytes.",
-        gt=0,
+        1 << 30, description="How much of unfinished gRPC requests an ingress may hold at a time, in bytes.", gt=0
     )
     max_connections: int = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
     max_inflight_per_replica: int = Field(

@@ -73,17 +73,14 @@ class Http2Connection(OpenConnection):
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.fail(Http2Error(frames.INADEQUATE_SECURITY, "ALPN did not choose h2"))
             return
-        self.sender.write(
-            frames.settings(
-                {
-                    frames.SETTINGS_MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
-                    frames.SETTINGS_INITIAL_WINDOW_SIZE: limits.initial_window_bytes,
-                    frames.SETTINGS_MAX_FRAME_SIZE: limits.max_frame_bytes,
-                    frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
-                }
-            )
-            + frames.window_update(0, frames.MAX_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
-        )
+        settings = {
+            frames.SETTINGS_MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+            frames.SETTINGS_INITIAL_WINDOW_SIZE: limits.initial_window_bytes,
+            frames.SETTINGS_MAX_FRAME_SIZE: limits.max_frame_bytes,
+            frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+        }
+        window = frames.window_update(0, frames.MAX_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
+        self.sender.write(frames.settings(settings) + window)
         if not accepted:
             self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, "too many connections"))
 
