@@ -1,6 +1,8 @@
 """Health, metadata, configuration and the routes around them, as curl sees them."""
 
 import asyncio
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,9 @@ import tritonclient.http as http_client
 import tritonclient.http.aio as aio_client
 
 from tests.e2e.conftest import isolated
-from tests.serving import Answer, Client, Server
+from tests.serving import Answer, Client, Server, title_of, wait_until
+
+_LOOK_S = 2.0
 
 
 def expect(answer: Answer, status: int, error: str) -> None:
@@ -205,3 +209,19 @@ def test_asynchronous_tritonclient_describes_the_server(server: Server) -> None:
             return [await each for each in _described(client)]
 
     _check(asyncio.run(described()))
+
+
+def main_thread_runs(server: Server) -> dict[int, int]:
+    """Return how often the main thread of each replica, ingress and controller of ours has been given a core."""
+    ours = [process.pid for process in server.descendants() if title_of(process).startswith("ray::ServeReplica")]
+    return {pid: int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[2]) for pid in ours}
+
+
+def test_main_threads_hardly_wake_when_there_is_nothing_to_do(server: Server) -> None:
+    before, begin = main_thread_runs(server), time.monotonic()
+    wait_until(lambda: time.monotonic() - begin > _LOOK_S, "the end of a look")
+    after = main_thread_runs(server)
+    elapsed_s = time.monotonic() - begin
+    rates = {pid: (runs - before[pid]) / elapsed_s for pid, runs in after.items() if pid in before}
+    assert rates
+    assert all(rate <= 40 for rate in rates.values()), f"runs a second of main threads: {rates}"
