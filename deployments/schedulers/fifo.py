@@ -5,15 +5,16 @@ from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.equal_inputs import EqualInputs
+from deployments.schedulers.returning_clients import ReturningClients
 from deployments.schedulers.scheduler import PlainQueue, PoolScheduler
 from protocol.infer import InferRequest
 from protocol.signature import Signature
 
 
 class FifoBatcher(PoolScheduler):
-    """Sends as many of the waiting requests as fit, in order, whenever an instance is idle; never waits for more.
+    """Sends as many of the waiting requests as fit, in order, whenever an instance is idle.
 
-    The first request that does not fit ends the batch.
+    It waits for more only as `ReturningClients` says. The first request that does not fit ends the batch.
     """
 
     def __init__(self, signature: Signature, pool: InstancePool, statistics: ModelStatistics, clock: Clock) -> None:
@@ -21,9 +22,27 @@ class FifoBatcher(PoolScheduler):
         super().__init__(self._requests, pool, statistics, clock)
         self._max_rows = max(1, signature.max_batch_size)
         self._equal_inputs = EqualInputs.of(signature)
+        self._clients = ReturningClients(clock, self._wait_is_over)
+
+    def _finished(self, batch: Batch) -> None:
+        self._answer(batch)
+        if not self._pool.running_count:
+            self._clients.answered(len(batch.requests), len(self._requests), batch.end_ns - batch.start_ns)
+        self._go_on()
+
+    def _wait_is_over(self) -> None:
+        self._clients.end(len(self._requests))
+        self._go_on()
+
+    def _fill_a_batch(self) -> bool:
+        return sum(request.rows for request in self._requests) >= self._max_rows
 
     def _next_batch(self) -> Batch | None:
         waiting = self._requests
+        if self._clients.are_awaited:
+            if not (self._clients.are_back(len(waiting)) or self._drained or self._fill_a_batch()):
+                return None
+            self._clients.end(len(waiting))
         equal_inputs = self._equal_inputs
         max_rows = self._max_rows
         taken: list[InferRequest] = []

@@ -57,6 +57,7 @@ NAMESPACES = "repository_loader/test_namespaces.py::"
 CAMPAIGN = "e2e/test_fault_campaign.py::"
 PROCESSES = "deployments/replica/test_model_processes.py::"
 ENVIRONMENT = "deployments/backends/test_python_environment.py::"
+RETURNING = "deployments/schedulers/test_returning_clients.py::"
 ROW_SPLIT = "deployments/backends/test_row_split.py::"
 
 ARBITER = "deployments/core/test_arbiter.py::"
@@ -469,6 +470,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{MIRROR}test_archive_with_another_digest_is_refused",
     ),
     # Batching
+    "With `dynamic_batching` and no queue policy, delay": (
+        RETURNING + "test_halves_become_one",
+        RETURNING + "test_no_request_waits_longer_than_that_beside_an_idle_instance",
+    ),
+    "So clients that send one request after the other share one": (RETURNING + "test_halves_become_one",),
+    "When fewer than half come back in that time": (
+        RETURNING + "test_clients_that_do_not_return_are_awaited_ever_more_seldom",
+    ),
     "A batch of an ONNX model on the CPU is divided": (
         ROW_SPLIT + "test_rows_run_in_parts_once_that_is_measured_as_quicker",
         ROW_SPLIT + "test_two_batches_at_a_time_have_a_core_each",
