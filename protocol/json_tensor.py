@@ -28,7 +28,12 @@ from protocol.normalise import Shape, request_prefix
 
 _FP32_BOUND = float(2**128 - 2**103)  # from here on a double rounds to infinity
 _BINARY_ONLY = ("FP16", "BF16")
-_PIECE = 1 << 15  # elements, written in about a millisecond
+# Elements, and bytes of strings, that are written in about a millisecond.
+_PIECE = 1 << 15
+_PIECE_BYTES = 1 << 20
+_STRING_BYTES = 32  # what a string takes, however short it is
+_FIRST_STRINGS = 4
+_STRINGS_STEP = 8
 _UNSAFE = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -201,8 +206,10 @@ def _bytes_array(
     return object_array(encoded, shape)
 
 
-def array_to_json(array: Array, datatype: DataType) -> bytes:
+def array_to_json(array: Array, datatype: DataType) -> list[bytes]:
     """Return the text of an output's `data`: flat, NaN and infinities by name, BYTES as they are.
+
+    Large text comes in pieces, since the interpreter's lock is held while one is written.
 
     Raises:
         InvalidArgument: FP16 and BF16 have no JSON form.
@@ -211,9 +218,13 @@ def array_to_json(array: Array, datatype: DataType) -> bytes:
         raise json_unsupported(datatype)
     if datatype.name == "BYTES":
         strings = as_bytes(array)
-        return _in_pieces([_bytes_to_json(strings[at : at + _PIECE]) for at in range(0, len(strings), _PIECE)])
+        if len(strings) < 2 or len(strings) * (len(strings[0]) + _STRING_BYTES) <= _PIECE_BYTES:
+            return [_bytes_to_json(strings)]
+        return _in_pieces(_strings_to_json(strings))
     flat = np.ascontiguousarray(array, dtype=datatype.numpy).ravel()
     finite = datatype.numpy.kind != "f" or bool(np.isfinite(flat).all())
+    if flat.size <= _PIECE:
+        return [_numbers_to_json(flat, finite)]
     return _in_pieces([_numbers_to_json(flat[at : at + _PIECE], finite) for at in range(0, flat.size, _PIECE)])
 
 
@@ -223,11 +234,26 @@ def _numbers_to_json(flat: Array, finite: bool) -> bytes:
     return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _in_pieces(pieces: list[bytes]) -> bytes:
-    """Return one array; of pieces, as the interpreter's lock is held while one is written."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return b"[" + b",".join([piece[1:-1] for piece in pieces]) + b"]"
+def _strings_to_json(strings: list[bytes]) -> list[bytes]:
+    """Return arrays of some strings each: as many as the text of those before says, as adding lengths up takes long."""
+    arrays = []
+    at, count = 0, _FIRST_STRINGS
+    while at < len(strings):
+        arrays.append(_bytes_to_json(strings[at : at + count]))
+        at += count
+        if len(arrays[-1]) > _PIECE_BYTES:
+            count = max(1, count // _STRINGS_STEP)
+        elif len(arrays[-1]) <= _PIECE_BYTES // _STRINGS_STEP:
+            count = min(_PIECE, count * _STRINGS_STEP)
+    return arrays
+
+
+def _in_pieces(arrays: list[bytes]) -> list[bytes]:
+    """Return the pieces of the one array that several are together."""
+    if len(arrays) == 1:
+        return arrays
+    pieces = [b"," + memoryview(array)[1:-1] for array in arrays]
+    return [b"[", memoryview(pieces[0])[1:].tobytes(), *pieces[1:], b"]"]
 
 
 def json_unsupported(datatype: DataType) -> InvalidArgument:

@@ -16,6 +16,8 @@ from protocol.shared_memory import SharedMemory
 from protocol.signature import Signature
 
 _TEMPLATES_KEPT = 256
+# A longer JSON part stays in pieces: to join them holds the interpreter's lock.
+_JOINED_BYTES = 1 << 20
 
 
 class ResponseTemplate:
@@ -69,18 +71,25 @@ class ResponseWriter:
     def _write(
         self, request_id: str, plan: OutputPlan, response: InferResponse, key: tuple[Any, ...] | None
     ) -> tuple[int | None, list[Body]]:
-        described: list[bytes] = []
+        texts = [self._model, _parameters(response) if response.parameters else b"", b',"outputs":[']
         binary: list[Body] = []
+        separator = b""
         for name, array in response.outputs.items():
             form = plan.form(name)
             if form is None:
                 continue
-            described.append(self._describe(name, array, form, binary))
-        parameters = _parameters(response) if response.parameters else b""
-        rest = self._model + parameters + b',"outputs":[' + b",".join(described) + b"]}"
+            texts.append(separator)
+            self._describe(name, array, form, texts, binary)
+            separator = b","
+        texts.append(b"]}")
+        begin = b'{"id":' + orjson.dumps(request_id) + b"," if request_id else b"{"
+        size = sum(map(len, texts))
+        if size > _JOINED_BYTES:
+            return len(begin) + size if binary else None, [begin, *texts, *binary]
+        rest = b"".join(texts)
         if key is not None and binary:
             self._keep(key, plan, rest, response)
-        head = b'{"id":' + orjson.dumps(request_id) + b"," + rest if request_id else b"{" + rest
+        head = begin + rest
         return len(head) if binary else None, [head, *binary]
 
     def _keep(self, key: tuple[Any, ...], plan: OutputPlan, rest: bytes, response: InferResponse) -> None:
@@ -93,23 +102,25 @@ class ResponseWriter:
             self._templates.clear()
         self._templates[key] = ResponseTemplate(rest, tuple([array.dtype for array in arrays]))
 
-    def _describe(self, name: str, array: Array, form: OutputForm, binary: list[Body]) -> bytes:
-        """Return the member of `outputs` for one output, and put its bytes into `binary` if they go there."""
+    def _describe(self, name: str, array: Array, form: OutputForm, texts: list[bytes], binary: list[Body]) -> None:
+        """Add the member of `outputs` for one output, and put its bytes into `binary` if they go there."""
         datatype, array = self._content.resolve(name, array, form)
-        described = b'{"name":%b,"datatype":"%b","shape":%b' % (
-            orjson.dumps(name),
-            datatype.name.encode(),
-            orjson.dumps(array.shape),
+        texts.append(
+            b'{"name":%b,"datatype":"%b","shape":%b'
+            % (orjson.dumps(name), datatype.name.encode(), orjson.dumps(array.shape))
         )
         if form.region is not None:
             self._content.store(name, tensor_bytes(array, datatype), form.region)
-            return described + b"}"
-        if not form.binary:
-            return described + b',"data":' + array_to_json(array, datatype) + b"}"
-        content = tensor_bytes(array, datatype)
-        if len(content):
-            binary.append(content)
-        return described + b',"parameters":{"binary_data_size":%d}}' % len(content)
+            texts.append(b"}")
+        elif not form.binary:
+            texts.append(b',"data":')
+            texts += array_to_json(array, datatype)
+            texts.append(b"}")
+        else:
+            content = tensor_bytes(array, datatype)
+            if len(content):
+                binary.append(content)
+            texts.append(b',"parameters":{"binary_data_size":%d}}' % len(content))
 
 
 def _parameters(response: InferResponse) -> bytes:

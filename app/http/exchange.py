@@ -28,7 +28,7 @@ class ExchangeConnection(Protocol):
         """How much of what was written the client has not taken yet."""
         ...
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Buffer) -> None:
         """Send bytes."""
         ...
 

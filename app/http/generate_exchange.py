@@ -41,7 +41,7 @@ class GenerateExchange:
         self._mapping: GenerateMapping | None = None
         self._target: Target | None = None
         self._token: Any = None
-        self._only: bytes | None = None
+        self._only: Buffer | None = None
         self._sent = False
         self._started = False
         self._ended = False
@@ -123,9 +123,9 @@ class GenerateExchange:
         if isinstance(result, ServingError):
             self._fail(result)
         else:
-            self._take(None if result[0] == 0 else bytes(result[1]), True)
+            self._take(None if result[0] == 0 else result[1], True)
 
-    def _take(self, flat: bytes | None, final: bool) -> None:
+    def _take(self, flat: Buffer | None, final: bool) -> None:
         if self._streams:
             self._stream(flat, final)
             return
@@ -166,12 +166,12 @@ class GenerateExchange:
             return
         self._ended = True
         headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(self._only))]
-        self._connection.write(response_head(200, headers, self._connection.head_end) + self._only)
+        self._write(response_head(200, headers, self._connection.head_end), self._only)
         self._connection.finish()
 
     # -- streams --------------------------------------------------------------------------------------------------
 
-    def _stream(self, flat: bytes | None, final: bool) -> None:
+    def _stream(self, flat: Buffer | None, final: bool) -> None:
         if not self._started:
             self._start_stream(200)
         if flat is not None:
@@ -191,11 +191,17 @@ class GenerateExchange:
             self._connection.close_after_answer()
         self._connection.write(response_head(status, headers, self._connection.head_end))
 
-    def _event(self, content: bytes) -> None:
-        size = len(content) + 8
-        self._connection.write(
-            b"%x\r\ndata: %b\n\n\r\n" % (size, content) if self._chunked else b"data: %b\n\n" % content
-        )
+    def _event(self, content: Buffer) -> None:
+        size = b"%x\r\n" % (len(content) + 8) if self._chunked else b""
+        self._write(size + b"data: ", content, b"\n\n\r\n" if self._chunked else b"\n\n")
+
+    def _write(self, before: bytes, content: Buffer, after: bytes = b"") -> None:
+        """Send what is small at once, and do not copy what is large."""
+        if len(content) <= LARGE_JSON_BYTES:
+            self._connection.write(b"".join((before, content, after)))
+            return
+        for part in (before, content, after):
+            self._connection.write(part)
 
     def _end_stream(self) -> None:
         self._ended = True

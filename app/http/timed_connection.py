@@ -5,6 +5,7 @@ from typing import Final
 
 from app.http.context import HttpContext
 from app.http.head import Head, Headers
+from deployments.lane.frames import Buffer
 
 # A client must take as much of an answer in each `write_timeout_s`.
 _PROGRESS_BYTES: Final = 1 << 16
@@ -54,7 +55,7 @@ class TimedConnection(asyncio.BufferedProtocol):
         self._sent_bytes = 0
         self._stalls_at_s = 0.0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Buffer) -> None:
         """Send bytes."""
         if self._transport is not None:
             self._written_bytes += len(data)

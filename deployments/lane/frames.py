@@ -109,7 +109,7 @@ class FrameProtocol(asyncio.Protocol):
         self._heartbeat: Heartbeat | None = None
         self._transport: asyncio.Transport | None = None
         self._rest = b""
-        self._large: bytearray | None = None
+        self._large: memoryview | None = None
         self._large_filled = 0
         self._out: list[Buffer] = []
         self._out_bytes = 0
@@ -180,7 +180,7 @@ class FrameProtocol(asyncio.Protocol):
 
     def _start_large(self, length: int, data: bytes, offset: int) -> None:
         self._rest = b""
-        self._large = bytearray(length)
+        self._large = np.empty(length, np.uint8).data  # not filled with zeros, which would take long
         self._large_filled = len(data) - offset
         self._large[: self._large_filled] = memoryview(data)[offset:]
 
@@ -195,7 +195,7 @@ class FrameProtocol(asyncio.Protocol):
         self._large = None
         _, call, kind, flags, number, json_length = HEADER.unpack_from(large, 0)
         self.shared_offset = -1
-        self.frame_received(kind, flags, number, call, json_length, memoryview(large)[HEADER_SIZE:])
+        self.frame_received(kind, flags, number, call, json_length, large[HEADER_SIZE:])
         return data[taken:]
 
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
