@@ -190,6 +190,14 @@ def gpu_memory_bytes() -> int:
         pynvml.nvmlShutdown()
 
 
+def only_gpu(ids: Sequence[str], uuids: Sequence[str]) -> str:
+    """Return which of a node's GPUs a process has, by the number or the UUID that Ray names it by, "" for several."""
+    if len(ids) != 1:
+        return ""
+    found = (uuid for number, uuid in enumerate(uuids) if ids[0] == str(number) or uuid.startswith(ids[0]))
+    return next(found, "")
+
+
 class GpuReader:
     """Asks NVML for the state of this node's GPUs; without NVML there are none."""
 
@@ -202,6 +210,10 @@ class GpuReader:
             }
         except pynvml.NVMLError:
             self._handles = {}
+
+    def uuid(self, ids: Sequence[str]) -> str:
+        """Return the UUID of the one GPU that Ray has given a process, by number or UUID; "" if there is no such."""
+        return only_gpu(ids, list(self._handles))
 
     def read(self) -> dict[str, dict[str, int]]:
         """Return, by UUID and in their order, what each GPU tells of `GpuState`; blocks for some milliseconds."""

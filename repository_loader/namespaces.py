@@ -65,13 +65,14 @@ class FoundModels:
         A step that is neither there nor in exactly one other stays as it is, which no model is known by.
         """
         steps = {} if model.config is None else self._steps(model.config, known)
-        namespace = identifier("", self.repositories.get(known, ""))
+        repository = self.repositories.get(known, "")
+        namespace = identifier("", repository)
         packages = tuple(
             replace(package, name=known, config=_with_steps(package.config, steps), namespace=namespace)
             for package in model.packages
         )
         config = model.config and _with_steps(model.config, steps)
-        return replace(model, name=known, config=config, packages=packages)
+        return replace(model, name=known, config=config, packages=packages, namespace=repository)
 
     def _steps(self, config: ModelConfig, known: str) -> dict[str, str]:
         own = {

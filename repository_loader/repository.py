@@ -92,8 +92,9 @@ def _folders(paths: Sequence[str], cache_dir: str) -> dict[str, RepositoryFolder
     return folders
 
 
-def _unread(path: str, name: str, reason: str) -> RepositoryModel:
-    return RepositoryModel(name, path, None, (), (Finding("error", path, 1, 1, reason),), reason)
+def _unread(path: str, name: str, reason: str, namespace: str) -> RepositoryModel:
+    findings = (Finding("error", path, 1, 1, reason),)
+    return RepositoryModel(name, path, None, (), findings, reason, namespace=namespace)
 
 
 def find_models(paths: Sequence[str], options: LoaderOptions) -> Mapping[str, list[str]]:
@@ -133,7 +134,8 @@ def _find(
             if present:
                 folders.setdefault(known, []).extend(present)
             if (name, repository) in reasons:
-                unread[known] = _unread(f"{repository}/{name}", known, reasons[name, repository])
+                path, namespace = f"{repository}/{name}", repository if options.namespacing else ""
+                unread[known] = _unread(path, known, reasons[name, repository], namespace)
     return FoundModels(folders, repositories, own_names)
 
 

@@ -48,7 +48,7 @@ class RepositoryModel:
 
     `config` is the completed configuration of the highest version, None if there is none that makes sense. `packages`
     are the versions to serve, ascending; empty when `failure` says why the model cannot be loaded. `fingerprint`
-    changes with any of its files.
+    changes with any of its files. With `--model-namespacing`, `namespace` is the repository's path or address.
     """
 
     name: str
@@ -59,6 +59,7 @@ class RepositoryModel:
     failure: str | None
     config_path: str = ""
     fingerprint: str = ""
+    namespace: str = ""
 
     def package(self, version: int) -> ModelPackage | None:
         """Return one version, the highest for -1."""

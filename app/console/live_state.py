@@ -23,7 +23,6 @@ from deployments.core.counts import (
     CLIENT,
     CPU,
     GPU,
-    MODEL,
     STATE,
     Counts,
     CpuState,
@@ -40,7 +39,7 @@ from repository_loader.namespaces import shared_name
 _MIN_AGE_S: Final = 1.0
 _MAX_AGE_S: Final = 30.0
 _SHARE: Final = 0.01
-_KINDS: Final = frozenset({MODEL, CLIENT, BATCH_SIZE, BATCH_REASON, STATE})
+_KINDS: Final = frozenset({CLIENT, BATCH_SIZE, BATCH_REASON, STATE})
 
 Row = dict[str, Any]
 
@@ -170,12 +169,8 @@ def _by_version(totals: Totals, pause: Callable[[], None]) -> dict[tuple[str, in
     for label, counts in totals.rows.items():
         if label.kind not in _KINDS:
             continue
-        row = found.get((label.name, label.version))
-        if row is None:
-            row = found[label.name, label.version] = {}
-        if label.kind == MODEL:
-            _add_model(row, cast(ModelCounts, counts))
-        elif label.kind == CLIENT:
+        row = found.setdefault((label.name, label.version), {})
+        if label.kind == CLIENT:
             _add_client(row, counts.values())
         elif label.kind == BATCH_SIZE:
             row.setdefault("batch_sizes", {})[str(label.number)] = counts.values()[0]
@@ -186,6 +181,8 @@ def _by_version(totals: Totals, pause: Callable[[], None]) -> dict[tuple[str, in
             row |= {"executing": state.executing_count, "oldest_us": state.oldest_age_ns // 1000}
             row |= {"ready": state.ready_count, "loading": state.loading_count, "unready": state.unavailable_count}
         pause()
+    for version, counts in totals.models().items():
+        _add_model(found.setdefault(version, {}), counts)
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from app.metrics.config_facts import config_facts
 from app.metrics.exposition import Exposition, Sample, escape
+from app.metrics.model_labels import plain_name
 from deployments.control.directory import READY, UNAVAILABLE, ModelEntry, VersionEntry
 from repository_loader.traffic import NO_TRAFFIC, Traffic
 
@@ -32,7 +33,7 @@ def write_directory(out: Exposition, labels_of: Callable[[str, int], str], model
     steps = (
         (f'{labels},step="{escape(step)}"', 1)
         for labels, name, _, _ in versions
-        for step in config_facts(name, models[name].config).steps
+        for step in sorted({plain_name(each, models[name]) for each in config_facts(name, models[name].config).steps})
     )
     text = "1 for each model that is a step of an ensemble; every node tells the same"
     out.family("eagleray_ensemble_step", "gauge", text, steps)

@@ -1,10 +1,22 @@
-"""The labels of each model version's metrics: model and version, and the `metric_tags` of its configuration."""
+"""The labels of each model version's metrics: model, version, namespace, and the `metric_tags` of its configuration.
+
+Source: Triton's core, `metric_model_reporter.cc`.
+"""
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from app.metrics.config_facts import config_facts
 from app.metrics.exposition import labels
 from deployments.control.directory import ModelEntry
+from repository_loader.namespaces import shared_name
+
+_NO_ENTRY: Final = ModelEntry()
+
+
+def plain_name(known: str, entry: ModelEntry) -> str:
+    """Return the name that a model has in its repository; where several share it, their namespaces differ."""
+    return (entry.namespace and shared_name(known)) or known
 
 
 def model_labels(models: Mapping[str, ModelEntry]) -> Callable[[str, int], str]:
@@ -15,8 +27,11 @@ def model_labels(models: Mapping[str, ModelEntry]) -> Callable[[str, int], str]:
         text = made.get((name, version))
         if text is None:
             entry = models.get(name)
-            tags = config_facts(name, entry.config).tags if entry is not None else ()
-            text = made[name, version] = labels((("model", name), ("version", str(version)), *tags))
+            if entry is None:
+                entry = _NO_ENTRY
+            own = ("model", plain_name(name, entry)), ("version", str(version))
+            namespace = (("namespace", entry.namespace),) if entry.namespace else ()
+            text = made[name, version] = labels((*own, *namespace, *config_facts(name, entry.config).tags))
         return text
 
     return labels_of

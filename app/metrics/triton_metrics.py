@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final
 
-from app.metrics.exposition import Exposition, Sample, number
+from app.metrics.exposition import Exposition, Sample, escape, number
 from deployments.core.counts import (
     FIRST_RESPONSE,
     FIRST_RESPONSE_SUM,
@@ -17,6 +17,7 @@ from deployments.core.counts import (
     ModelCounts,
     RowsByKind,
     SummaryCounts,
+    by_version,
 )
 from deployments.core.latency_recorder import FIRST_RESPONSE_FAMILY, quantile_ns
 from deployments.core.metrics_options import MetricsOptions
@@ -122,24 +123,32 @@ _SUMMARIES: Final = dict(
 def write_models(
     out: Exposition, rows: RowsByKind, labels_of: Callable[[str, int], str], options: MetricsOptions
 ) -> None:
-    """Write what was counted of models; a version that no living process has loaded has no load duration."""
+    """Write what was counted of models; a version that no living process has loaded has no load duration.
+
+    What instances do is told by GPU, where they have one (`gpu_uuid`); what is done before and beside them is not.
+    """
     versions = _versions(rows, labels_of)
+    devices = _devices(rows, labels_of)
     out.family(
         "nv_inference_request_success",
         "counter",
         "Number of successful inference requests, all batch sizes",
-        ((labels, counts.success_count) for labels, counts in versions),
+        ((labels, counts.success_count) for labels, counts in devices),
     )
     out.family(
         "nv_inference_request_failure",
         "counter",
         "Number of failed inference requests, all batch sizes",
-        ((f'{labels},reason="{reason}"', count(counts)) for labels, counts in versions for reason, count in _REASONS),
+        (
+            (f'{labels},reason="{reason}"', count(counts))
+            for reason, count in _REASONS
+            for labels, counts in (devices if reason == "BACKEND" else versions)
+        ),
     )
     for name, text, count in _COUNTS:
-        out.family(name, "counter", text, ((labels, count(counts)) for labels, counts in versions))
+        out.family(name, "counter", text, ((labels, count(counts)) for labels, counts in devices))
     for name, text, duration_ns in _DURATIONS if options.counters else ():
-        out.family(name, "counter", text, ((labels, duration_ns(counts) // 1000) for labels, counts in versions))
+        out.family(name, "counter", text, ((labels, duration_ns(counts) // 1000) for labels, counts in devices))
     out.family(
         "nv_inference_pending_request_count",
         "gauge",
@@ -160,7 +169,16 @@ def write_models(
 
 
 def _versions(rows: RowsByKind, labels_of: Callable[[str, int], str]) -> _Versions:
-    return [(labels_of(label.name, label.version), counts) for label, counts in rows.get(MODEL, ())]
+    return [(labels_of(*version), counts) for version, counts in by_version(rows.get(MODEL, ())).items()]
+
+
+def _devices(rows: RowsByKind, labels_of: Callable[[str, int], str]) -> _Versions:
+    return [(_device(label, labels_of), counts) for label, counts in rows.get(MODEL, ())]
+
+
+def _device(label: Label, labels_of: Callable[[str, int], str]) -> str:
+    labels = labels_of(label.name, label.version)
+    return f'{labels},gpu_uuid="{escape(label.gpu_uuid)}"' if label.gpu_uuid else labels
 
 
 def _write_cache(out: Exposition, versions: _Versions, options: MetricsOptions) -> None:
@@ -194,7 +212,7 @@ def _write_summaries(
     def summary(each: tuple[Label, SummaryCounts]) -> tuple[str, list[tuple[float, float]], int, float]:
         label, row = each
         values = [(quantile, quantile_ns(row, quantile, now_ns) / 1000) for quantile in options.quantiles]
-        return labels_of(label.name, label.version), values, row.count, row.sum_ns // 1000
+        return _device(label, labels_of), values, row.count, row.sum_ns // 1000
 
     for place, counted in found.items():
         name, text = _SUMMARIES[LATENCIES[place]]

@@ -73,7 +73,8 @@ class ModelEntry:
     """One model: its completed configuration (ModelConfig as JSON, "" when it could not be read) and its versions.
 
     `reason` says why a model has no versions; one that was never to be loaded has neither. `traffic` is `Traffic` as
-    plain data, and what there is of canaries; empty where the highest version gets everything.
+    plain data, and what there is of canaries; empty where the highest version gets everything. With
+    `--model-namespacing`, `namespace` is the path or address of its repository.
     """
 
     config: str = ""
@@ -81,6 +82,7 @@ class ModelEntry:
     reason: str = ""
     versions: dict[int, VersionEntry] = field(default_factory=dict)
     traffic: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = ""
     _parsed: ModelConfig | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -103,6 +105,7 @@ class ModelEntry:
             "reason": self.reason,
             "versions": versions,
             "traffic": self.traffic,
+            "namespace": self.namespace,
         }
 
     @classmethod
@@ -110,7 +113,9 @@ class ModelEntry:
         """Rebuild an entry from `to_dict`; what is `known` of the model spares parsing an unchanged configuration."""
         versions = {int(number): VersionEntry(**version) for number, version in data["versions"].items()}
         parsed = known._parsed if known is not None and known.config == data["config"] else None
-        return cls(data["config"], data["backend"], data["reason"], versions, data["traffic"], parsed)
+        return cls(
+            data["config"], data["backend"], data["reason"], versions, data["traffic"], data["namespace"], parsed
+        )
 
 
 @dataclass(slots=True)

@@ -86,12 +86,12 @@ class ModelTable:
     def _entry(self, shown: RepositoryModel, reason: str, versions: dict[int, VersionEntry]) -> ModelEntry:
         config = shown.config
         if config is None:
-            return ModelEntry("", "", reason, versions)
+            return ModelEntry("", "", reason, versions, namespace=shown.namespace)
         known, text = self._json.get(shown.name, (None, ""))
         if known is not config:
             text = config_to_json(config)
             self._json[shown.name] = (config, text)
-        return ModelEntry(text, config.backend or config.platform, reason, versions)
+        return ModelEntry(text, config.backend or config.platform, reason, versions, namespace=shown.namespace)
 
     def _hold(self, desired: DesiredState) -> None:
         """Send no requests to versions that did not run before their trial, where others of the model do."""
@@ -257,7 +257,7 @@ def _told(entry: ModelEntry, failed: Mapping[int, str]) -> ModelEntry:
         else version
         for number, version in entry.versions.items()
     }
-    return ModelEntry(entry.config, entry.backend, entry.reason, versions, entry.traffic)
+    return replace(entry, versions=versions)
 
 
 def _traffic_row(traffic: Traffic, canary: Canary | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from operator import itemgetter
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 from deployments.core.duration_buckets import BOUNDS_NS
 
@@ -59,13 +59,15 @@ class Label(NamedTuple):
     microseconds, -1 for the last; that of a summary the place of its latency in `LATENCIES`; that of a client's row
     the wire form, and of an error 1000 times that plus the code, without a name where no model had the request. The
     name of a GPU's row is its UUID, and its number that on its node; the name of a deployment's is
-    `<application>/<deployment>`.
+    `<application>/<deployment>`. `gpu_uuid` is the GPU of the instances whose requests a row of kind `MODEL` or
+    `SUMMARY` counts, "" where they have none or it is not known.
     """
 
     kind: str
     name: str
     version: int
     number: int = 0
+    gpu_uuid: str = ""
 
 
 class Counts(ctypes.Structure):
@@ -411,6 +413,11 @@ class Totals:
             row = self.rows[label] = KINDS[label.kind]()
         return row
 
+    def models(self) -> dict[tuple[str, int], "ModelCounts"]:
+        """Return what was counted of each model version, on whichever device, by name and version."""
+        labels = sorted(label for label in self.rows if label.kind == MODEL)
+        return by_version((label, cast(ModelCounts, self.rows[label])) for label in labels)
+
     def by_kind(self, pause: Callable[[], None]) -> "RowsByKind":
         """Return the rows of each kind in the order of their labels; `pause` is called now and then."""
         found: RowsByKind = {}
@@ -452,3 +459,18 @@ class Totals:
         """Add other rows."""
         for label, row in other.rows.items():
             self.row(label).add(row.values())
+
+
+def by_version(rows: Iterable[tuple[Label, ModelCounts]]) -> dict[tuple[str, int], ModelCounts]:
+    """Return the sum of a model version's rows, by name and version in the order of the first ones."""
+    found: dict[tuple[str, int], ModelCounts] = {}
+    for label, row in rows:
+        version = (label.name, label.version)
+        other = found.get(version)
+        if other is None:
+            found[version] = row
+        else:
+            found[version] = both = ModelCounts()
+            both.add(other.values())
+            both.add(row.values())
+    return found

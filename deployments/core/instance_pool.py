@@ -11,6 +11,7 @@ from deployments.backends.backend import Batch, ModelInstance, RemoteInstance
 from deployments.backends.gpu_fault import GpuFault
 from deployments.core.clock import Clock
 from deployments.core.inline_gate import InlineGate
+from deployments.log.line_format import about_requests
 from protocol.errors import Internal, ServingError
 
 log = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class InstancePool:
         return self._fault
 
     def _give_up(self, worker: Worker, batch: Batch, fault: str) -> None:
-        log.error("%s", fault)
+        log.error("%s", fault, extra=about_requests("", None, batch.requests))
         self._fault = fault
         worker.lost, worker.batch = True, None
         fail(batch, Internal(fault), self._now_ns())
@@ -228,7 +229,8 @@ class InstancePool:
                 self._fault = f"model instance '{instance.name}' has lost its GPU: {error.message}"
             fail(batch, error, self._now_ns())
         except BaseException as error:  # KeyboardInterrupt and its like would end the thread, and so the instance
-            log.exception("instance %s failed a batch of %d requests", instance.name, len(batch.requests))
+            whose = about_requests("", None, batch.requests)
+            log.exception("instance %s failed a batch of %d requests", instance.name, len(batch.requests), extra=whose)
             fail(batch, Internal(_failure(instance, f"{type(error).__name__}: {error}")), self._now_ns())
         else:
             _set_times(batch, self._now_ns())

@@ -41,21 +41,27 @@ class LatencyRecorder:
     __slots__ = ("_buckets", "_label", "_rows", "_sum", "_summaries", "_upper_us")
 
     def __init__(
-        self, name: str, version: int, rows: Rows, options: MetricsOptions, bounds_ms: Sequence[float]
+        self,
+        name: str,
+        version: int,
+        rows: Rows,
+        options: MetricsOptions,
+        bounds_ms: Sequence[float],
+        gpu_uuid: str = "",
     ) -> None:
         self._label = (name, version)
         self._rows = rows
         self._summaries: list[_Summary] | None = None
         if options.summaries:
-            self._summaries = [_Summary(self._row(SUMMARY, number)) for number in range(CACHE_HIT)]
+            self._summaries = [_Summary(self._row(SUMMARY, number, gpu_uuid)) for number in range(CACHE_HIT)]
         self._upper_us: list[int] | None = None
         if options.histograms:
             self._upper_us = sorted({round(bound * 1000) for bound in bounds_ms})
             self._buckets: list[BucketCount] = [self._row(FIRST_RESPONSE, each) for each in (*self._upper_us, -1)]
             self._sum: NanosecondSum = self._row(FIRST_RESPONSE_SUM)
 
-    def _row(self, kind: str, number: int = 0) -> Any:
-        return self._rows.row(Label(kind, *self._label, number))
+    def _row(self, kind: str, number: int = 0, gpu_uuid: str = "") -> Any:
+        return self._rows.row(Label(kind, *self._label, number, gpu_uuid))
 
     def record_request(self, now_ns: int, duration_ns: int) -> None:
         """Count a request that has succeeded."""

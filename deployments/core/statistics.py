@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from deployments.backends.backend import Batch
 from deployments.core.counts import (
@@ -49,13 +49,25 @@ class ModelStatistics:
     counted, unless they came over a lane.
     """
 
-    __slots__ = ("_name", "_queue", "_reasons", "_version", "batches", "counts", "latencies", "responses", "rows")
+    __slots__ = (
+        "_gpu_uuid",
+        "_name",
+        "_queue",
+        "_reasons",
+        "_version",
+        "batches",
+        "counts",
+        "latencies",
+        "responses",
+        "rows",
+    )
 
     def __init__(self, name: str, version: int, rows: Rows) -> None:
         self._name = name
         self._version = version
+        self._gpu_uuid = ""
         self.rows = rows
-        self.counts: ModelCounts = self._row(MODEL)
+        self.counts = self._model_row()
         self.batches: dict[int, BatchSizeCounts] = {}
         self.responses: list[ResponseCounts] = []
         self.latencies: LatencyRecorder | None = None
@@ -66,14 +78,18 @@ class ModelStatistics:
         self._queue = queue.cells
         self._reasons: BatchReasons = self._row(BATCH_REASON)
 
+    def _model_row(self) -> ModelCounts:
+        return cast(ModelCounts, self.rows.row(Label(MODEL, self._name, self._version, gpu_uuid=self._gpu_uuid)))
+
     def _row(self, kind: str, number: int = 0) -> Any:
         return self.rows.row(Label(kind, self._name, self._version, number))
 
-    def count_in(self, rows: Rows) -> None:
-        """Go on counting in other rows, on top of what stands there for this model version."""
+    def count_in(self, rows: Rows, gpu_uuid: str = "") -> None:
+        """Go on counting in other rows, on top of what stands there for this model version on this GPU."""
         earlier, batches, responses = self.counts, self.batches, self.responses
         self.rows, self.batches, self.responses = rows, {}, []
-        self.counts = self._row(MODEL)
+        self._gpu_uuid = gpu_uuid
+        self.counts = self._model_row()
         self._open()
         self.counts.add(earlier.values())
         self.counts.load_duration_ns = earlier.load_duration_ns
@@ -86,7 +102,7 @@ class ModelStatistics:
     def record_latencies(self, options: MetricsOptions, bounds_ms: Sequence[float]) -> None:
         """Count latencies one by one from now on, where the options ask for that."""
         if options.summaries or options.histograms:
-            self.latencies = LatencyRecorder(self._name, self._version, self.rows, options, bounds_ms)
+            self.latencies = LatencyRecorder(self._name, self._version, self.rows, options, bounds_ms, self._gpu_uuid)
 
     def _batch_size(self, rows: int) -> BatchSizeCounts:
         size = self.batches.get(rows)

@@ -4,11 +4,9 @@ from typing import Any, cast
 
 from deployments.core.counts import (
     BATCH_SIZE,
-    MODEL,
     RESPONSE,
     SHADOW,
     BatchSizeCounts,
-    Label,
     ModelCounts,
     ResponseCounts,
     ShadowCounts,
@@ -21,14 +19,12 @@ def documents(totals: Totals) -> list[dict[str, Any]]:
 
     The time of a last inference in `totals` is nanoseconds since the epoch.
     """
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for label in sorted(label for label in totals.rows if label.kind == MODEL):
-        found[label.name, label.version] = _model(label, cast(ModelCounts, totals.rows[label]))
+    found = {version: _model(version, counts) for version, counts in totals.models().items()}
     for label in sorted(label for label in totals.rows if label.kind in (SHADOW, BATCH_SIZE, RESPONSE)):
         row = totals.rows[label]
         if label.kind == SHADOW:
             key = (label.name, label.version)
-            document = found.setdefault(key, _model(label, ModelCounts()))
+            document = found.setdefault(key, _model(key, ModelCounts()))
             document["metrics"]["shadow"] = _shadow(cast(ShadowCounts, row))
             continue
         document = found[label.name, label.version]
@@ -39,7 +35,7 @@ def documents(totals: Totals) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _model(label: Label, counts: ModelCounts) -> dict[str, Any]:
+def _model(version: tuple[str, int], counts: ModelCounts) -> dict[str, Any]:
     failures = {
         "REJECTED": counts.rejected_count,
         "CANCELED": counts.canceled_count,
@@ -47,8 +43,8 @@ def _model(label: Label, counts: ModelCounts) -> dict[str, Any]:
         "OTHER": counts.other_count,
     }
     return {
-        "name": label.name,
-        "version": str(label.version),
+        "name": version[0],
+        "version": str(version[1]),
         "last_inference": counts.last_inference_ns // 1_000_000,
         "inference_count": counts.inference_count,
         "execution_count": counts.execution_count,

@@ -130,7 +130,7 @@ class Fleet:
         death = Death(unmeant=not lane.leaving, alone=lane.alone)
         if link is not None:
             if death.unmeant:
-                by_itself, sole_lane = link.ended_itself(call.target.model_name for call in calls)
+                by_itself, sole_lane = link.ended_itself(calls)
                 death = replace(death, by_itself=by_itself, sole_lane=sole_lane)
             link.lose()
             self._dismiss_overdue()

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from deployments.lane.address import ReplicaAddress
-from deployments.lane.client import LaneClient, LaneOwner
+from deployments.lane.client import LaneCall, LaneClient, LaneOwner
 from deployments.lane.death_mark import read_death_mark
+from deployments.log.line_format import about_trace
 
 logger = logging.getLogger(__name__)
 
@@ -59,21 +60,21 @@ class Link:
         """The GPUs of its node that the replica has."""
         return self._address.gpus
 
-    def ended_itself(self, models: Iterable[str]) -> tuple[bool, bool]:
+    def ended_itself(self, calls: Sequence[LaneCall]) -> tuple[bool, bool]:
         """Whether the replica has ended itself, which is logged, and whether only this process had a lane to it then.
 
-        `models` are those of the requests that were under way in it from here.
-
-        Of a replica on another node that is not known.
+        `calls` were under way in it from here. Of a replica on another node that is not known.
         """
         if self._address.node_id != self._node_id:
             return False, False
         mark, only_lane = read_death_mark(self._address.unix_path)
         if mark:
-            asked = ", ".join(f"'{name}'" for name in sorted(set(models)))
+            asked = ", ".join(f"'{name}'" for name in sorted({call.target.model_name for call in calls}))
             during = f" while requests for {asked} were under way" if asked else ""
             whose = (self._address.replica_id, self._deployment)
-            logger.error("replica %s of %s has ended itself%s: %s", *whose, during, mark)
+            trace = next((call.trace for call in calls if call.trace is not None), None)
+            extra = about_trace("", None, trace)
+            logger.error("replica %s of %s has ended itself%s: %s", *whose, during, mark, extra=extra)
         return bool(mark), only_lane
 
     def lose(self) -> None:

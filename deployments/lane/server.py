@@ -28,6 +28,7 @@ from deployments.lane.lone_requests import LoneRequests
 from deployments.lane.slow_codec import Encoded, SlowCodec
 from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
 from deployments.lane.wire import LONG_BYTES, WireCodec
+from deployments.log.line_format import about_trace
 from protocol.errors import Internal, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
@@ -282,7 +283,7 @@ class LaneServerConnection(FrameProtocol):
             self._send_error(call, error)
             return
         except Exception:
-            logger.exception("a request could not be decoded")
+            logger.exception("a request could not be decoded", extra=about_trace("", None, trace))
             self._send_error(call, Internal("the request could not be decoded"))
             return
         self._submit(model, call, request, trace)
@@ -299,7 +300,7 @@ class LaneServerConnection(FrameProtocol):
                 self._submit(model, call, result, trace)
 
         self.inflight[call] = (model, None)
-        model.slow.decode(wire, body, json_size, self._reply, (call, wire), decoded)
+        model.slow.decode(wire, body, json_size, self._reply, (call, wire), decoded, trace)
 
     def _submit(self, model: LaneModel, call: int, request: InferRequest, trace: Trace | None) -> None:
         request.over_lane = True

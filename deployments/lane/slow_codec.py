@@ -8,8 +8,10 @@ from typing import Any, Final, TypeVar
 
 from deployments.lane.frames import Buffer
 from deployments.lane.wire import WireCodec
+from deployments.log.line_format import about_trace
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse, Reply
+from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +42,15 @@ class SlowCodec:
         reply: Reply,
         context: Any,
         done: Callable[[InferRequest | ServingError], None],
+        trace: Trace | None = None,
     ) -> None:
-        """Decode a request."""
+        """Decode a request; `trace` is None for one that is not traced."""
         loop = asyncio.get_running_loop()
         self.decoding_count += 1
 
         def decoded(future: "asyncio.Future[InferRequest]") -> None:
             self.decoding_count -= 1
-            _tell(future, done, "the request could not be decoded")
+            _tell(future, done, "the request could not be decoded", trace)
 
         codec = self._codecs[wire]
         loop.run_in_executor(self._thread, codec.decode, body, json_length, reply, context).add_done_callback(decoded)
@@ -67,12 +70,14 @@ class SlowCodec:
 
         def encoded(future: "asyncio.Future[Encoded]") -> None:
             self.encoding_count -= 1
-            _tell(future, done, "the response could not be encoded")
+            _tell(future, done, "the response could not be encoded", request.trace)
 
         loop.run_in_executor(self._thread, self._codecs[wire].encode, request, response).add_done_callback(encoded)
 
 
-def _tell(future: "asyncio.Future[T]", done: Callable[[T | ServingError], None], problem: str) -> None:
+def _tell(
+    future: "asyncio.Future[T]", done: Callable[[T | ServingError], None], problem: str, trace: Trace | None
+) -> None:
     if future.cancelled():
         return
     error = future.exception()
@@ -81,5 +86,5 @@ def _tell(future: "asyncio.Future[T]", done: Callable[[T | ServingError], None],
     elif isinstance(error, ServingError):
         done(error)
     else:
-        logger.error("%s", problem, exc_info=error)
+        logger.error("%s", problem, exc_info=error, extra=about_trace("", None, trace))
         done(Internal(problem))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from protocol.infer import InferRequest
+from protocol.trace import Trace
 
 _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
 _LEVELS: Final = {"DEBUG": "VERBOSE", "CRITICAL": "ERROR"}
@@ -125,6 +126,11 @@ def about_requests(model: str, version: int | None, requests: Sequence[InferRequ
     """
     request_id = requests[0].id if len(requests) == 1 else ""
     trace = next((request.trace for request in requests if request.trace is not None), None)
+    return about_trace(model, version, trace, request_id)
+
+
+def about_trace(model: str, version: int | None, trace: Trace | None, request_id: str = "") -> dict[str, Any]:
+    """Return the `extra` of a record about a request to a model, with the ids of its trace where it is traced."""
     return about(model, version, request_id, **({} if trace is None else trace.log_fields()))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from deployments.backends.python.server import CallResult, ModelCall, Take
 from deployments.core.clock import Clock
 from deployments.core.core import Core
+from deployments.log.line_format import about_requests
 from deployments.replica.host_router import HostRouter
 from deployments.replica.neighbours import Neighbours, NoNeighbours
 from protocol.array_request import request_from_arrays
@@ -159,7 +160,8 @@ class _OpenCall:
         except ServingError as error:
             self.end(error)
         except Exception as error:
-            logger.exception("a call of model '%s' by a model could not be sent", name)
+            whose = about_requests(name, None, () if self.call.traced is None else (self.call.traced,))
+            logger.exception("a call of model '%s' by a model could not be sent", name, extra=whose)
             self.end(Internal(f"the request to model '{name}' could not be understood: {type(error).__name__}"))
 
     def _send(self, signature: Signature) -> None:

@@ -60,8 +60,8 @@ class ModelHost:
     `counters` is where statistics are kept, `regions` the clients' shared memory; `shared` says that the loop has other
     work than these models'; `cache` is for the responses of models that want theirs kept; `max_queue_s` bounds their
     queues (`QueueBound`). A model that does not load is tried `retry_count` times more; `thread_count` load at the same
-    time; `metrics` says which latencies are counted. `changed` is told of each version that is served from now on, and
-    (None) no longer, before what served it until then finishes its requests.
+    time; `metrics` says which latencies are counted, `gpu_uuid` which GPU the process has. `changed` is told of each
+    version that is served from now on, and (None) no longer, before what served it until then finishes its requests.
     """
 
     def __init__(
@@ -80,8 +80,10 @@ class ModelHost:
         max_queue_s: float = 0.0,
         limiter: RateLimiter | None = None,
         metrics: MetricsOptions = DEFAULT_OPTIONS,
+        gpu_uuid: str = "",
     ) -> None:
         self._loop = loop
+        self._gpu_uuid = gpu_uuid
         self._metrics = metrics
         self._changed = changed
         self._shared = shared
@@ -188,7 +190,8 @@ class ModelHost:
                 self._limiter,
             )
             self._allow_inline(model)
-            model.statistics.count_in(self._counters)
+            on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
+            model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
             labels = hosted.read_labels()
             codecs = self._codecs(model.signature, str(version), labels)

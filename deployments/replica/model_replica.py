@@ -41,7 +41,7 @@ from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
 from deployments.replica.worker_wakes import wake_main_thread_less
-from deployments.serve_internals import OWNER_KEY, ClusterTable, handle_of
+from deployments.serve_internals import OWNER_KEY, ClusterTable, GpuReader, handle_of
 from protocol.infer import Parameter
 from protocol.limits import Limits
 from repository_loader.traffic import Traffic
@@ -92,6 +92,7 @@ class ModelReplica:
         self._counters = NodeCounters(node)
         self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
         regions = Regions(RegionTable(node))
+        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
         self._limiter = None if rate_limit is None else NodeRateLimiter(node.path, rate_limit, self._loop)
         self._cache = open_response_cache(node.path, response_cache_bytes)
         self._host = ModelHost(
@@ -108,6 +109,7 @@ class ModelReplica:
             max_queue_s=max_queue_s,
             limiter=self._limiter,
             metrics=metrics,
+            gpu_uuid=GpuReader().uuid(gpus) if gpus else "",
         )
         self._watch = GroupWatch(self._fleet, self._loop)
         self._owner = ""
@@ -120,7 +122,6 @@ class ModelReplica:
         )
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
-        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
         self._address = LaneAddress(get_node_ip_address() if lane_tcp else None, gpus)
         descriptor = self._address.death_mark.descriptor
         self._guard = self._host.guard = StallGuard(self._loop, max_batch_duration_s, descriptor)

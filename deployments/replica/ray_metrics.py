@@ -23,7 +23,6 @@ _ROUTE: Final = ("application", "route", "method")
 _METHODS: Final = ("POST", "ModelInfer", "ModelStreamInfer")
 """By which clients ask, by wire form."""
 _KINDS: Final = frozenset({CLIENT, CLIENT_ERROR, MODEL, STATE})
-_GAUGES: Final = frozenset({MODEL, STATE})
 _PENDING: Final = [field[0] for field in ModelCounts._fields_].index("pending_count")
 _EXECUTING: Final = [field[0] for field in ModelState._fields_].index("executing_count")
 _READY: Final = [field[0] for field in ModelState._fields_].index("ready_count")
@@ -70,20 +69,28 @@ class RayMetrics:
         """Tell Ray what has changed; blocks, and pauses so that the loop goes on."""
         pause = Pauses()
         ongoing: Sums[str] = Sums()
+        queued: Sums[tuple[str, int]] = Sums()
         for label, values in self._counters.own(_KINDS):
-            self._take(label, values)
+            if label.kind == MODEL:
+                queued[label.name, label.version] += values[_PENDING]
+            else:
+                self._take(label, values)
             if label.kind == CLIENT:
                 ongoing[_protocol(label.number)] += values[INFLIGHT]
             pause()
+        for version, count in queued.items():
+            self._queued.set(count, self._tags(*version))
         for protocol, count in ongoing.items():
             self._fronts[protocol].ongoing.set(count, {"replica": self._replica})
 
+    def _tags(self, name: str, version: int) -> dict[str, str]:
+        return {"application": name, "deployment": f"v{version}", "replica": self._replica}
+
     def _take(self, label: Label, values: list[int]) -> None:
-        tags = {"application": label.name, "deployment": f"v{label.version}", "replica": self._replica}
-        if label.kind in _GAUGES:
-            gauge, place = (self._queued, _PENDING) if label.kind == MODEL else (self._running, _EXECUTING)
-            gauge.set(values[place], tags)  # each time: Ray forgets one that nobody sets
-            if label.kind == STATE and self._app != app_name(label.name):
+        tags = self._tags(label.name, label.version)
+        if label.kind == STATE:
+            self._running.set(values[_EXECUTING], tags)  # each time: Ray forgets one that nobody sets
+            if self._app != app_name(label.name):
                 self._healthy.set(values[_READY], tags)
             return
         before, self._seen[label] = self._seen.get(label), values

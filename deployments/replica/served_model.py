@@ -11,6 +11,7 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.slow_codec import Encoded, SlowCodec
 from deployments.lane.wire import HTTP, LONG_BYTES, WireCodec
+from deployments.log.line_format import about_trace
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
@@ -104,7 +105,8 @@ class LocalTarget:
             self._fail(context, error)
             return None
         except Exception:
-            logger.exception("a request to model '%s' could not be decoded", self.model_name)
+            whose = about_trace(self.model_name, None, trace)
+            logger.exception("a request to model '%s' could not be decoded", self.model_name, extra=whose)
             self._fail(context, Internal("the request could not be decoded"))
             return None
         if trace is not None:
@@ -128,7 +130,7 @@ class LocalTarget:
                 self._served.follow(result, trace)
             self._submit(result)
 
-        self._served.slow.decode(context[2], body, json_length, self._reply, context, decoded)
+        self._served.slow.decode(context[2], body, json_length, self._reply, context, decoded, trace)
         return decoding
 
     def cancel(self, token: "InferRequest | _Decoding | None") -> None:

@@ -12,6 +12,7 @@ from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.core.traced_request import note_batch, traced_in
+from deployments.log.line_format import about_requests
 from deployments.schedulers.queue_bound import ALWAYS_TAKEN, QueueBound
 from protocol.errors import Cancelled, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
@@ -211,7 +212,7 @@ class PoolScheduler:
             try:
                 request.reply(request, result)
             except Exception:
-                log.exception("the reply to request '%s' failed", request.id)
+                _note_failed(request)
 
     def _check_drained(self) -> None:
         if not self._queue and not self._pool.running_count and self._drained is not None:
@@ -239,7 +240,11 @@ def reply(request: InferRequest, result: InferResponse | ServingError) -> None:
     try:
         request.reply(request, result)
     except Exception:
-        log.exception("the reply to request '%s' failed", request.id)
+        _note_failed(request)
+
+
+def _note_failed(request: InferRequest) -> None:
+    log.exception("the reply to request '%s' failed", request.id, extra=about_requests("", None, (request,)))
 
 
 def _already_drained() -> None:

@@ -26,7 +26,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
-from deployments.serve_internals import LANE_ROUTER, GpuReader, pin_version, serve_logs_folder
+from deployments.serve_internals import LANE_ROUTER, GpuReader, only_gpu, pin_version, serve_logs_folder
 from eagleray.lane_router import LaneRouter
 from tests.serving import environment, run
 
@@ -107,6 +107,21 @@ def test_gpus_tell_their_state_where_there_are_some_and_nothing_where_there_are_
         assert state["total_bytes"] >= state["used_bytes"] > 0 and 0 <= state["utilization_ppm"] <= 1_000_000
     for name in ("UtilizationRates", "MemoryInfo", "PowerUsage", "PowerManagementLimit", "TotalEnergyConsumption"):
         assert callable(getattr(pynvml, f"nvmlDeviceGet{name}"))
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (["1"], "GPU-b2"),
+        (["GPU-b2"], "GPU-b2"),
+        (["GPU-b"], "GPU-b2"),
+        (["2"], ""),
+        ([], ""),
+        (["0", "1"], ""),
+    ],
+)
+def test_a_process_has_the_gpu_that_ray_names(ids: list[str], found: str) -> None:
+    assert only_gpu(ids, ["GPU-a1", "GPU-b2"]) == found
 
 
 def gpu_count() -> int:

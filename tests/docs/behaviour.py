@@ -980,6 +980,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         STATISTICS + "test_the_page_of_metrics_lists_what_a_server_exports",
         "docs/test_metrics_page.py::test_the_page_lists_every_metric_with_its_type_and_labels",
     ),
+    "What a model's instances do on a GPU": (
+        "app/metrics/test_triton_metrics.py::test_what_instances_do_is_told_by_gpu_and_what_surrounds_them_is_not",
+        "e2e/test_gpus.py::test_metrics_of_what_runs_on_a_gpu_name_it",
+    ),
+    "a model's metrics carry its own name": (
+        "app/metrics/test_triton_metrics.py::test_models_of_namespaces_have_their_names_and_the_namespaces",
+        "e2e/test_repositories.py::test_metrics_have_the_name_of_a_model_and_its_namespace",
+    ),
     "A scrape that tells of 300 models": (
         "app/metrics/test_scrape.py::test_a_scrape_of_300_models_is_quick_and_holds_no_loop",
         "app/metrics/test_scrape.py::test_what_was_counted_since_the_last_scrape_is_in_the_next",

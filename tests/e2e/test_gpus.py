@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.serving import EAGLERAY, Server, run, wait_until
+from tests.app.metrics.scraped import families
+from tests.serving import EAGLERAY, ROOT, Server, environment, run, wait_until
 
 MODEL = """
 import json, os
@@ -99,9 +100,21 @@ def planned(gpu_repository: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def served(gpu_repository: Path, planned: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a library that names two GPUs as NVML does."""
+    folder = tmp_path_factory.mktemp("nvml")
+    built = run("cc", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(ROOT / "tests/nvml.c"))
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(
+    gpu_repository: Path, planned: object, nvml: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("gpus-log") / "log"
-    server = Server(gpu_repository, log, "--placement", "auto", "--num-cpus", "4", "--num-gpus", "2", "--no-dashboard")
+    flags = ("--placement", "auto", "--num-cpus", "4", "--num-gpus", "2", "--no-dashboard")
+    server = Server(gpu_repository, log, *flags, env=environment(LD_LIBRARY_PATH=str(nvml)))
     try:
         yield server.wait_ready()
         server.stop()
@@ -167,6 +180,28 @@ def test_every_kind_of_group_serves(served: Server) -> None:
     given = {"name": "X", "datatype": "INT32", "shape": [1], "data": [0]}
     on_gpus = {name: served.infer(name, given).json["outputs"][0]["data"] for name in GROUPS}
     assert on_gpus == {name: [int(name != "cpu")] for name in GROUPS}
+
+
+def test_metrics_of_what_runs_on_a_gpu_name_it(served: Server, told: dict[str, list[dict[str, Any]]]) -> None:
+    given = {"name": "X", "datatype": "INT32", "shape": [1], "data": [0]}
+    assert [served.infer(name, given).status for name in ("first", "second", "cpu", "chooses")] == [200] * 4
+    text = served.metrics_text()
+
+    def gpus(name: str, family: str = "nv_inference_request_success") -> dict[str, float]:
+        rows = [row for row in families(text)[family].samples if row.labels.get("model") == name]
+        assert len({tuple(row.labels.items()) for row in rows}) == len(rows) > 0
+        return {row.labels.get("gpu_uuid", ""): row.value for row in rows if row.labels.get("reason", "") != "OTHER"}
+
+    for name in ("first", "second"):
+        (card,) = {card for each in told[name] for card in each["cards"]}
+        assert gpus(name).keys() == {f"GPU-{card}"} and gpus(name)[f"GPU-{card}"] >= 1
+        assert gpus(name, "nv_inference_pending_request_count") == {"": 0}
+        assert gpus(name, "nv_model_load_duration_secs").keys() == {""}
+        assert gpus(name, "nv_inference_request_failure").keys() == {f"GPU-{card}", ""}
+    assert gpus("each_by_name").keys() == gpus("auto").keys() == {"GPU-0", "GPU-1"}
+    assert gpus("cpu").keys() == gpus("chooses").keys() == {""}
+    (row,) = served.get("/v2/models/each_by_name/stats").json["model_stats"]
+    assert row["inference_stats"]["success"]["count"] == sum(gpus("each_by_name").values())
 
 
 def test_a_version_that_serves_from_its_cpu_group_says_why_its_gpu_group_does_not(served: Server) -> None:

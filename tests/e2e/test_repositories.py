@@ -10,6 +10,7 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from repository_loader.namespaces import identifier
+from tests.app.metrics.scraped import samples
 from tests.e2e.test_model_control import TAGGED_CONFIG, kill_controller, tag, write_tagged
 from tests.hostile.watch import grpc_address
 from tests.serving import EAGLERAY, Answer, Server, run, tensor, wait_until
@@ -140,6 +141,14 @@ def test_models_call_those_of_their_own_repository_first(server: Server, tmp_pat
     assert answer.error.startswith("There are 2 identifiers of model 'tagged' in global map")
     control(server, "calls_c", "unload")
     command(server, "unregister", str(tmp_path))
+
+
+def test_metrics_have_the_name_of_a_model_and_its_namespace(server: Server, repositories: tuple[Path, Path]) -> None:
+    found = samples(server.metrics_text(), model="tagged", version="1")
+    assert {
+        dict(labels)["namespace"] for (name, labels), _ in found.items() if name == "nv_inference_request_success"
+    } == {str(repository) for repository in repositories}
+    assert samples(server.metrics_text(), model="pipe_a", namespace=str(repositories[0]))
 
 
 def test_a_request_for_a_name_of_two_is_refused_in_tritons_words(server: Server) -> None:

@@ -27,6 +27,7 @@ from deployments.backends.python.response_sender import (
 )
 from deployments.backends.python.served_request import ServedRequest, request_class
 from deployments.core.traced_request import begin_streams
+from deployments.log.line_format import about_requests
 from protocol.errors import Internal
 from protocol.infer import RESCHEDULED, InferRequest, InferResponse
 from protocol.signature import Signature
@@ -190,7 +191,9 @@ class PythonInstance:
         sender = request._sender
         if isinstance(response, InferenceResponse):
             if isinstance(sender, SingleResponseSender) and sender.answer.outcome is not None:
-                _LOG.error("model instance '%s' returned a response to a request that it had answered", self.name)
+                whose = about_requests(self._module.model_name, None, (request._request,))
+                text = "model instance '%s' returned a response to a request that it had answered"
+                _LOG.error(text, self.name, extra=whose)
                 return sender.answer.outcome
             return self._reader.read(request._request, response, views)
         if response is not None:

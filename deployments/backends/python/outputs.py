@@ -11,6 +11,7 @@ from deployments.backends.python.errors import to_serving_error, told
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.tensor import Tensor
 from deployments.backends.row_batch import to_client_shape
+from deployments.log.line_format import about_requests
 from protocol.datatypes import of_array
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -65,11 +66,11 @@ class OutputReader:
                     return Internal(told(error))
             if array.dtype is not output.dtype or output.needs_work:
                 try:
-                    array = output.convert(array)
+                    array = output.convert(array, request)
                 except ServingError as error:
                     return error
             if array.shape != output.known_shape:
-                output.check_shape(array.shape)
+                output.check_shape(array.shape, request)
             if array.base is not None or getrefcount(array) > 1 + _LOCAL:  # someone besides the tensor holds it
                 if array.nbytes <= _COPY_BYTES:
                     array = array.copy()
@@ -104,7 +105,7 @@ class _Output:
         self.warned = False
         self.warned_of_datatype = False
 
-    def convert(self, array: Array) -> Array:
+    def convert(self, array: Array, request: InferRequest) -> Array:
         """Return the array in a datatype of the protocol and in the client's shape.
 
         Raises:
@@ -115,12 +116,12 @@ class _Output:
         elif array.dtype.newbyteorder("=") != array.dtype:
             array = array.astype(array.dtype.newbyteorder("="))
         if array.dtype != self.dtype:
-            self._check_datatype(array)
+            self._check_datatype(array, request)
         if self.spec.reshaped:
             array = to_client_shape(array, self.spec, self.signature)
         return array
 
-    def _check_datatype(self, array: Array) -> None:
+    def _check_datatype(self, array: Array, request: InferRequest) -> None:
         """Warn once of a datatype that is not the configured one. Triton sends those too."""
         try:
             returned = of_array(array).name
@@ -135,9 +136,10 @@ class _Output:
                 self.spec.name,
                 returned,
                 self.spec.datatype.name,
+                extra=about_requests(self.signature.model_name, None, (request,)),
             )
 
-    def check_shape(self, shape: tuple[int, ...]) -> None:
+    def check_shape(self, shape: tuple[int, ...], request: InferRequest) -> None:
         """Remember the shape; warn once of one that the configuration does not allow. Triton sends those too."""
         self.known_shape = shape
         model_shape = shape[1:] if self.signature.max_batch_size > 0 else shape
@@ -152,6 +154,7 @@ class _Output:
                 list(shape),
                 list(dims),
                 " behind a batch dimension" if self.signature.max_batch_size > 0 else "",
+                extra=about_requests(self.signature.model_name, None, (request,)),
             )
 
 

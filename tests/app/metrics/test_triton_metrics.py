@@ -9,37 +9,39 @@ import pytest
 
 from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
-from deployments.control.directory import ModelEntry
+from deployments.control.directory import ModelEntry, VersionEntry
 from deployments.core.counts import CPU, GPU, SHADOW, SLOT_NS, Label, Totals
 from deployments.core.latency_recorder import bucket_bounds_ns, bucket_of, first_response_bounds
 from deployments.core.metrics_options import MetricsOptions
 from deployments.core.response_streams import ResponseStreams
 from deployments.core.statistics import ModelStatistics
 from protocol.infer import StreamedResponse
+from repository_loader.namespaces import identifier
 from tests.app.metrics.scraped import families, samples
 from tests.deployments.core.test_statistics import batch_of
 from tests.deployments.fakes import MS, Answers, FakeClock, config_of
 
 ALL = MetricsOptions(summaries=True, histograms=True)
 VERSION = {"model", "version"}
+INSTANCES = VERSION | {"gpu_uuid"}
 CATALOG = {
-    "nv_inference_request_success": ("counter", VERSION),
-    "nv_inference_request_failure": ("counter", VERSION | {"reason"}),
-    "nv_inference_count": ("counter", VERSION),
-    "nv_inference_exec_count": ("counter", VERSION),
-    "nv_inference_request_duration_us": ("counter", VERSION),
-    "nv_inference_queue_duration_us": ("counter", VERSION),
-    "nv_inference_compute_input_duration_us": ("counter", VERSION),
-    "nv_inference_compute_infer_duration_us": ("counter", VERSION),
-    "nv_inference_compute_output_duration_us": ("counter", VERSION),
+    "nv_inference_request_success": ("counter", INSTANCES),
+    "nv_inference_request_failure": ("counter", INSTANCES | {"reason"}),
+    "nv_inference_count": ("counter", INSTANCES),
+    "nv_inference_exec_count": ("counter", INSTANCES),
+    "nv_inference_request_duration_us": ("counter", INSTANCES),
+    "nv_inference_queue_duration_us": ("counter", INSTANCES),
+    "nv_inference_compute_input_duration_us": ("counter", INSTANCES),
+    "nv_inference_compute_infer_duration_us": ("counter", INSTANCES),
+    "nv_inference_compute_output_duration_us": ("counter", INSTANCES),
     "nv_inference_pending_request_count": ("gauge", VERSION),
     "nv_model_load_duration_secs": ("gauge", VERSION),
     "nv_inference_first_response_histogram_ms": ("histogram", VERSION),
-    "nv_inference_request_summary_us": ("summary", VERSION),
-    "nv_inference_queue_summary_us": ("summary", VERSION),
-    "nv_inference_compute_input_summary_us": ("summary", VERSION),
-    "nv_inference_compute_infer_summary_us": ("summary", VERSION),
-    "nv_inference_compute_output_summary_us": ("summary", VERSION),
+    "nv_inference_request_summary_us": ("summary", INSTANCES),
+    "nv_inference_queue_summary_us": ("summary", INSTANCES),
+    "nv_inference_compute_input_summary_us": ("summary", INSTANCES),
+    "nv_inference_compute_infer_summary_us": ("summary", INSTANCES),
+    "nv_inference_compute_output_summary_us": ("summary", INSTANCES),
     "nv_cache_num_hits_per_model": ("counter", VERSION),
     "nv_cache_num_misses_per_model": ("counter", VERSION),
     "nv_cache_hit_duration_per_model": ("counter", VERSION),
@@ -76,8 +78,11 @@ def counted(
 
 
 def everything() -> Totals:
-    """A plain model, one with a response cache, a processor and a GPU."""
+    """A plain model, one with a response cache, one on a GPU, a processor and a GPU."""
     totals, statistics = counted()
+    on_gpu = ModelStatistics("on_gpu", 1, Totals())
+    on_gpu.count_in(totals, "GPU-1")
+    on_gpu.record_latencies(ALL, (100, 500))
     statistics.record_batch(batch_of([1, 2], failed=1))
     statistics.counts.load_duration_ns = 10**9
     cached = ModelStatistics("cached", 1, totals)
@@ -110,6 +115,51 @@ def test_a_models_tags_are_labels_of_all_its_metrics() -> None:
     rows = [each for family in families(text).values() for each in family.samples if "model" in each.labels]
     assert len(rows) > 20
     assert all((row.labels["_team"], row.labels["_cost_center"]) == ('a"b', "7") for row in rows)
+
+
+def test_what_instances_do_is_told_by_gpu_and_what_surrounds_them_is_not() -> None:
+    totals = Totals()
+    for gpu, sizes in (("GPU-1", [1, 2, 3]), ("GPU-2", [1, 2]), ("", [1, 2])):
+        statistics = ModelStatistics("m", 1, Totals())
+        statistics.count_in(totals, gpu)
+        statistics.record_latencies(ALL, (100, 500))
+        statistics.record_batch(batch_of(sizes, failed=1))
+        statistics.record_failure("REJECTED", 1)
+        statistics.counts.pending_count = 1
+        statistics.counts.load_duration_ns = len(sizes) * 10**9
+        statistics.record_cache_hit(time.monotonic_ns(), 2000, 1000)
+    found = samples(text_of(totals), model="m", version="1")
+
+    def of(name: str, *more: tuple[str, str]) -> dict[str, float]:
+        return {
+            dict(rest).get("gpu_uuid", ""): value
+            for (family, rest), value in found.items()
+            if family == name and set(more) == {each for each in rest if each[0] != "gpu_uuid"}
+        }
+
+    assert of("nv_inference_request_success") == {"GPU-1": 3, "GPU-2": 2, "": 2}
+    assert of("nv_inference_exec_count") == {"GPU-1": 1, "GPU-2": 1, "": 1}
+    assert of("nv_inference_request_failure", ("reason", "BACKEND")) == {"GPU-1": 1, "GPU-2": 1, "": 1}
+    assert of("nv_inference_request_failure", ("reason", "REJECTED")) == {"": 3}
+    assert of("nv_inference_pending_request_count") == {"": 3}
+    assert of("nv_model_load_duration_secs") == {"": 3}
+    assert of("nv_cache_num_hits_per_model") == {"": 3}
+    assert of("nv_inference_queue_summary_us_count") == {"GPU-1": 2, "GPU-2": 1, "": 1}
+    assert of("nv_cache_hit_summary_per_model_count") == {"": 3}
+
+
+def test_models_of_namespaces_have_their_names_and_the_namespaces() -> None:
+    totals, entries = Totals(), {}
+    config = '{"metric_tags":{"team":"x"},"ensemble_scheduling":{"step":[{"model_name":"%s"}]}}'
+    for repository, known in (("/a", identifier("m", "/a")), ("s3://b", identifier("m", "s3://b")), ("/a", "alone")):
+        ModelStatistics(known, 1, totals).record_batch(batch_of([1]))
+        entries[known] = ModelEntry(config % known, versions={1: VersionEntry("READY")}, namespace=repository)
+    text = render(totals, model_labels(entries), Shown(ALL), entries).decode()
+    for namespace, model in (("/a", "m"), ("s3://b", "m"), ("/a", "alone")):
+        rows = samples(text, namespace=namespace, model=model, version="1", _team="x")
+        assert rows["nv_inference_request_success", ()] == 1
+        assert rows["eagleray_ensemble_step", (("step", model),)] == 1
+    assert "@" not in text
 
 
 def test_families_without_samples_have_their_heads() -> None:

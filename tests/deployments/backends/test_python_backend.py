@@ -11,6 +11,7 @@ from python_models import ECHO, ECHO_CONFIG, floats, request_of, run
 from deployments.backends.backend import Batch
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from protocol.infer import InferResponse
+from protocol.trace import TIMESTAMPS, new_trace
 
 
 def test_runs_a_batch_and_measures_the_models_own_time(load):
@@ -243,6 +244,34 @@ def test_sends_an_output_of_another_datatype_as_it_is_and_warns_once(load, caplo
     assert [record.getMessage() for record in caplog.records] == [
         "model 'echo' returned output 'Y' as FP64, the model configuration specifies FP32"
     ]
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        ("np.ones((1, 1))", "model 'echo' returned output 'Y' as FP64"),
+        ("np.ones((1, 1, 9, 9), np.float32)", "model 'echo' returned output 'Y' with shape [1, 1, 9, 9]"),
+    ],
+)
+def test_a_warning_about_an_output_names_the_trace_of_its_request(load, caplog, array, said):
+    instance = load(f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                made = [request.inputs()[0].as_numpy() for request in requests]
+                made[-1] = {array}
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", each)]) for each in made]
+    """)
+    others, caused = new_trace(TIMESTAMPS), new_trace(TIMESTAMPS)
+    requests = [request_of(X=floats(1)) for _ in range(3)]
+    requests[0].trace, requests[2].trace = others, caused
+    run(instance, *requests)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(said)
+    assert (record.model, record.trace_id, record.span_id) == (
+        "echo",
+        f"{caused.trace_id:032x}",
+        f"{caused.id:016x}",
+    )
 
 
 def test_a_model_may_empty_the_list_of_its_requests(load):

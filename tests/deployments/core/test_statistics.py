@@ -88,6 +88,17 @@ def test_replicas_add_up():
     assert merged["metrics"]["request_duration_ns"] == 5 * 105
 
 
+def test_devices_add_up():
+    totals = Totals()
+    for gpu in ("GPU-1", "", "GPU-2"):
+        statistics = ModelStatistics("m", 1, Totals())
+        statistics.count_in(totals, gpu)
+        statistics.record_batch(batch_of([2]))
+    (document,) = documents(totals)
+    assert (document["inference_count"], document["execution_count"]) == (6, 3)
+    assert [each["batch_size"] for each in document["batch_stats"]] == [2]
+
+
 def test_a_dead_replica_adds_what_it_did_and_not_what_it_was_doing():
     dead, totals = counted(batch_of([1])), Totals()
     counts = dead.rows[Label(MODEL, "m", 1)]

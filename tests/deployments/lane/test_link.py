@@ -14,6 +14,7 @@ from deployments.lane.frames import HEADER, HEADER_SIZE, PROTOCOL_VERSION, Kind
 from deployments.lane.link import WARN_AFTER_S
 from deployments.lane.server import MAX_STRANGERS
 from protocol.errors import Unavailable
+from protocol.trace import TIMESTAMPS, new_trace
 from tests.deployments.lane.harness import Lanes
 
 SECRET = b"secret"
@@ -200,13 +201,16 @@ def test_a_replica_that_ended_itself_is_logged_with_the_models_that_it_was_asked
     async def test() -> None:
         async with Lanes(1) as lanes:
             lanes.replicas[0].model.hold = True
+            trace = new_trace(TIMESTAMPS)
             asked = [lanes.send(b"a"), lanes.send(b"b")]
+            asked[1][1].trace = trace
             await lanes.until(lambda: len(lanes.replicas[0].model.held) == 2)
             with caplog.at_level(logging.ERROR):
                 lanes.replicas[0].die("Segmentation fault")
                 await lanes.until(lambda: lanes.lanes_open == 0)
             said = "replica r0 of echo#v1 has ended itself while requests for 'echo' were under way: Segmentation fault"
             assert warnings(caplog) == [said], asked
+            assert vars(caplog.records[-1])["trace_id"] == f"{trace.trace_id:032x}"
 
     asyncio.run(test())
 

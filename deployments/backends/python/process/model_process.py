@@ -34,6 +34,7 @@ from deployments.backends.python.process.forwarded_log import forward_log
 from deployments.backends.python.process.lent_regions import FORGET, NEWS, BorrowedRegions
 from deployments.backends.python.process.questions import Questions, connected
 from deployments.backends.python.response_sender import Outcome
+from deployments.log.line_format import about_requests
 from deployments.replica.model_output import show_model_output
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
@@ -99,7 +100,8 @@ class ModelProcess:
         except ServingError as error:
             failure = error
         except Exception as error:  # of ours, about what the model returned: the batch's, not the process's end
-            _LOG.exception("the results of model instance '%s' cannot be read", instance.name)
+            whose = about_requests("", None, requests)
+            _LOG.exception("the results of model instance '%s' cannot be read", instance.name, extra=whose)
             failure = Internal(told(error))
         flags_now = [request.flags for request in requests]
         changed = flags_now if flags_now != [fields[6] for fields in given] else None
