@@ -75,6 +75,15 @@ def _check_elements(text: bytes, most: int) -> None:
         raise InvalidArgument(f"request JSON has more than {most} elements")
 
 
+def string_end(text: bytes, begin: int) -> int:
+    """Return where the quote is that ends a string whose first character is at `begin`, -1 if there is none."""
+    end = text.find(b'"', begin)
+    if end < 0 or text.find(b"\\", begin, end) < 0:
+        return end
+    found = _STRING.match(text, begin - 1)
+    return found.end() - 1 if found is not None and text[found.end() - 1 : found.end()] == b'"' else -1
+
+
 def too_deep(limits: Limits) -> InvalidArgument:
     """Return the error for a document that nests deeper than allowed."""
     return InvalidArgument(f"JSON nesting depth exceeds maximum allowed limit ({limits.json_max_depth})")

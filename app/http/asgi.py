@@ -8,11 +8,14 @@ from typing import Any, Final
 from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.responses import message_of, response_head
+from deployments.lane.frames import Buffer
 from protocol.errors import Internal
 
 logger = logging.getLogger(__name__)
 
 _ERROR: Final = 400
+# A body is copied in pieces of this size, one in a turn of the loop.
+_PIECE_BYTES: Final = 1 << 20
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
@@ -31,7 +34,7 @@ class AsgiExchange:
         app: AsgiApp,
         connection: ExchangeConnection,
         head: Head,
-        body: bytes,
+        body: Buffer,
         client: Any,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -48,7 +51,7 @@ class AsgiExchange:
         self._chunked = False
         self._complete = False
         self._gone = asyncio.Event()
-        self._body_read = False
+        self._read_bytes = -1
 
     def start(self) -> None:
         """Run the application in a task."""
@@ -92,11 +95,16 @@ class AsgiExchange:
             self._connection.finish()
 
     async def _receive(self) -> Message:
-        if not self._body_read:
-            self._body_read = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
+        begin = self._read_bytes
+        if begin == len(self._body):
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        if begin < 0:
+            begin = 0
+        else:
+            await asyncio.sleep(0)  # others' turn
+        self._read_bytes = end = min(begin + _PIECE_BYTES, len(self._body))
+        return {"type": "http.request", "body": bytes(self._body[begin:end]), "more_body": end < len(self._body)}
 
     async def _send(self, message: Message) -> None:
         if self._gone.is_set():

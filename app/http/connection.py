@@ -294,7 +294,7 @@ class HttpConnection(TimedConnection):
             assert self._transport is not None
             peer = self._transport.get_extra_info("peername")
             client = peer if isinstance(peer, tuple) else None
-            exchange = AsgiExchange(context.app, self, head, bytes(body), client, context.loop)
+            exchange = AsgiExchange(context.app, self, head, body, client, context.loop)
         elif head.action is INFER:
             exchange = InferExchange(head, body, self, context)
         else:

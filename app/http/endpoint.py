@@ -29,19 +29,27 @@ def model_and_version(request: Request) -> tuple[str, int]:
     return path_name(request, "model"), int(request.path_params.get("version") or -1)
 
 
-async def json_object(request: Request, *, files: bool = False) -> dict[str, Any]:
+async def json_object(request: Request) -> dict[str, Any]:
     """Return the body, which must be a JSON object; an empty one counts as `{}`.
 
-    The loop parses it: it is short, or, where it may hold `files`, has few members.
-
     Raises:
-        InvalidArgument: it is something else, or too much.
+        InvalidArgument: it is something else, or too much for the loop to parse.
     """
-    body = await request.body()
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size <= _MAX_BYTES:
+            pieces.append(piece)
+    if size > _MAX_BYTES:
+        raise InvalidArgument(f"request JSON of {size} bytes is larger than {_MAX_BYTES} bytes")
+    return parse_object(b"".join(pieces))
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return a body as `json_object` does, whatever its length; raises as it does."""
     if not body:
         return {}
-    if not files and len(body) > _MAX_BYTES:
-        raise InvalidArgument(f"request JSON of {len(body)} bytes is larger than {_MAX_BYTES} bytes")
     if body.count(b",") + body.count(b"[") > _MAX_MEMBERS:
         raise InvalidArgument(f"request JSON has more than {_MAX_MEMBERS} elements")
     document = parse(body, Limits.of_input_size(len(body)))

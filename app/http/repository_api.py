@@ -1,15 +1,14 @@
 """The repository's index, loading and unloading."""
 
-import binascii
-from typing import Any
+import asyncio
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_object, json_response, path_name
-from app.service.model_control import LoadRequest
+from app.http.load_body import parameters_of_body, read_load
 from app.service.service import Service
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import InvalidArgument
 from protocol.json_document import as_boolean, as_string
 
 
@@ -40,21 +39,15 @@ class RepositoryApi:
 
     async def load(self, request: Request) -> Response:
         """Load a model."""
-        config: str | None = None
-        files: dict[str, bytes] = {}
-        for key, value in (await _parameters(request, files=True)).items():
-            if key == "config":
-                config = as_string(value, "config")
-            elif key.startswith("file:"):
-                files[key] = _from_base64(as_string(value, key), key)
-            else:
-                raise Internal("unexpected error on creating Triton parameter")
-        await self._service.control.load(LoadRequest(path_name(request, "model"), config, files))
+        pieces = [piece async for piece in request.stream()]
+        asked = await asyncio.to_thread(read_load, path_name(request, "model"), pieces)
+        await self._service.control.load(asked)
         return empty_response()
 
     async def unload(self, request: Request) -> Response:
         """Unload a model."""
-        dependents = as_boolean((await _parameters(request)).get("unload_dependents", False), "unload_dependents")
+        parameters = parameters_of_body(await json_object(request))
+        dependents = as_boolean(parameters.get("unload_dependents", False), "unload_dependents")
         await self._service.control.unload(path_name(request, "model"), dependents)
         return empty_response()
 
@@ -80,17 +73,3 @@ class RepositoryApi:
         """Return the repositories, each with the names that its models have in place of their folders'."""
         found = await self._service.control.registered_repositories()
         return json_response([{"repository": path, "names": dict(names)} for path, names in found.items()])
-
-
-def _from_base64(text: str, key: str) -> bytes:
-    try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except ValueError:
-        raise InvalidArgument(f"Unable to parse '{key}': it is not base64") from None
-
-
-async def _parameters(request: Request, *, files: bool = False) -> dict[str, Any]:
-    parameters = (await json_object(request, files=files)).get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise InvalidArgument("Unable to parse 'parameters': attempt to get members for non-object")
-    return parameters

@@ -217,6 +217,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/http/test_large_json.py::test_many_strings_do_not_stop_the_loop",
         "app/http/test_large_json.py::test_a_replica_that_models_share_is_sent_binary_in_place_of_much_json",
         "protocol/test_large_responses.py::test_no_other_thread_waits_for_long",
+        "app/http/test_load_body.py::test_no_other_thread_waits_for_long",
         "deployments/lane/test_slow_codec.py::test_a_large_request_is_decoded_beside_the_loop_and_small_ones_pass_it",
         "deployments/lane/test_slow_codec.py::test_a_large_response_is_encoded_beside_the_loop_and_later_ones_leave_after_it",
     ),

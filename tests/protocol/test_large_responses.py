@@ -2,8 +2,6 @@
 
 import json
 import random
-import threading
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,9 +11,8 @@ from protocol.datatypes import BY_NAME
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
+from tests.holds import assert_holds_are_short
 
-HOLD_S = 0.05
-ATTEMPTS = 3
 LONG = b"\xc5\xbc" * 500_000
 
 
@@ -24,25 +21,6 @@ def codec_and_request(kind: str) -> tuple[HttpInferCodec, InferRequest]:
     codec = HttpInferCodec(Signature("echo", 0, {"X": spec}, {"X": spec, "Y": spec}), "1")
     tensor = {"name": "X", "datatype": kind, "shape": [1], "data": ["a" if kind == "BYTES" else 1]}
     return codec, codec.decode(json.dumps({"id": "7", "inputs": [tensor]}).encode(), None, lambda request, result: None)
-
-
-def worst_hold_s(work: Callable[[], object]) -> float:
-    """Return the most CPU time that this thread took between two turns of another one."""
-    clock = time.pthread_getcpuclockid(threading.get_ident())
-    ended = threading.Event()
-    times_s = [time.clock_gettime(clock)]
-
-    def look() -> None:
-        while not ended.wait(0.0005):
-            times_s.append(time.clock_gettime(clock))
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    work()
-    times_s.append(time.clock_gettime(clock))
-    ended.set()
-    looking.join()
-    return float(np.diff(times_s).max())
 
 
 LARGE: dict[str, tuple[str, Callable[[], Array]]] = {
@@ -58,12 +36,7 @@ def test_no_other_thread_waits_for_long(kind_and_make: tuple[str, Callable[[], A
     kind, make = kind_and_make
     codec, request = codec_and_request(kind)
     response = InferResponse({"X": make()})
-    holds_s = []
-    for _ in range(ATTEMPTS):
-        holds_s.append(worst_hold_s(lambda: codec.encode(request, response)))
-        if holds_s[-1] <= HOLD_S:
-            return
-    pytest.fail(f"the interpreter was held for {holds_s} s")
+    assert_holds_are_short(lambda: codec.encode(request, response))
 
 
 def strings(sizes: Sequence[int]) -> list[bytes]:
