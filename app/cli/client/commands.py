@@ -147,4 +147,4 @@ def _control(server: RemoteServer, model: str, verb: str, parameters: dict[str, 
 
 
 def _rows_of(server: RemoteServer, model: str) -> list[dict[str, Any]]:
-    return [row for row in server.post("/v2/repository/index", {}) if row["name"] == model]
+    return [row for row in server.post("/v2/repository/index", {}, list) if row["name"] == model]

@@ -12,6 +12,7 @@ import click
 
 _TIMEOUT_S: Final = 600.0
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+_OTHER: Final = "is it Eagleray's?"
 
 
 class RemoteServer:
@@ -44,20 +45,20 @@ class RemoteServer:
         """Return whether the server says that it is ready."""
         return self._send("GET", "/v2/health/ready", None, {}, also=(400,))[0] == 200
 
-    def get(self, path: str, timeout_s: float = _TIMEOUT_S) -> Any:
-        """Return the JSON of an answer."""
-        return _json(self._send("GET", path, None, {}, timeout_s=timeout_s)[2])
+    def get(self, path: str, timeout_s: float = _TIMEOUT_S, kind: type = dict) -> Any:
+        """Return the JSON of an answer, of this kind."""
+        return _json(self._send("GET", path, None, {}, timeout_s=timeout_s)[2], kind)
 
-    def post(self, path: str, document: Any) -> Any:
-        """Send JSON and return that of the answer, None when it has none."""
-        return _json(self._send("POST", path, json.dumps(document).encode(), {})[2])
+    def post(self, path: str, document: Any, kind: type = object) -> Any:
+        """Send JSON and return that of the answer, of this kind; None when it has none."""
+        return _json(self._send("POST", path, json.dumps(document).encode(), {})[2], kind)
 
     def infer(self, path: str, header: Any, content: bytes) -> tuple[Any, bytes]:
         """Send a request with tensors in binary; returns the JSON part of the answer and what follows it."""
         head = json.dumps(header).encode()
         _, headers, body = self._send("POST", path, head + content, {_LENGTH_HEADER: str(len(head))})
         length = int(headers.get(_LENGTH_HEADER) or len(body))
-        return _json(body[:length]), body[length:]
+        return _json(body[:length], dict), body[length:]
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -84,6 +85,8 @@ class RemoteServer:
                 if not kept:
                     raise
                 status, answered, content = self._exchange(method, path, body, headers, timeout_s)
+        except http.client.BadStatusLine:
+            raise click.ClickException(f"what listens at {self.url} does not answer in HTTP/1.1") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise click.ClickException(f"no server can be reached at {self.url}: {error}") from None
         if 300 <= status < 400:
@@ -131,11 +134,21 @@ def quoted(name: str) -> str:
     return urllib.parse.quote(name, safe="")
 
 
-def _json(body: bytes) -> Any:
+class _Members(dict[str, Any]):
+    """An object of an answer."""
+
+    def __missing__(self, name: str) -> Any:
+        raise click.ClickException(f"the server answered without '{name}': {_OTHER}")
+
+
+def _json(body: bytes, kind: type) -> Any:
     try:
-        return json.loads(body) if body.strip() else None
+        answer = json.loads(body, object_hook=_Members) if body.strip() else None
     except ValueError:
-        raise click.ClickException("the server answered with something that is not JSON: is it Eagleray's?") from None
+        raise click.ClickException(f"the server answered with something that is not JSON: {_OTHER}") from None
+    if not isinstance(answer, kind):
+        raise click.ClickException(f"the server answered with other JSON than was asked for: {_OTHER}")
+    return answer
 
 
 def _sentence(body: bytes) -> str:

@@ -43,7 +43,7 @@ def unregister(path: str, server: RemoteServer, as_json: bool) -> None:
 @server_options
 def list_repositories(server: RemoteServer, as_json: bool) -> None:
     """Print the repositories that models can be loaded from."""
-    found = server.get("/v2/repository/registered")
+    found = server.get("/v2/repository/registered", kind=list)
     if as_json:
         click.echo(json.dumps(found))
         return

@@ -28,7 +28,7 @@ class Status:
     def of(cls, server: RemoteServer) -> "Status":
         """Ask a server."""
         metadata, ready = server.get("/v2"), server.ready()
-        index = server.post("/v2/repository/index", {})
+        index = server.post("/v2/repository/index", {}, list)
         rows = server.get("/v2/models/stats")["model_stats"]
         return cls(metadata, ready, index, {(row["name"], row["version"]): row for row in rows}, server.url)
 

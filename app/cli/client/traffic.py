@@ -49,7 +49,7 @@ def traffic(
         given = {name: value for name, value in rules.items() if value is not None}
         if canary is not None:
             if "steps" in given:
-                given["steps"] = [float(step) for step in given["steps"].split(",")]
+                given["steps"] = [_number(step) for step in given["steps"].split(",")]
             change["canary"] = {"version": canary, **given}
         elif given:
             raise ValueError(f"--{next(iter(given)).removesuffix('_s').replace('_', '-')} needs --canary")
@@ -58,7 +58,7 @@ def traffic(
     if clear:
         change["clear"] = True
     path = f"/v2/repository/models/{quoted(model)}/traffic"
-    answer = server.post(path, change) if change else server.get(path)
+    answer = server.post(path, change, dict) if change else server.get(path)
     if as_json:
         click.echo(json.dumps(answer))
     else:
@@ -66,7 +66,14 @@ def traffic(
 
 
 def _numbers(text: str) -> dict[str, float]:
-    return {version: float(value) for version, value in parse_versions(text).items()}
+    return {version: _number(value) for version, value in parse_versions(text).items()}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is not a number") from None
 
 
 def _print(answer: dict[str, Any]) -> None:

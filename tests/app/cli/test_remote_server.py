@@ -1,6 +1,7 @@
 """How the commands ask a server: over which connections, and with which headers."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli.client.remote_server import RemoteServer, server_options
+from app.cli.main import main
 
 
 class Counting:
@@ -114,6 +116,64 @@ def test_an_answer_from_elsewhere_is_told() -> None:
 def test_a_url_that_is_none_is_one_sentence(url: str) -> None:
     with pytest.raises(click.ClickException, match="no server can be reached at"):
         RemoteServer(url).get("/")
+
+
+COMMANDS = [
+    "status",
+    "load x",
+    "reload x",
+    "traffic x",
+    "traffic x 1=1",
+    "infer x",
+    "logs x",
+    "doctor",
+    "repository list",
+]
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'"x"', b"", b"<html>"], ids=repr)
+def test_a_server_of_something_else_is_one_sentence(body: bytes) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        for command in [*(f"{each} --url {url}" for each in COMMANDS), f"top --once {url}"]:
+            done = CliRunner().invoke(main, command.split())
+            # An empty index is one; the model is not in it.
+            if body != b"[]" or command.startswith(("status", "traffic", "infer", "logs", "doctor", "top")):
+                assert (done.exit_code, len(done.output.splitlines())) == (1, 1), (command, done.output)
+                assert done.output.endswith("is it Eagleray's?\n"), (command, done.output)
+        server.shutdown()
+        thread.join()
+
+
+def test_a_port_that_does_not_speak_http_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"\0\0\x18\4no status line\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(click.ClickException, match=f"what listens at http://{address} does not answer in HTTP/1.1"):
+            RemoteServer(address).get("/")
+        thread.join()
 
 
 @click.command()
