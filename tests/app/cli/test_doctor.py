@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,8 @@ def test_two_onnxruntimes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(tmp_path))
     found = onnxruntimes()
     assert (found.level, "are both installed" in found.text) == (ERROR, True)
+    monkeypatch.setattr(sys, "path", [])
+    assert onnxruntimes() == (ERROR, "onnxruntime", "ONNX Runtime is not installed")
 
 
 def test_a_ray_of_this_user_that_wants_no_token_is_named(tmp_path: Path) -> None:
@@ -69,7 +72,26 @@ def test_a_ray_of_this_user_that_wants_no_token_is_named(tmp_path: Path) -> None
     assert others == []
     (only,) = found
     assert only[0] == ERROR
-    assert "asks for no token" in only[1]
+    assert "asks for no token: whoever reaches it from this machine can run code" in only[1]
+
+
+def test_a_ray_that_every_machine_reaches_is_named(tmp_path: Path) -> None:
+    program = shutil.copy(Path(sys.executable).resolve(), tmp_path / "gcs_server")
+    listen = "import socket; held = socket.create_server(('0.0.0.0', 0)); print('listens', flush=True); input()"
+    env = {"RAY_AUTH_MODE": "disabled", "PYTHONHOME": sys.base_prefix}
+    with subprocess.Popen([program, "-c", listen], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as wide:
+        assert wide.stdout is not None and wide.stdout.readline() == b"listens\n"
+        (found,) = [each for each in open_rays() if str(wide.pid) in each.text]
+        wide.kill()
+    text = f"process {wide.pid} asks for no token: whoever reaches it from every machine can run code"
+    assert found == (ERROR, "open ray", text)
+
+
+def test_a_cluster_that_cannot_be_joined_is_named() -> None:
+    done = run(EAGLERAY, "doctor", "--ray-address", "nowhere")
+    (line,) = [line for line in done.stdout.splitlines() if "  nodes: " in line]
+    assert line.startswith("error  nodes: no Ray cluster can be joined at nowhere: ")
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_port_that_is_taken_is_named() -> None:
