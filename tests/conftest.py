@@ -25,14 +25,17 @@ SHARING = {
 }
 """The files of `tests/e2e` whose tests share the servers of its `conftest.py`: in two workers, these would start twice."""
 
+SHARING_OPEN = {"clients", "perf_analyzer"}
+"""The files of `tests/e2e` whose tests share the servers that let clients register shared memory."""
+
 
 class SharedServersTogether(LoadScopeScheduling):
     """Gives a worker one file at a time, and in the same place the files that share servers."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        shares = file.removeprefix("tests/e2e/test_").removesuffix(".py") in SHARING
-        return "tests/e2e" if shares else file
+        name = file.removeprefix("tests/e2e/test_").removesuffix(".py")
+        return "tests/e2e" if name in SHARING else "tests/e2e/open" if name in SHARING_OPEN else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedServersTogether:

@@ -68,5 +68,20 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
         started.kill()
 
 
+@pytest.fixture(scope="session", params=PLACEMENTS)
+def open_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose clients may register shared memory."""
+    repository = write_small_models(tmp_path_factory.mktemp("clients"))
+    log = tmp_path_factory.mktemp("clients_log") / "log"
+    flags = ("--placement", request.param, "--num-cpus", "4", "--no-dashboard", "--allow-client-shm", "true")
+    forward = ("--http-header-forward-pattern", "^x-tenant$", "--grpc-header-forward-pattern", "^x-tenant$")
+    server = Server(repository, log, *flags, *forward)
+    try:
+        yield server.wait_ready()
+        server.stop()
+    finally:
+        server.kill()
+
+
 isolated = pytest.mark.parametrize("server", ["auto"], indirect=True)
 """For what only shows where a Python model has a process of its own, or shows the same everywhere."""

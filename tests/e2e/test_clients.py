@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import json
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ import tritonclient.http.aio
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.conftest import PLACEMENTS
-from tests.repositories import write_small_models
 from tests.serving import Server
 
 MODULES = {
@@ -29,21 +27,6 @@ MODULES = {
 FIRST, SECOND = np.arange(16, dtype=np.int32).reshape(1, 16), np.full((1, 16), 3, np.int32)
 NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture(scope="module", params=PLACEMENTS)
-def open_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose clients may register shared memory."""
-    repository = write_small_models(tmp_path_factory.mktemp("clients"))
-    log = tmp_path_factory.mktemp("clients_log") / "log"
-    flags = ("--placement", request.param, "--num-cpus", "4", "--no-dashboard", "--allow-client-shm", "true")
-    forward = ("--http-header-forward-pattern", "^x-tenant$", "--grpc-header-forward-pattern", "^x-tenant$")
-    server = Server(repository, log, *flags, *forward)
-    try:
-        yield server.wait_ready()
-        server.stop()
-    finally:
-        server.kill()
 
 
 class Driver:

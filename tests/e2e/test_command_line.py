@@ -193,7 +193,7 @@ def test_help_is_quick(command: str) -> None:
         assert done.returncode == 0 and "Usage:" in done.stdout
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(cpu_s() for _ in range(3)) < 1.0
+    assert any(cpu_s() < 1.0 for _ in range(3))
 
 
 @pytest.mark.parametrize("command", ["serve --help", "validate --help", f"validate {EXAMPLES / 'digits'}", "version"])

@@ -5,41 +5,25 @@ Its path is `PERF_ANALYZER`, or else `perf_analyzer` in the folder of the benchm
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import PLACEMENTS
-from tests.repositories import write_small_models
 from tests.serving import Server, run
 
 FOLDERS = (os.environ.get("EAGLERAY_BENCH_HOME"), "~/.cache/eagleray-benchmarks")
 WINDOW = ("--measurement-interval", "1000", "--stability-percentage", "999", "--max-trials", "3")
 
 
+@pytest.fixture(scope="session")
 def perf_analyzer() -> str:
-    """Return the path of the binary, or skip the test."""
+    """The path of the binary; without one the test is skipped."""
     candidates = [Path(folder).expanduser() / "perf_analyzer" for folder in FOLDERS if folder]
     given = os.environ.get("PERF_ANALYZER")
     for path in [Path(given)] if given else candidates:
         if os.access(path, os.X_OK):
             return str(path)
     pytest.skip("there is no perf_analyzer; PERF_ANALYZER may name it")
-
-
-@pytest.fixture(scope="module", params=PLACEMENTS)
-def server_for_analysis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose clients may register shared memory."""
-    perf_analyzer()
-    repository = write_small_models(tmp_path_factory.mktemp("analysed"))
-    flags = ("--placement", request.param, "--num-cpus", "4", "--no-dashboard", "--allow-client-shm", "true")
-    server = Server(repository, tmp_path_factory.mktemp("analysed_log") / "log", *flags)
-    try:
-        yield server.wait_ready()
-        server.stop()
-    finally:
-        server.kill()
 
 
 MODES = {
@@ -58,9 +42,9 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_measures_without_a_warning(server_for_analysis: Server, mode: tuple[str, ...]) -> None:
-    address = server_for_analysis.address if "http" in mode else server_for_analysis.wait_for(r"gRPC\s+(\S+)")[1]
-    ended = run(perf_analyzer(), "-m", "simple", "-b", "1", "-u", address, *mode, *WINDOW, timeout_s=90)
+def test_measures_without_a_warning(perf_analyzer: str, open_server: Server, mode: tuple[str, ...]) -> None:
+    address = open_server.address if "http" in mode else open_server.wait_for(r"gRPC\s+(\S+)")[1]
+    ended = run(perf_analyzer, "-m", "simple", "-b", "1", "-u", address, *mode, *WINDOW, timeout_s=90)
     said = ended.stdout + ended.stderr
     print(said)
     assert ended.returncode == 0, said

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
@@ -22,33 +22,40 @@ loop.run_forever()
 """
 
 
-def run(folder: Path, limit_s: float, what: str) -> tuple[int, str]:
-    command = [sys.executable, "-c", PROCESS, str(folder / "mark"), str(limit_s), what]
-    ended = subprocess.run(command, cwd=ROOT, timeout=60, check=False)
-    return ended.returncode, (folder / "mark").read_text()
+CASES = {
+    "on the loop's thread": (1.0, "stop_the_loop(time.sleep, 100)"),
+    "holds the interpreter": (1.0, "threading.Thread(target=endless).start()"),
+    "idle": (3.0, "pass"),
+    "a thread that waits": (3.0, "threading.Thread(target=time.sleep, args=[5]).start()"),
+    "no limit": (0.0, "stop_the_loop(time.sleep, 5)"),
+    "models load": (1.0, "(loads := guard.patient()).__enter__(); stop_the_loop(time.sleep, 5)"),
+    "stopped": (1.0, "guard.stop(); stop_the_loop(time.sleep, 5)"),
+}
+"""What each process has as its limit in seconds, and does."""
+ENDING = ("on the loop's thread", "holds the interpreter")
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["stop_the_loop(time.sleep, 100)", "threading.Thread(target=endless).start()"],
-    ids=["on the loop's thread", "holds the interpreter"],
-)
-def test_a_process_whose_loop_stands_still_ends_with_its_stacks(tmp_path: Path, what: str) -> None:
-    status, mark = run(tmp_path, 1.0, what)
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """The exit code of each process, and what it left; they run at the same time, as most of each is waiting."""
+    marks = tmp_path_factory.mktemp("marks")
+    with ExitStack() as stack:
+        started = {
+            name: stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", PROCESS, str(marks / name), str(limit_s), what], cwd=ROOT)
+            )
+            for name, (limit_s, what) in CASES.items()
+        }
+        return {name: (process.wait(60), (marks / name).read_text()) for name, process in started.items()}
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_a_process_whose_loop_stands_still_ends_with_its_stacks(ended: dict[str, tuple[int, str]], name: str) -> None:
+    status, mark = ended[name]
     assert status == 1
     assert "Timeout" in mark and 'File "<string>"' in mark
 
 
-@pytest.mark.parametrize(
-    ("limit_s", "what"),
-    [
-        (3.0, "pass"),
-        (3.0, "threading.Thread(target=time.sleep, args=[5]).start()"),
-        (0.0, "stop_the_loop(time.sleep, 5)"),
-        (1.0, "(loads := guard.patient()).__enter__(); stop_the_loop(time.sleep, 5)"),
-        (1.0, "guard.stop(); stop_the_loop(time.sleep, 5)"),
-    ],
-    ids=["idle", "a thread that waits", "no limit", "models load", "stopped"],
-)
-def test_all_others_go_on(tmp_path: Path, limit_s: float, what: str) -> None:
-    assert run(tmp_path, limit_s, what) == (0, "")
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ENDING])
+def test_all_others_go_on(ended: dict[str, tuple[int, str]], name: str) -> None:
+    assert ended[name] == (0, "")
