@@ -7,7 +7,6 @@ is made up.
 import math
 import re
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +23,9 @@ from deploy.grafana.dashboards import load as dashboards
 from deployments.core.counts import GPU, Label, Totals
 from deployments.core.statistics import ModelStatistics
 from tests.prometheus import Prometheus, load, prometheus, samples
+from tests.repeating import asking
 from tests.repositories import write_broken_models, write_examples, write_small_models
-from tests.serving import ROOT, Server, tensor
+from tests.serving import ROOT, Client, Server, tensor
 
 RULES: Final = ROOT / "deploy/prometheus/rules/*.yml"
 STEP_S: Final = 3.0
@@ -68,25 +68,14 @@ def picture(name: str, source: Prometheus, seconds: float, caption: str) -> str:
 @contextmanager
 def wave(server: Server, seconds: float) -> Iterator[None]:
     """Have eight clients ask a slow model from the first third of the time to the second."""
-    stop = threading.Event()
+    begins = time.monotonic() + seconds / 3
 
-    def ask() -> None:
-        if stop.wait(seconds / 3):
-            return
-        ends = time.monotonic() + seconds / 3
-        with server.client() as client:
-            while time.monotonic() < ends and not stop.is_set():
-                client.infer("slow", tensor("SECONDS", "FP32", [1], [0.05]))
+    def ask(client: Client) -> None:
+        if begins < time.monotonic() < begins + seconds / 3:
+            client.infer("slow", tensor("SECONDS", "FP32", [1], [0.05]))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    try:
+    with asking(server, ask, count=8, pause_s=0.001):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 @click.command(help=__doc__)

@@ -16,6 +16,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from examples.held_out import held_out_pngs
+from tests.repeating import repeating
 from tests.serving import Client, Process, Server, environment, free_port, tensor
 
 needs_prometheus = pytest.mark.skipif(
@@ -101,16 +102,6 @@ def samples(page: Callable[[], bytes]) -> Iterator[str]:
 @contextmanager
 def load(server: Server, pause_s: float = 0.02) -> Iterator[None]:
     """Have clients ask for what panels show: an ensemble, a batch, a cached answer, errors, over HTTP and gRPC."""
-    stop = threading.Event()
-    failed: list[Exception] = []
-
-    def ask(work: Any) -> None:
-        try:
-            while not stop.wait(pause_s):
-                work()
-        except Exception as error:
-            failed.append(error)
-
     png, body = held_out_pngs()[0][0], {"inputs": []}
     rows = [tensor(name, "INT32", [2, 16], [1] * 32) for name in ("INPUT0", "INPUT1")]
     with server.client() as client, tritonclient.grpc.InferenceServerClient(_grpc(server)) as grpc:
@@ -128,16 +119,8 @@ def load(server: Server, pause_s: float = 0.02) -> Iterator[None]:
             with suppress(InferenceServerException):  # a replica may be gone for a moment
                 grpc.infer("digits_pipeline", [image])
 
-        threads = [threading.Thread(target=ask, args=(work,)) for work in (http, classify)]
-        for thread in threads:
-            thread.start()
-        try:
+        with repeating(http, classify, pause_s=pause_s):
             yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(60)
-    assert not failed, failed
 
 
 def _grpc(server: Server) -> str:

@@ -228,7 +228,35 @@ def tensor(name: str, datatype: str, shape: Sequence[int], data: Any) -> dict[st
     return {"name": name, "datatype": datatype, "shape": list(shape), "data": data}
 
 
-class Server(Process):
+class Endpoint:
+    """What listens for HTTP, asked once on each connection where no client is taken."""
+
+    address: str
+    timeout_s = 60.0
+
+    def client(self) -> Client:
+        return Client(self.address, self.timeout_s)
+
+    def get(self, path: str) -> Answer:
+        with self.client() as client:
+            return client.get(path)
+
+    def post(self, path: str, body: Any = None) -> Answer:
+        with self.client() as client:
+            return client.request("POST", path, body)
+
+    def infer(self, model: str, *inputs: dict[str, Any], version: str = "", **more: Any) -> Answer:
+        with self.client() as client:
+            return client.infer(model, *inputs, version=version, **more)
+
+    def statistics(self, model: str, version: int = 1) -> dict[str, Any]:
+        answer = self.get(f"/v2/models/{model}/versions/{version}/stats")
+        assert answer.status == 200, answer.body
+        (row,) = answer.json["model_stats"]
+        return dict(row)
+
+
+class Server(Process, Endpoint):
     """`eagleray serve` on ports from the OS."""
 
     def __init__(
@@ -253,27 +281,6 @@ class Server(Process):
         self.address = self.wait_for(r"HTTP\s+http://(\S+)")[1]
         self.metrics_address = self.wait_for(r"metrics\s+http://(\S+)/metrics")[1]
         return self
-
-    def client(self, timeout_s: float = 60.0) -> Client:
-        return Client(self.address, timeout_s)
-
-    def get(self, path: str) -> Answer:
-        with self.client() as client:
-            return client.get(path)
-
-    def post(self, path: str, body: Any = None) -> Answer:
-        with self.client() as client:
-            return client.request("POST", path, body)
-
-    def infer(self, model: str, *inputs: dict[str, Any], version: str = "", **more: Any) -> Answer:
-        with self.client() as client:
-            return client.infer(model, *inputs, version=version, **more)
-
-    def statistics(self, model: str, version: int = 1) -> dict[str, Any]:
-        answer = self.get(f"/v2/models/{model}/versions/{version}/stats")
-        assert answer.status == 200, answer.body
-        (row,) = answer.json["model_stats"]
-        return dict(row)
 
     def metrics_text(self) -> str:
         with Client(self.metrics_address) as client:

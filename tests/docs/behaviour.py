@@ -64,6 +64,7 @@ ARBITER = "deployments/core/test_arbiter.py::"
 ENSEMBLES = "e2e/test_ensembles.py::"
 BRANCHES = "deployments/schedulers/test_branching_ensemble.py::"
 CALLS = "deployments/replica/test_model_calls.py::"
+FORKED_CALLS = "deployments/replica/test_forked_model_calls.py::"
 TRACING = "e2e/test_tracing.py::"
 TRACED_MODELS = "deployments/replica/test_traced_models.py::"
 BLS = "e2e/test_bls.py::"
@@ -663,8 +664,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         PROCESSES + "test_what_one_model_does_to_its_process_is_nothing_to_another",
     ),
     "What such a process forks may call other models": (
-        CALLS + "test_processes_that_a_model_forks_call_too",
-        CALLS + "test_what_a_model_forks_is_refused_at_once_where_nothing_said_that_it_forks",
+        FORKED_CALLS + "test_processes_that_a_model_forks_call_too",
+        FORKED_CALLS + "test_what_a_model_forks_is_refused_at_once_where_nothing_said_that_it_forks",
     ),
     "A batch that takes longer than `eagleray.execution_timeout_ms`": (PROCESSES + "test_a_batch_that_hangs_is_ended",),
     "`EXECUTION_ENV_PATH` names a folder": (

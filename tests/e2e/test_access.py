@@ -5,8 +5,7 @@ import json
 import math
 import re
 import subprocess
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.chromium import Browser, needs_chromium
 from tests.e2e.rays_dashboards import queries, session_folder
 from tests.hostile.watch import grpc_address
 from tests.prometheus import needs_prometheus, prometheus
+from tests.repeating import repeating
 from tests.repositories import write_small_models
 from tests.serving import EAGLERAY, ROOT, Client, Server, environment, run, title_of, wait_until
 
@@ -131,35 +131,29 @@ def test_the_printed_url_shows_the_models_in_rays_dashboard(guarded: Server) -> 
 @contextmanager
 def asked_for_what_panels_show(server: Server, key: str) -> Iterator[None]:
     """Have clients ask a packed model, one of two replicas, and one that fails, over HTTP and gRPC."""
-    stop = threading.Event()
-    http, grpc = tritonclient.http.InferenceServerClient, tritonclient.grpc.InferenceServerClient
 
-    def ask(kind: Any, address: str) -> None:
-        with kind(address) as client:
-            module = tritonclient.http if kind is http else tritonclient.grpc
-            given = [module.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
-            for each in given:
-                each.set_data_from_numpy(np.ones((1, 16), np.int32))
-            seconds, mode = module.InferInput("SECONDS", [1], "FP32"), module.InferInput("MODE", [1, 1], "BYTES")
-            seconds.set_data_from_numpy(np.zeros(1, np.float32))
-            mode.set_data_from_numpy(np.array([[b"error"]], object))
-            while not stop.wait(0.02):
-                client.infer("simple", given, headers=header(key))
-                client.infer("two_replicas", [seconds], headers=header(key))
-                with suppress(InferenceServerException):
-                    client.infer("failing", [mode], headers=header(key))
+    def asks(client: Any, module: Any) -> Callable[[], None]:
+        given = [module.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+        for each in given:
+            each.set_data_from_numpy(np.ones((1, 16), np.int32))
+        seconds, mode = module.InferInput("SECONDS", [1], "FP32"), module.InferInput("MODE", [1, 1], "BYTES")
+        seconds.set_data_from_numpy(np.zeros(1, np.float32))
+        mode.set_data_from_numpy(np.array([[b"error"]], object))
 
-    threads = [
-        threading.Thread(target=ask, args=each) for each in ((http, server.address), (grpc, grpc_address(server.log())))
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+        def ask() -> None:
+            client.infer("simple", given, headers=header(key))
+            client.infer("two_replicas", [seconds], headers=header(key))
+            with suppress(InferenceServerException):
+                client.infer("failing", [mode], headers=header(key))
+
+        return ask
+
+    with (
+        tritonclient.http.InferenceServerClient(server.address) as http,
+        tritonclient.grpc.InferenceServerClient(grpc_address(server.log())) as grpc,
+        repeating(asks(http, tritonclient.http), asks(grpc, tritonclient.grpc), pause_s=0.02),
+    ):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
 
 
 @needs_prometheus

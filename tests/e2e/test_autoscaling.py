@@ -1,13 +1,13 @@
 """Models that scale with their load, on a server of their own."""
 
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.app.metrics.scraped import samples
-from tests.serving import Server, slower, tensor, title_of, wait_until
+from tests.repeating import asking
+from tests.serving import Client, Server, slower, tensor, title_of, wait_until
 
 MODEL = """
 import os, time
@@ -69,28 +69,18 @@ def replicas(server: Server, model: str) -> int:
 def test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_fallen(scaling: Server) -> None:
     pids: dict[int, float] = {}
     failures: list[bytes] = []
-    done = threading.Event()
 
-    def client() -> None:
-        with scaling.client() as connection:
-            while not done.is_set():
-                answer = connection.infer("busy", X)
-                if answer.status == 200:
-                    pids.setdefault(answer.json["outputs"][0]["data"][0], time.monotonic())
-                else:
-                    failures.append(answer.body)
+    def ask(client: Client) -> None:
+        answer = client.infer("busy", X)
+        if answer.status == 200:
+            pids.setdefault(answer.json["outputs"][0]["data"][0], time.monotonic())
+        else:
+            failures.append(answer.body)
 
     assert replicas(scaling, "busy") == 1
     started = time.monotonic()
-    threads = [threading.Thread(target=client) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    try:
+    with asking(scaling, ask, count=8):
         wait_until(lambda: len(pids) == 2, "answers of a second replica", timeout_s=60)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
     took_s = max(pids.values()) - started
     print(f"from one to two replicas: {took_s:.1f} s")
     assert not failures

@@ -8,7 +8,6 @@ import mmap
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import pytest
 from tests.checked_load import write_doubles
 from tests.e2e.test_autoscaling import CONFIG, MODEL, X
 from tests.e2e.test_faults_under_traffic import BACK_S, TWO, replicas, step, total, traffic
+from tests.repeating import asking
 from tests.repositories import write_small_models
 from tests.serving import ROOT, Client, Server, environment, tensor, wait_until
 
@@ -130,26 +130,16 @@ def many_who_ask(server: Server, model: str) -> Iterator[set[int]]:
     """Keep eight clients of the autoscaled model busy; the set has the processes that have answered."""
     pids: set[int] = set()
     failures: list[bytes] = []
-    done = threading.Event()
 
-    def client() -> None:
-        with server.client() as connection:
-            while not done.is_set():
-                answer = connection.infer(model, X)
-                if answer.status == 200:
-                    pids.add(answer.json["outputs"][0]["data"][0])
-                else:
-                    failures.append(answer.body)
+    def ask(client: Client) -> None:
+        answer = client.infer(model, X)
+        if answer.status == 200:
+            pids.add(answer.json["outputs"][0]["data"][0])
+        else:
+            failures.append(answer.body)
 
-    threads = [threading.Thread(target=client) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    try:
+    with asking(server, ask, count=8):
         yield pids
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
     assert not failures
 
 

@@ -7,22 +7,22 @@ published or told, a command answered. `make soak` walks through all of them; el
 import json
 import os
 import shutil
-import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.checked_load import CheckedLoad, write_doubles
+from tests.checked_load import write_doubles
 from tests.controller_steps.asking import Addresses
-from tests.controller_steps.operations import Operation, Walk
+from tests.controller_steps.cluster import CODE, FAILING, Cluster, X, asked_beside, parameter, write
+from tests.controller_steps.operations import Operation
 from tests.controller_steps.steps import Steps
 from tests.hostile.watch import grpc_address
-from tests.serving import Answer, Client, Server, tensor, title_of, wait_until
+from tests.repeating import asking
+from tests.serving import Client, Server, wait_until
 
 CAMPAIGN = "FAULTS" in os.environ
 NUMBERS = [int(number) for number in os.environ.get("STEP_NUMBERS", "").split()]
@@ -33,29 +33,7 @@ FLAGS = ("--num-cpus", "4", "--no-dashboard", "--ingresses-per-node", "2", "--he
 EXPLICIT = ("--model-control-mode", "explicit", "--load-model", "doubles", "--load-model", "shared")
 POLL_S, QUIET_S = 0.5, 0.5
 POLL = ("--model-control-mode", "poll", "--repository-poll-secs", str(POLL_S), "--repository-quiet-secs", str(QUIET_S))
-RATE = 20
 BROKEN = "nonesuch"
-CODE = """
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep(0.02)  # so that some are always under way
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("TAG", np.array([TAG], np.int32))]) for _ in requests]
-"""
-FAILING = """
-class TritonPythonModel:
-    def execute(self, requests):
-        raise ValueError("this version is no good")
-"""
-CONFIG = """
-backend: "python"
-input { name: "X" data_type: TYPE_INT32 dims: 1 }
-output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
-"""
 STEP = """
 platform: "ensemble"
 input { name: "X" data_type: TYPE_INT32 dims: 1 }
@@ -65,63 +43,6 @@ ensemble_scheduling {
   step { model_name: "model" model_version: -1 input_map { key: "X" value: "MID" } output_map { key: "TAG" value: "TAG" } }
 }
 """
-X = tensor("X", "INT32", [1], [0])
-
-
-def parameter(name: str, value: object) -> str:
-    return f'parameters {{ key: "eagleray.{name}" value {{ string_value: "{value}" }} }}\n'
-
-
-def write(root: Path, name: str, tag: object, version: int = 1, config: str = "") -> None:
-    """Write a version of a model that answers with a number, or does not load where it is none."""
-    folder = root / name / str(version)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.py").write_text(f"TAG = {tag}\n{CODE}")
-    (root / name / "config.pbtxt").write_text(CONFIG + config)
-
-
-class Cluster:
-    """A server, or nodes that are asked as one, and what a client sees of it."""
-
-    def __init__(
-        self, addresses: Addresses, root: Path, processes: Callable[[], list[psutil.Process]], steps: Steps
-    ) -> None:
-        self.addresses = addresses
-        self.root = root
-        self.steps = steps
-        self.walk = Walk(addresses, steps)
-        self._processes = processes
-
-    def client(self) -> Client:
-        return Client(self.addresses.http, timeout_s=120)
-
-    def get(self, path: str) -> Answer:
-        with self.client() as client:
-            return client.get(path)
-
-    def post(self, path: str, body: Any = None) -> Answer:
-        with self.client() as client:
-            return client.request("POST", path, body)
-
-    def control(self, name: str, verb: str, body: Any = None) -> None:
-        answer = self.post(f"/v2/repository/models/{name}/{verb}", body)
-        assert answer.status == 200, answer.body
-
-    def ready(self, name: str) -> list[str]:
-        """Return the versions that are READY; all others must have been unloaded."""
-        rows = [row for row in self.post("/v2/repository/index").json if row["name"] == name and "version" in row]
-        others = [row for row in rows if row["state"] != "READY"]
-        unloaded = all((row["state"], row.get("reason")) == ("UNAVAILABLE", "unloaded") for row in others)
-        return [row["version"] for row in rows if row["state"] == "READY"] if unloaded else ["others", str(others)]
-
-    def replicas(self, application: str) -> int:
-        title = f"ray::ServeReplica:{application}:"
-        return sum(title_of(each).startswith(title) for each in self._processes())
-
-    def answer(self, name: str) -> int:
-        with self.client() as client:
-            answer = client.infer(name, X)
-        return int(answer.json["outputs"][0]["data"][0]) if answer.status == 200 else -answer.status
 
 
 def start(repository: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
@@ -136,20 +57,6 @@ def start(repository: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
         server.stop()
     finally:
         server.kill()
-
-
-@contextmanager
-def asked_beside(cluster: Cluster) -> Iterator[None]:
-    """Ask a model that nobody changes, and say in the end what was done."""
-    port = int(cluster.addresses.http.rpartition(":")[2])
-    with CheckedLoad(port, "doubles", RATE, connections=4).running() as outcome:
-        yield
-    walked = cluster.walk.walked
-    print(
-        f"{walked.operations} operations, {walked.killed} deaths of the controller; {walked.asked} requests to the "
-        f"models that changed, {len(walked.wrong)} faults; beside them {outcome}"
-    )
-    assert outcome.sent == len(outcome.answered), outcome
 
 
 @pytest.fixture(scope="module")
@@ -423,28 +330,19 @@ class Rising:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._clients = ExitStack()
         self.wrong: list[bytes] = []
 
     def rise(self, count: int = 8) -> None:
-        self._stop.clear()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
+        self._clients.enter_context(asking(self._cluster, self._ask, count))
 
     def fall(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(90)
-            assert not thread.is_alive()
+        self._clients.close()
 
-    def _ask(self) -> None:
-        with self._cluster.client() as client:
-            while not self._stop.is_set():
-                answer = client.infer("scales", X)
-                if answer.status != 200:
-                    self.wrong.append(answer.body)
+    def _ask(self, client: Client) -> None:
+        answer = client.infer("scales", X)
+        if answer.status != 200:
+            self.wrong.append(answer.body)
 
 
 def scaling(cluster: Cluster, rising: Rising) -> list[Operation]:

@@ -14,10 +14,11 @@ import pytest
 
 from tests.checked_load import write_doubles
 from tests.controller_steps.asking import Addresses
+from tests.controller_steps.cluster import FAILING, Cluster, asked_beside, parameter, write
 from tests.controller_steps.operations import Operation
 from tests.controller_steps.steps import Steps
 from tests.e2e import test_fault_campaign as campaign
-from tests.e2e.test_controller_steps import FAILING, NUMBERS, Cluster, asked_beside, parameter, traffic, walks, write
+from tests.e2e.test_controller_steps import NUMBERS, traffic, walks
 from tests.serving import free_port, run, wait_until
 
 pytestmark = [walks, pytest.mark.skipif("FAULTS" not in os.environ, reason="takes minutes: make soak")]

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import isolated
+from tests.repeating import asking
 from tests.repositories import EXAMPLES
 from tests.serving import EAGLERAY, Answer, Client, Server, infer_path, run, tensor, title_of, wait_until
 
 BACK_TIMEOUT_S = 30.0
+TAKEN_OVER_S = 10.0 if "FAULTS" in os.environ else 4.0
+"""How long a new controller runs under traffic; lanes and reports last for 2 s."""
 
 
 def seconds(value: float) -> dict[str, Any]:
@@ -32,31 +34,18 @@ class Load:
 
     def __init__(self, server: Server, model: str, client_count: int, pause_s: float) -> None:
         self.answers: list[Answer] = []
-        self.errors: list[Exception] = []
         self._server = server
         self._model = model
+        self._client_count = client_count
         self._pause_s = pause_s
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(client_count)]
 
-    def _ask(self) -> None:
-        try:
-            with self._server.client() as client:
-                while not self._stop.is_set():
-                    self.answers.append(client.infer(self._model, seconds(self._pause_s)))
-        except Exception as error:
-            self.errors.append(error)
+    def _ask(self, client: Client) -> None:
+        self.answers.append(client.infer(self._model, seconds(self._pause_s)))
 
     @contextmanager
     def running(self) -> Iterator["Load"]:
-        for thread in self._threads:
-            thread.start()
-        try:
+        with asking(self._server, self._ask, self._client_count):
             yield self
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join(60)
 
     def pids(self, since: int = 0) -> set[int]:
         return {pid_of(answer) for answer in self.answers[since:] if answer.status == 200}
@@ -71,7 +60,6 @@ def test_death_of_one_of_two_replicas_loses_no_request(server: Server) -> None:
         wait_until(lambda: len(load.answers) > count + 50, "answers after the death")
         wait_until(lambda: load.pids() - {first, second}, "an answer of the new replica", BACK_TIMEOUT_S)
         wait_until(lambda: len(load.pids(since=len(load.answers) - 40)) == 2, "answers of both replicas again")
-    assert load.errors == []
     assert {answer.status for answer in load.answers} == {200}
     assert first not in load.pids(since=len(load.answers) - 40)
 
@@ -181,12 +169,11 @@ def test_clients_do_not_notice_the_death_of_the_controller(server: Server) -> No
         assert server.get("/v2/models/slow/ready").status == 200
         if not taken_over_s and controller_pid(server) not in (0, old):
             taken_over_s = time.monotonic()
-        return bool(taken_over_s) and time.monotonic() - taken_over_s > 10.0
+        return bool(taken_over_s) and time.monotonic() - taken_over_s > TAKEN_OVER_S
 
     with Load(server, "slow", client_count=4, pause_s=0.002).running() as load:
         os.kill(old, signal.SIGKILL)
-        wait_until(taken_over, "a controller that has run for 10 s", 90.0)
-    assert load.errors == []
+        wait_until(taken_over, "a controller that has run for a while", 90.0)
     assert {answer.status for answer in load.answers} == {200}
 
 
@@ -299,7 +286,6 @@ def test_exception_in_one_model_fails_nothing_else(server: Server) -> None:
         for _ in range(20):
             assert client.infer("failing", mode("raise")).status == 500
             statuses.append(client.infer("simple", *good).status)
-    assert load.errors == []
     assert {answer.status for answer in load.answers} == {200}
     assert set(statuses) == {200}
 
@@ -337,7 +323,7 @@ def test_python_model_that_was_quick_and_becomes_slow_holds_up_no_other(server: 
         assert client.get("/v2/models/moody/stats").json["model_stats"]
     with server.client() as held:
         held.send("POST", infer_path("moody"), {"inputs": [seconds(3)]})
-        with server.client(timeout_s=1.5) as client:
+        with Client(server.address, timeout_s=1.5) as client:
             assert client.infer("slow", seconds(0)).status == 200
             assert client.get("/v2/models/moody/stats").json["model_stats"]
         assert held.receive().status == 200

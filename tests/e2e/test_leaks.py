@@ -27,7 +27,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.hostile.watch import grpc_address
 from tests.repositories import write_small_models
-from tests.serving import Server, title_of, wait_until
+from tests.serving import Client, Server, title_of, wait_until
 
 SOAK_S = float(os.environ.get("SOAK_S", "0"))
 pytestmark = pytest.mark.skipif(not SOAK_S, reason="takes minutes: make soak")
@@ -214,7 +214,7 @@ class Users:
     def control(self, number: int) -> None:
         """Unload and load models again, one of them with files and a configuration of its own."""
         name = ("floats", "flags", "lone")[number % 3]
-        with self._server.client(timeout_s=300) as client:
+        with Client(self._server.address, timeout_s=300) as client:
             for what in ("unload", "load"):
                 assert client.request("POST", f"/v2/repository/models/{name}/{what}").status == 200
         self._stop.wait(1.0)

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.checked_load import CheckedLoad, write_doubles
 from tests.hostile.watch import grpc_address
+from tests.repeating import asking
 from tests.repositories import write_examples, write_small_models
 from tests.serving import Answer, Client, Server, slower, tensor, title_of, wait_until
 
@@ -99,36 +100,24 @@ class Asking:
     def __init__(self, server: Server, name: str, count: int = 4) -> None:
         self.answers: list[Answer] = []
         self.seconds: list[float] = []
-        self.errors: list[Exception] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(server, name)) for _ in range(count)]
+        self._server = server
+        self._name = name
+        self._count = count
 
-    def _ask(self, server: Server, name: str) -> None:
-        try:
-            with server.client() as client:
-                while not self._stop.is_set():
-                    started = time.monotonic()
-                    self.answers.append(ask(client, name))
-                    self.seconds.append(time.monotonic() - started)
-        except Exception as error:
-            self.errors.append(error)
+    def _ask(self, client: Client) -> None:
+        started = time.monotonic()
+        self.answers.append(ask(client, self._name))
+        self.seconds.append(time.monotonic() - started)
 
     @contextmanager
     def running(self) -> Iterator["Asking"]:
-        for thread in self._threads:
-            thread.start()
-        try:
+        with asking(self._server, self._ask, self._count):
             wait_until(lambda: len(self.answers) > 20, "answers before the change")
             yield self
             count = len(self.answers)
             wait_until(lambda: len(self.answers) > count + 20, "answers after the change")
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join(60)
 
     def assert_served(self) -> None:
-        assert self.errors == []
         assert {answer.status for answer in self.answers} == {200}, [
             answer.body for answer in self.answers if answer.status != 200
         ][:3]
@@ -283,12 +272,12 @@ def test_a_reload_under_load_fails_no_request_and_the_new_answers_come_after_the
     server: Server, repository: Path, triton: http_client.InferenceServerClient
 ) -> None:
     triton.load_model("tagged")
-    with Asking(server, "tagged", count=1).running() as asking:
+    with Asking(server, "tagged", count=1).running() as asked:
         for number in (2, 3):
             write_tagged(repository, "tagged", str(number))
             triton.load_model("tagged")
-    asking.assert_served()
-    tags = [tag(answer) for answer in asking.answers]
+    asked.assert_served()
+    tags = [tag(answer) for answer in asked.answers]
     assert tags == sorted(tags) and set(tags) == {1, 2, 3}
 
 
@@ -296,13 +285,13 @@ def test_a_new_version_is_ready_before_the_old_one_goes(
     server: Server, repository: Path, triton: http_client.InferenceServerClient
 ) -> None:
     triton.load_model("versions")
-    with Asking(server, "versions", count=1).running() as asking:
+    with Asking(server, "versions", count=1).running() as asked:
         write_tagged(repository, "versions", "2", version=2)
         triton.load_model("versions")
         shutil.rmtree(repository / "versions/2")
         triton.load_model("versions")
-    asking.assert_served()
-    tags = [tag(answer) for answer in asking.answers]
+    asked.assert_served()
+    tags = [tag(answer) for answer in asked.answers]
     assert [number for number, before in zip(tags, [0, *tags], strict=False) if number != before] == [1, 2, 1]
     wait_until(lambda: states(server, "versions").get("2") == ("UNAVAILABLE", "unloaded"), "version 2 is unloaded")
     assert states(server, "versions")["1"] == ("READY", "")
@@ -315,7 +304,7 @@ def test_what_served_serves_on_when_its_successor_does_not_load(
     write_tagged(repository, "fragile", "1")
     triton.load_model("fragile")
     dies = "kill" in broken
-    with Asking(server, "fragile", count=0 if dies else 2).running() if not dies else _nobody() as asking:
+    with Asking(server, "fragile", count=0 if dies else 2).running() if not dies else _nobody() as asked:
         write_tagged(repository, "fragile", "2", version=2)
         write_tagged(repository, "fragile", broken, version=3, config="version_policy { all {} }")
         with pytest.raises(InferenceServerException) as failed:
@@ -324,9 +313,9 @@ def test_what_served_serves_on_when_its_successor_does_not_load(
         "load failed for model 'fragile': version 3 is at UNAVAILABLE state: "
     )
     shutil.rmtree(repository / "fragile")
-    if asking is not None:
-        asking.assert_served()
-        assert {tag(answer) for answer in asking.answers} == {1}
+    if asked is not None:
+        asked.assert_served()
+        assert {tag(answer) for answer in asked.answers} == {1}
     with server.client() as client:
         assert tag(ask(client, "fragile")) == 1
     assert states(server, "fragile")["1"] == ("READY", "")
@@ -450,7 +439,7 @@ def test_what_the_controller_was_told_happens_though_it_dies_on_the_way(
         except InferenceServerException as error:
             failures.append(str(error.message()))
 
-    with Asking(server, "tagged", count=1).running() as asking, Asking(server, "undone", count=1).running() as undone:
+    with Asking(server, "tagged", count=1).running() as asked, Asking(server, "undone", count=1).running() as undone:
         write_tagged(repository, "tagged", "11")
         write_tagged(repository, "undone", "nonesuch")
         commands: list[Callable[[], Any]] = [
@@ -466,7 +455,7 @@ def test_what_the_controller_was_told_happens_though_it_dies_on_the_way(
         for thread in (*threads, timer):
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
-    asking.assert_served()
+    asked.assert_served()
     undone.assert_served()
     assert {tag(answer) for answer in undone.answers} == {1}
     assert len(failures) == 1 and failures[0].startswith("load failed for model 'undone': version 1 is at UNAVAILABLE")

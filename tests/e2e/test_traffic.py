@@ -21,6 +21,7 @@ from app.cli.main import main
 from tests.e2e.test_model_control import TAGGED, TAGGED_CONFIG, write_tagged
 from tests.e2e.test_several_ingresses import CONTROLLER, one_client_of_each
 from tests.hostile.watch import grpc_address
+from tests.repeating import asking
 from tests.repositories import write_sequence_models, write_tagged_onnx
 from tests.serving import EAGLERAY, Client, Process, Server, run, tensor, title_of, wait_until
 
@@ -250,23 +251,15 @@ def test_a_shadow_that_fails_fails_no_client(server: Server) -> None:
 
 
 @contextmanager
-def asking(server: Server, model: str) -> Iterator[Counter[int]]:
+def statuses_of(server: Server, model: str) -> Iterator[Counter[int]]:
     """Have a client ask all the time; yields how many answers there were of each status."""
     statuses: Counter[int] = Counter()
-    stop = threading.Event()
 
-    def ask() -> None:
-        with server.client() as client:
-            while not stop.is_set():
-                statuses[client.infer(model, tensor("X", "INT32", [1], [0])).status] += 1
+    def ask(client: Client) -> None:
+        statuses[client.infer(model, tensor("X", "INT32", [1], [0])).status] += 1
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
+    with asking(server, ask):
         yield statuses
-    finally:
-        stop.set()
-        thread.join(60)
 
 
 def ended(server: Server, model: str, state: str) -> Callable[[], Any]:
@@ -282,7 +275,7 @@ RULES = {"steps": [10, 50, 100], "interval_s": 0.5, "min_requests": 10}
 
 def test_a_good_canary_gets_everything_though_the_controller_dies_on_the_way(server: Server) -> None:
     change(server, "canary", weights={"1": 1})
-    with asking(server, "canary") as statuses:
+    with statuses_of(server, "canary") as statuses:
         change(server, "canary", canary={"version": 2, **RULES})
         os.kill(controller(server).pid, signal.SIGKILL)
         canary = wait_until(ended(server, "canary", "succeeded"), "a canary that has succeeded", 60)
@@ -295,7 +288,7 @@ def test_a_good_canary_gets_everything_though_the_controller_dies_on_the_way(ser
 
 def test_a_canary_that_fails_is_rolled_back_by_itself(server: Server) -> None:
     change(server, "canary", weights={"1": 1, "2": 1})
-    with asking(server, "canary") as statuses:
+    with statuses_of(server, "canary") as statuses:
         change(server, "canary", canary={"version": 3, "max_error_rate": 0.1, **RULES})
         canary = wait_until(ended(server, "canary", "rolled back"), "a canary that is rolled back", 60)
     assert statuses[500] <= statuses[200] / 2
@@ -338,8 +331,14 @@ def test_the_command_shows_and_changes_traffic(server: Server) -> None:
     assert cleared.output.splitlines()[:2] == ["version 3: 100 % of the requests", "canary 2: stopped, 1 %"]
     wrong = command(server, "traffic", "packed", "1=95", "9=5")
     assert (wrong.exit_code, "there is no version 9, but 1, 2, 3" in wrong.output) == (1, True)
-    for arguments in (("1:95",), ("1=much",), ("--steps", "1,2")):
-        assert command(server, "traffic", "packed", *arguments).exit_code == 2
+    for arguments, text in (
+        (("1:95",), "'1:95' is not <version>=<number>"),
+        (("1=much",), "'much' is not a number"),
+        (("--canary", "2", "--steps", "1,all"), "'all' is not a number"),
+        (("--steps", "1,2"), "--steps needs --canary"),
+    ):
+        wrong = command(server, "traffic", "packed", *arguments)
+        assert (wrong.exit_code, wrong.output.splitlines()[-1]) == (2, f"Error: {text}")
 
 
 def test_models_come_and_go_by_command(server: Server) -> None:
