@@ -37,7 +37,7 @@ fuzz: install
 # all that it is told (STEP_NUMBERS="1 2" and STEP_WHENS=before take some of them), on two nodes too, and at many moments
 # of a load, a reload, an unload, a load that fails, and a change of a polled repository; ten thousand sequences that take
 # turns; ten minutes for each placement of all that clients do, after which no process has grown; the Dockerfile's
-# instructions.
+# instructions; random damage to requests.
 soak: install
 	FAULTS=all $(BIN)/python -m pytest -s tests/e2e/test_fault_campaign.py tests/e2e/test_faults_under_traffic.py \
 		tests/e2e/test_clock_jumps.py \
@@ -50,6 +50,7 @@ soak: install
 		$(BIN)/python -m pytest tests/e2e/test_model_control.py -k 'many_clients or controller' $(ARGS)
 	SOAK_S=600 $(BIN)/python -m pytest -s tests/e2e/test_leaks.py $(ARGS)
 	BUILD_IMAGE=1 $(BIN)/python -m pytest tests/deploy/test_dockerfile.py $(ARGS)
+	$(BIN)/python -m pytest --hypothesis-profile soak --timeout 600 tests/protocol $(ARGS)
 	SEQUENCES=10000 $(BIN)/python -m pytest tests/deployments/lane/test_sequence_lanes.py -k interleaved $(ARGS)
 
 install: $(STAMP)

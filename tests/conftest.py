@@ -3,9 +3,15 @@
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.serve_log import serve_log as serve_log
+
+settings.register_profile("tests", max_examples=300, deadline=None)
+settings.register_profile("soak", max_examples=5000, deadline=None)
+settings.load_profile("tests")
+"""For tests that try random damage and say no number of examples; `make soak` names the other profile."""
 
 SHARING = {
     "bad_input",

@@ -249,27 +249,6 @@ def start(repository: Path, tmp_path: Path, *flags: str, env: dict[str, str] | N
     return Server(repository, tmp_path / "log", *small, *flags, env=env)
 
 
-def test_control_c_lets_requests_under_way_be_answered_and_stops(digits: Path, tmp_path: Path) -> None:
-    """SIGTERM does the same, which the next test sends."""
-    shutil.copytree(write_small_models(tmp_path / "small") / "slow", digits / "slow")
-    server = start(digits, tmp_path)
-    try:
-        server.wait_ready()
-        assert server.get("/v2/health/ready").status == 200
-        with server.client() as client, server.client() as idle:
-            assert idle.get("/v2/health/live").status == 200
-            client.send("POST", infer_path("slow"), {"inputs": [tensor("SECONDS", "FP32", [1], [2])]})
-            server.statistics("slow")  # the request has been taken
-            server.send_signal(signal.SIGINT)
-            answer = client.receive()
-        assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [2.0])
-        assert server.exit_code() == 0
-        assert "draining" in server.log()
-        assert "Traceback" not in server.log()
-    finally:
-        server.kill()
-
-
 def test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes(tmp_path: Path) -> None:
     shutil.copytree(write_small_models(tmp_path / "small") / "floats", tmp_path / "repository" / "floats")
     server = start(tmp_path / "repository", tmp_path, "--drain-delay-s", "3")
@@ -359,13 +338,15 @@ def test_exit_on_error_ends_with_1_when_a_model_is_broken(broken_repository: Pat
 
 @pytest.fixture(scope="module")
 def chosen(broken_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one chosen model, whose dashboard of Ray's is late."""
-    flags = ("--dashboard", "--model-control-mode", "explicit", "--load-model", "digits", "--id", "mine")
+    """A server with two chosen models, whose dashboard of Ray's is late; the last test stops it."""
+    folder = tmp_path_factory.mktemp("chosen")
+    repository = shutil.copytree(broken_repository, folder / "repository")
+    shutil.copytree(write_small_models(folder / "small") / "slow", repository / "slow")
+    flags = ("--dashboard", "--model-control-mode", "explicit", "--load-model", "digits", "--load-model", "slow")
     env = environment(RAY_DASHBOARD_STARTUP_TIMEOUT_S="0")
-    server = start(broken_repository, tmp_path_factory.mktemp("chosen"), *flags, env=env)
+    server = start(repository, folder, *flags, "--id", "mine", env=env)
     try:
         yield server.wait_ready()
-        server.stop()
     finally:
         server.kill()
 
@@ -374,7 +355,7 @@ def test_explicit_mode_loads_what_is_named_and_is_ready(chosen: Server, tmp_path
     assert chosen.get("/v2/health/ready").status == 200
     assert chosen.get("/v2").json["name"] == "mine"
     ready = chosen.post("/v2/repository/index", {"ready": True}).json
-    assert [(row["name"], row["version"]) for row in ready] == [("digits", "1"), ("digits", "2")]
+    assert [(row["name"], row["version"]) for row in ready] == [("digits", "1"), ("digits", "2"), ("slow", "1")]
     printed = re.search(r"curl -s (http://\S+/infer) -d '(.*)'", chosen.log())
     assert printed, chosen.log()
     curl = Process(["curl", "-s", "--fail", printed[1], "-d", printed[2]], tmp_path / "curl")
@@ -386,3 +367,17 @@ def test_a_dashboard_that_does_not_start_in_time_is_left_out(chosen: Server) -> 
     warning = r"(?m)^\[ .* s\] warning: Ray's dashboard has not started; models are served without it\. See \S+/dashboard.log$"
     assert re.search(warning, chosen.log()), chosen.log()
     assert "\n  dashboard  " not in chosen.log() and "Traceback" not in chosen.log()
+
+
+def test_control_c_lets_requests_under_way_be_answered_and_stops(chosen: Server) -> None:
+    """Runs last: it stops the server. SIGTERM does the same, which another test sends."""
+    with chosen.client() as client, chosen.client() as idle:
+        assert idle.get("/v2/health/live").status == 200
+        client.send("POST", infer_path("slow"), {"inputs": [tensor("SECONDS", "FP32", [1], [2])]})
+        chosen.statistics("slow")  # the request has been taken
+        chosen.send_signal(signal.SIGINT)
+        answer = client.receive()
+    assert (answer.status, answer.json["outputs"][0]["data"]) == (200, [2.0])
+    assert chosen.exit_code() == 0
+    assert "draining" in chosen.log()
+    assert "Traceback" not in chosen.log()

@@ -127,7 +127,7 @@ def mutants(draw: st.DrawFn) -> tuple[str, bytes, int | None]:
     return model, mutated, draw(st.sampled_from([length, length + len(mutated) - len(body), len(mutated), 0]))
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(mutants())
 def test_mutated_bodies_are_served_or_refused(mutant: tuple[str, bytes, int | None]) -> None:
     serve(*mutant)

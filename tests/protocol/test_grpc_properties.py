@@ -66,7 +66,7 @@ def mutants(draw: st.DrawFn) -> tuple[str, bytes]:
     return model, body
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(mutants())
 def test_mutated_messages_are_served_or_refused(mutant: tuple[str, bytes]) -> None:
     serve(*mutant)
@@ -78,7 +78,7 @@ def test_arbitrary_bytes_are_served_or_refused(model: str, body: bytes) -> None:
     serve(model, body)
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(mutants())
 def test_what_is_remembered_changes_no_answer(mutant: tuple[str, bytes]) -> None:
     model, body = mutant
@@ -94,7 +94,7 @@ def test_what_is_remembered_changes_no_answer(mutant: tuple[str, bytes]) -> None
     assert all(each == answers[0] for each in answers)
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(mutants())
 def test_messages_are_cut_as_protobuf_cuts_them(mutant: tuple[str, bytes]) -> None:
     from google.protobuf.message import DecodeError

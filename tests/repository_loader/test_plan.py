@@ -301,7 +301,7 @@ TEXTS = st.builds(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(TEXTS, st.sets(st.integers(0, 12), min_size=1, max_size=3)), max_size=4),
     st.sampled_from(["auto", "isolated", "packed", "embedded"]),
