@@ -146,7 +146,7 @@ def _write_cluster(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> No
         for outcome in ("success", "failure", "dropped")
     )
     text = "Number of copies of requests that a version got for comparison, by outcome"
-    out.family("eagleray_shadow_request_count", "counter", text, shadows)
+    out.family("eagleray_shadow_requests_total", "counter", text, shadows)
 
 
 def _scaled_labels(name: str, labels_of: LabelsOf) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final
 from app.trace.error_trace import error_trace
 from deployments.core.request_meter import RequestMeters
 from deployments.lane.sink import Target
+from deployments.log.line_format import about_trace
+from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class RefusalLog:
         if found.waits:
             found.left_out += 1
             found.last = message
+            found.last_trace = error_trace.get()
             return
         if not logger.isEnabledFor(found.level):
             return
@@ -84,20 +87,23 @@ class RefusalLog:
         """Tell of what came since the last line."""
         kind.waits = False
         if kind.left_out:
-            logger.log(kind.level, "%s %d times more, at last: %s", kind.name, kind.left_out, _shortened(kind.last))
+            text, extra = "%s %d times more, at last: %s", about_trace("", None, kind.last_trace)
+            logger.log(kind.level, text, kind.name, kind.left_out, _shortened(kind.last), extra=extra)
             kind.left_out = 0
             kind.last = ""
+            kind.last_trace = None
             self._wait(kind)
 
 
 class _Kind:
-    __slots__ = ("last", "left_out", "level", "name", "waits")
+    __slots__ = ("last", "last_trace", "left_out", "level", "name", "waits")
 
     def __init__(self, name: str, level: int) -> None:
         self.name = name
         self.level = level
         self.waits = False
         self.left_out = 0
+        self.last_trace: Trace | None = None
         self.last = ""
 
 

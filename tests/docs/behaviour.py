@@ -400,7 +400,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         SPLIT + "test_copies_are_bounded_by_number_and_by_bytes",
         TRAFFIC + "test_a_shadow_that_fails_fails_no_client",
     ),
-    "`eagleray_shadow_request_count` counts them": (
+    "`eagleray_shadow_requests_total` counts them": (
         TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",
     ),
     "Requests that name shared memory are not copied": (SPLIT + "test_what_names_shared_memory_is_not_copied",),

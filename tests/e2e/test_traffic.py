@@ -216,7 +216,7 @@ def test_what_makes_no_sense_is_refused(server: Server, model: str, given: Any, 
 
 
 def shadow_counts(server: Server, model: str, version: int) -> dict[str, int]:
-    mark = f'eagleray_shadow_request_count{{model="{model}",version="{version}",outcome="'
+    mark = f'eagleray_shadow_requests_total{{model="{model}",version="{version}",outcome="'
     lines = [line for line in server.metrics_text().splitlines() if line.startswith(mark)]
     return {line[len(mark) :].split('"')[0]: int(float(line.split()[-1])) for line in lines}
 

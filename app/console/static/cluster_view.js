@@ -2,7 +2,7 @@
 
 import { h, setText } from "./dom.js";
 import { get } from "./api.js";
-import { bytes, gpuName, gpusNamed, percent } from "./format.js";
+import { bytes, gpuName, gpusNamed, numbered, percent } from "./format.js";
 
 const REFRESH_MS = 5000;
 
@@ -44,7 +44,7 @@ export class ClusterView {
     const { deployments, embedded, replicas, unplaced } = this.plan;
     const alive = state.nodes.filter((node) => node.address);
     const gone = Object.keys(unplaced).length;
-    setText(this.about, `${alive.length} node${alive.length === 1 ? "" : "s"}, ${deployments.length} deployments, ${replicas.length} replicas reached from here` +
+    setText(this.about, `${numbered(alive, "node")}, ${numbered(deployments, "deployment")}, ${numbered(replicas, "replica")} reached from here` +
       (embedded.length ? `, ${embedded.length} model versions in the ingresses` : "") + (gone ? `, ${gone} model${gone === 1 ? "" : "s"} without a place` : ""));
     const key = JSON.stringify([alive.map((node) => [node.id, node.gpus.map((gpu) => gpu.uuid)]), replicas, deployments.map((each) => each.key)]);
     if (key !== this.key) {

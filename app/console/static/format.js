@@ -58,3 +58,8 @@ export function gpusNamed(node, ids) {
   });
   return names.join(", ") || "a GPU";
 }
+
+/** How many there are of something. */
+export function numbered(all, name) {
+  return `${all.length} ${name}${all.length === 1 ? "" : "s"}`;
+}

@@ -126,7 +126,7 @@ export class ModelView {
         return h("div", {}, nodes.length > 1 ? h("h3", {}, this.store.nodeName(node)) : null, code);
       });
       this.logPlace.replaceChildren(h("h2", {}, "Log"), ...(parts.length ? parts : [h("p", { class: "soft" }, "Nothing was logged.")]),
-        h("button", { class: "quiet small", textContent: "Again", onclick: (event) => busy(event.target, () => this.showLog()) }));
+        h("div", { class: "again" }, h("button", { class: "quiet small", textContent: "Again", onclick: (event) => busy(event.target, () => this.showLog()) })));
     } catch (error) {
       if (error.header) this.store.failed(error);
       setText(this.logPlace.querySelector("p") || this.logPlace.appendChild(h("p", { class: "soft" })), `The log is not shown: ${error.message}`);
@@ -178,7 +178,7 @@ export class ModelView {
       ["to clients", count(clients)],
       ["errors to clients", count(row.client_errors || 0)],
       ["cache hits", row.cache_hits ? count(row.cache_hits) : NONE],
-      ["processes", row.ready === undefined ? NONE : [row.ready, row.loading ? `+ ${row.loading} loading` : "", row.unready ? `+ ${row.unready} not ready` : ""].filter(Boolean).join(" ")],
+      ["processes", row.ready === undefined ? NONE : [`${row.ready}`, row.loading ? `+ ${row.loading} loading` : "", row.unready ? `+ ${row.unready} not ready` : ""].filter(Boolean).join(" ")],
       ["backend", row.backend || NONE],
       ["loaded in", row.load_s ? time(row.load_s * 1e6) : NONE],
     ];
