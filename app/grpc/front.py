@@ -16,6 +16,7 @@ from app.grpc.method import Handler
 from app.grpc.methods import Methods
 from app.grpc.options import GrpcOptions
 from app.http2.connection import Http2Connection
+from app.http2.decoding_turns import DecodingTurns
 from app.http2.frames import Http2Error
 from app.http2.hpack_decoder import HeaderList
 from app.http2.open_connection import OpenConnection
@@ -49,6 +50,7 @@ class GrpcFront:
         self.methods = Methods(handlers or {}, options.reflection)
         self.connections: OpenConnections[OpenConnection] = OpenConnections(options.http2.max_connections)
         self.bodies = BodyBudget(max(options.max_total_message_bytes, options.max_message_bytes))
+        self.decoding_turns = DecodingTurns(loop)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._context = CallContext(service, options, loop, refusals)
         self._tls = tls

@@ -33,6 +33,9 @@ _MAX_REQUEST_UNITS: Final = 256
 # Of a header block that is decoded, and every so many bytes of it: the Huffman code is read byte by byte.
 _DECODED_UNITS: Final = 8
 _DECODED_UNIT_BITS: Final = 5
+# Blocks above this size are decoded one in a turn of all connections; calls with many metadata have less.
+_LARGE_BLOCK_BYTES: Final = 4 << 10
+_HEADER_KINDS: Final = (HEADERS, frames.CONTINUATION)
 # Settings, and open streams whose windows a new initial window moves, that cost a token of a frame.
 _SETTINGS_PER_TOKEN: Final = 8
 _STREAMS_PER_TOKEN: Final = 32
@@ -197,7 +200,14 @@ class Http2Connection(OpenConnection):
                 break
             elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
                 block = bytes(data[start:stop])
-                self._open(stream_id, flags, heads.get(block), block)
+                head = heads.get(block)
+                if head is None and not self._may_decode(length):
+                    self._wait()
+                    break
+                self._open(stream_id, flags, head, block)
+            elif kind in _HEADER_KINDS and flags & END_HEADERS and not self._may_decode(length):
+                self._wait()
+                break
             else:
                 received += self._take(kind, flags, stream_id, bytes(data[start:stop]))
             if self.closing:
@@ -215,6 +225,18 @@ class Http2Connection(OpenConnection):
             self._resting = True
             self._transport.pause_reading()
             self.loop.call_soon(self._go_on)
+
+    def _may_decode(self, length: int) -> bool:
+        """Whether the block that ends with a frame of this length is short, or has its turn."""
+        pieces = () if self._block is None else self._block[2]
+        return length + sum(map(len, pieces)) <= _LARGE_BLOCK_BYTES or self.application.decoding_turns.take()
+
+    def _wait(self) -> None:
+        """Leave what follows for the turn that the next large block of this connection gets."""
+        self._resting = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self.application.decoding_turns.wait(self._go_on)
 
     def _go_on(self) -> None:
         self._resting = False

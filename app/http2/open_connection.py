@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, cast
 from app.edge.body_budget import BodyBudget
 from app.edge.open_connections import OpenConnections
 from app.http2 import frames
+from app.http2.decoding_turns import DecodingTurns
 from app.http2.frames import Http2Error
 from app.http2.header_blocks import HeaderBlocks
 from app.http2.hpack_decoder import HeaderList
@@ -40,6 +41,7 @@ class Application(Protocol):
     connections: "OpenConnections[OpenConnection]"
     bodies: BodyBudget
     """What requests that have come in part hold, on all connections."""
+    decoding_turns: DecodingTurns
     read_buffer: memoryview
     """Where what arrives is read to, by all connections of the loop."""
 

@@ -1,6 +1,7 @@
 """What a client may do at most; each limit on both sides."""
 
 import pytest
+from hpack import Encoder
 
 from app.http2 import frames
 from app.http2.connection import Http2Connection
@@ -131,6 +132,51 @@ def test_large_header_blocks_are_decoded_one_in_a_turn(kind: str) -> None:
     assert all(stream.peer_ended for stream in wire.application.streams)
     assert len(wire.application.streams) == len(ids)
     assert wire.transport.reading
+
+
+@pytest.mark.parametrize("kind", ["whole", "continued", "padded"])
+def test_of_many_connections_one_decodes_a_large_header_block_in_a_turn(kind: str) -> None:
+    wire = Wire()
+    wire.application.hold = True
+    connections = []
+    for _ in range(8):
+        connection = Http2Connection(wire.application)
+        connection.connection_made(Transport())
+        deliver(connection, frames.PREFACE + frames.settings({}))
+        connections.append(connection)
+    encoder = Encoder()
+    encoder.header_table_size = 0  # the same block for all of them
+    block = encoder.encode([*HEADERS, ("x-note", "a" * 60_000)])
+    if kind == "continued":
+        half = len(block) // 2
+        begun = frames.frame(frames.HEADERS, 1, 1, block[:half])
+        sent = begun + frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[half:])
+    else:
+        padded = kind == "padded"
+        sent = frames.frame(frames.HEADERS, 5 | (frames.PADDED if padded else 0), 1, b"\0" * padded + block)
+    for connection in connections:
+        deliver(connection, sent)
+    streams = wire.application.streams
+    assert len(streams) == 1
+    wire.send(wire.request(1))
+    assert len(streams) == 1 + len(connections), "all have their turn, and who sends little waits for none of them"
+    assert all(stream.peer_ended for stream in streams)
+
+
+def test_who_waits_in_a_turn_that_a_closed_connection_had_goes_on() -> None:
+    wire = Wire()
+    encoder = Encoder()
+    block = encoder.encode([*HEADERS, ("x-note", "a" * 60_000)])
+    others = []
+    for _ in range(3):
+        connection = Http2Connection(wire.application)
+        connection.connection_made(Transport())
+        deliver(connection, frames.PREFACE + frames.settings({}))
+        deliver(connection, frames.frame(frames.HEADERS, 5, 1, block))
+        others.append(connection)
+    others[1].connection_lost(None)
+    wire.loop.turn()
+    assert len(wire.application.streams) == 2
 
 
 @pytest.mark.parametrize(("count", "code"), [(3, None), (4, CALM)])

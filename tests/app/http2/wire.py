@@ -10,6 +10,7 @@ from app.edge.body_budget import BodyBudget
 from app.edge.open_connections import OpenConnections
 from app.http2 import frames
 from app.http2.connection import Http2Connection
+from app.http2.decoding_turns import DecodingTurns
 from app.http2.frames import Http2Error
 from app.http2.hpack_decoder import HeaderList
 from app.http2.limits import Http2Limits
@@ -41,9 +42,12 @@ class FakeLoop:
 
     def turn(self) -> None:
         while self._ready:
-            ready, self._ready = self._ready, []
-            for callback, arguments in ready:
-                callback(*arguments)
+            self.one_turn()
+
+    def one_turn(self) -> None:
+        ready, self._ready = self._ready, []
+        for callback, arguments in ready:
+            callback(*arguments)
 
 
 class EchoStream(Stream):
@@ -102,6 +106,7 @@ class EchoApplication:
         self.http2 = limits
         self.connections: OpenConnections[OpenConnection] = OpenConnections(limits.max_connections)
         self.bodies = BodyBudget(1 << 30)
+        self.decoding_turns = DecodingTurns(self.loop)
         self.read_buffer = memoryview(bytearray(1 << 18))
         self.streams: list[EchoStream] = []
         self.opened: list[EchoHead] = []
