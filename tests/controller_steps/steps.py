@@ -3,7 +3,8 @@
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,21 @@ class Steps:
     def died(self) -> list[Step]:
         """Return the steps that a controller died at."""
         return [step for step in self.done() if step.dies]
+
+    @contextmanager
+    def failing(self, what: str) -> Iterator[Callable[[], int]]:
+        """Have the controller's calls for the "status" of applications, or to "describe" replicas, fail for a while.
+
+        Yields what tells how often they have.
+        """
+        failed = self._folder / f"failed-{what}"
+        failed.touch()
+        told = self._folder / f"fail-{what}"
+        told.touch()
+        try:
+            yield lambda: failed.stat().st_size
+        finally:
+            told.unlink()
 
     def wait_quiet(self) -> None:
         """Wait until a controller has done nothing for a second."""

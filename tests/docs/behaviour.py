@@ -714,6 +714,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A request that is cancelled ends wherever its steps run": (
         "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
     ),
+    "Errors of Serve, or of a replica, when the controller asks": (
+        "e2e/test_serve_errors.py::test_errors_of_serve_or_of_a_replica_end_no_task_of_the_controller",
+    ),
     "The controller may die": (
         FAULTS + "test_clients_do_not_notice_the_death_of_the_controller",
         SEVERAL + "test_settings_outlive_the_controller",

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve._private.client import ServeControllerClient
+from ray.serve.handle import DeploymentHandle
 
 import deployments.control.gpu_cards
 import deployments.control.growth_request
@@ -101,6 +104,20 @@ def count_steps() -> None:
 
         setattr(RepositoryController, function, step)
 
+    def may_fail(owner: Any, function: str, what: str, fails: Callable[..., bool]) -> None:
+        done = getattr(owner, function)
+
+        def fail_if_told(*arguments: Any, **named: Any) -> Any:
+            if fails(*arguments, **named) and (FOLDER / f"fail-{what}").exists():
+                with (FOLDER / f"failed-{what}").open("a") as file:
+                    file.write(".")
+                raise RayActorError(error_msg="made up by a test")
+            return done(*arguments, **named)
+
+        setattr(owner, function, fail_if_told)
+
+    may_fail(ServeControllerClient, "list_serve_statuses", "status", _always)
+    may_fail(DeploymentHandle, "broadcast", "describe", lambda _, method, *__: method == "describe")
     watch(ClusterTable, "put", "stores")
     watch(ClusterTable, "forget", "forgets")
     watch(OverrideFiles, "_unpack", "unpacks")
