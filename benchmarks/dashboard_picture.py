@@ -128,7 +128,7 @@ def _curves(
     x = left
     for number, (legend, _, _) in enumerate(curves[:_LEGENDS]):
         label = legend if number < _LEGENDS - 1 or len(curves) == _LEGENDS else f"and {len(curves) - number} more"
-        size = 22 + 6.4 * len(label)
+        size = 22 + sum(8.2 if each.isupper() else 6.4 for each in label)
         if x + size > right:
             break
         yield f'<rect x="{x:g}" y="{height - 16}" width="8" height="8" fill="{_COLORS[number % len(_COLORS)]}"/>'
