@@ -743,6 +743,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Several Eagleray may share `/tmp`": (
         "deployments/lane/test_owned_file.py::test_process_with_numbers_of_its_own_leaves_the_socket_alone",
         "deployments/lane/test_owned_file.py::test_what_a_dead_process_left_is_removed",
+        "e2e/test_shared_folders.py::test_servers_that_cannot_see_each_others_processes_leave_each_others_files",
     ),
     "variable that is no setting is named": (
         "app/cli/test_triton_flags.py::test_mistyped_variable_is_named_with_the_closest_right_one",
