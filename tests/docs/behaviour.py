@@ -454,6 +454,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "[The forms and the credentials]": (f"{MIRROR}test_models_of_a_store_load_like_those_of_a_folder",),
     "Every node fetches what its replicas load": (
         "e2e/test_storage.py::test_each_node_fetches_its_models_itself",
+        "e2e/test_storage.py::test_so_it_is_with_other_stores",
         f"{MIRROR}test_other_node_refuses_what_was_not_promised",
     ),
     "Unchanged files are fetched once": (f"{MIRROR}test_unchanged_files_are_fetched_once",),

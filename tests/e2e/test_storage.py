@@ -1,4 +1,4 @@
-"""A repository in a bucket, served by two nodes that share no folder for it."""
+"""Repositories in buckets, served by two nodes that share no folder for them."""
 
 import os
 import secrets
@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from tests.checked_load import CheckedLoad
 from tests.e2e import ray_head
-from tests.object_stores import Bucket, s3_bucket
+from tests.object_stores import Bucket, as_container, emulator, gs_bucket, s3_bucket
 from tests.serving import Answer, Process, Server, environment, free_port, tensor, wait_until
 
 MODEL = """
@@ -55,6 +56,12 @@ PARAMETERS = {
     "on_worker": "",
 }
 KINDS = {"on_head": "KIND_CPU", "on_worker": "KIND_GPU"}
+# Stores without a server in a Python package: each has one model more where its emulator is installed.
+OTHERS = {"gs": gs_bucket, "as": as_container}
+BESIDE_ON_WORKER = """
+parameters { key: "eagleray.node_labels" value { string_value: "zone=worker" } }
+parameters { key: "eagleray.num_cpus" value { string_value: "0.1" } }
+"""
 
 
 def outputs(answer: Answer) -> dict[str, Any]:
@@ -63,10 +70,11 @@ def outputs(answer: Answer) -> dict[str, Any]:
 
 @dataclass
 class Stored:
-    """The server, its bucket, and the two nodes' caches."""
+    """The server, its buckets, and the two nodes' caches."""
 
     server: Server
     bucket: Bucket
+    others: dict[str, Bucket]
     head_cache: Path
     worker_cache: Path
 
@@ -76,6 +84,15 @@ class Stored:
         assert answer.status == 200, answer.body
         folder, pid = outputs(answer)["TOLD"]
         return folder, int(pid)
+
+    def wait_for_another(self, model: str, pid: int) -> None:
+        """Wait until another process than this one answers."""
+
+        def replaced() -> bool:
+            answer = self.server.infer(model, tensor("X", "INT32", [1], [0]))
+            return answer.status == 200 and int(outputs(answer)["TOLD"][1]) != pid
+
+        wait_until(replaced, "another replica", timeout_s=60)
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +104,19 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     token.chmod(0o600)
     processes: list[Process] = []
     try:
-        with s3_bucket(logs) as bucket:
+        with ExitStack() as stack:
+            bucket = stack.enter_context(s3_bucket(logs))
+            others = {scheme: stack.enter_context(start(logs)) for scheme, start in OTHERS.items() if emulator(scheme)}
             for name, kind in KINDS.items():
                 config = f"{CONFIG} instance_group {{ kind: {kind} }} {PARAMETERS[name]}"
                 bucket.put({f"repository/{name}/config.pbtxt": config, f"repository/{name}/1/model.py": MODEL})
-            shared = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), **bucket.environment)
+            for scheme, other in others.items():
+                name = f"{scheme}_model"
+                config = f"{CONFIG} instance_group {{ kind: KIND_CPU }} {BESIDE_ON_WORKER}"
+                other.put({f"repository/{name}/config.pbtxt": config, f"repository/{name}/1/model.py": MODEL})
+            shared = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+            for each in (bucket, *others.values()):
+                shared |= each.environment
             caches = {name: folder / name for name in ("head", "worker")}
             on_head, on_worker = (shared | {"EAGLERAY_MODEL_CACHE_DIR": str(cache)} for cache in caches.values())
             port = free_port()
@@ -99,14 +124,18 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
             processes.append(head)
             head.wait_for("Ray runtime started")
             address = f"127.0.0.1:{port}"
-            worker = Process(ray_head.node_command(address, num_gpus=1), logs / "worker", on_worker, cwd=folder)
+            worker = Process(
+                ray_head.node_command(address, num_gpus=1, labels="zone=worker"), logs / "worker", on_worker, cwd=folder
+            )
             processes.append(worker)
             worker.wait_for("Ray runtime started")
             flags = ("--ray-address", address, "--placement", "isolated", "--model-cache-dir", str(caches["head"]))
             flags += ("--model-control-mode", "poll", "--repository-poll-secs", "1")
+            for other in others.values():
+                flags += ("--model-repository", f"{other.uri}/repository")
             server = Server(f"{bucket.uri}/repository", logs / "log", *flags, env=on_head)
             processes.append(server)
-            yield Stored(server.wait_ready(), bucket, caches["head"], caches["worker"])
+            yield Stored(server.wait_ready(), bucket, others, caches["head"], caches["worker"])
             server.stop()
             for process in (worker, head):
                 os.kill(process.pid, signal.SIGTERM)
@@ -122,7 +151,7 @@ def test_each_node_fetches_its_models_itself(stored: Stored) -> None:
         folder, _ = stored.told(name)
         assert folder.startswith(f"{cache}/models/") and folder.endswith(f"/{name}")
     models = {path.name for path in stored.worker_cache.glob("models/*/*") if path.is_dir()}
-    assert models == {"on_worker"}
+    assert models == {"on_worker", *(f"{scheme}_model" for scheme in stored.others)}
 
 
 def test_a_configuration_is_completed_on_a_node_that_the_model_may_run_on(stored: Stored) -> None:
@@ -143,18 +172,33 @@ def test_changes_of_a_polled_bucket_are_served(stored: Stored) -> None:
     )
 
 
+@pytest.mark.parametrize("scheme", OTHERS)
+def test_so_it_is_with_other_stores(stored: Stored, scheme: str) -> None:
+    """The node fetches the model, a change is served, and the replica is replaced while the store is down."""
+    if scheme not in stored.others:
+        pytest.skip(f"there is no emulator of {scheme}://")
+    bucket, model = stored.others[scheme], f"{scheme}_model"
+    before, _ = stored.told(model)
+    assert before.startswith(f"{stored.worker_cache}/models/") and before.endswith(f"/{model}")
+    bucket.put({f"repository/{model}/1/model.py": MODEL + "# changed"})
+    wait_until(lambda: stored.told(model)[0] != before, "the changed model", timeout_s=90)
+    after, pid = stored.told(model)
+    assert "# changed" in Path(after, "1/model.py").read_text()
+    bucket.stop()
+    os.kill(pid, signal.SIGKILL)
+    stored.wait_for_another(model, pid)
+    # A replica that dies before the controller has seen the change ready takes it back, until the change is tried again.
+    wait_until(lambda: stored.told(model)[0] == after, "the changed model from the node's cache", timeout_s=60)
+
+
 def test_replica_is_replaced_while_the_store_is_down(stored: Stored) -> None:
     """Runs last: it stops the store."""
     folder, pid = stored.told("on_worker")
 
-    def replaced() -> bool:
-        answer = stored.server.infer("on_worker", tensor("X", "INT32", [1], [0]))
-        return answer.status == 200 and int(outputs(answer)["TOLD"][1]) != pid
-
     with CheckedLoad(int(stored.server.address.rpartition(":")[2]), "on_head", 200).running() as outcome:
         stored.bucket.stop()
         os.kill(pid, signal.SIGKILL)
-        wait_until(replaced, "another replica", timeout_s=60)
+        stored.wait_for_another("on_worker", pid)
     print(f"a store that is down: {outcome}")
     assert outcome.sent == len(outcome.answered), outcome
     assert stored.told("on_worker")[0] == folder
