@@ -5,7 +5,7 @@ from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.equal_inputs import EqualInputs
-from deployments.schedulers.returning_clients import ReturningClients
+from deployments.schedulers.returning_clients import SLOW_BATCH_NS, ReturningClients
 from deployments.schedulers.scheduler import PlainQueue, PoolScheduler
 from protocol.infer import InferRequest
 from protocol.signature import Signature
@@ -26,8 +26,9 @@ class FifoBatcher(PoolScheduler):
 
     def _finished(self, batch: Batch) -> None:
         self._answer(batch)
-        if not self._pool.running_count:
-            self._clients.answered(len(batch.requests), len(self._requests), batch.end_ns - batch.start_ns)
+        elapsed_ns = batch.end_ns - batch.start_ns
+        if elapsed_ns >= SLOW_BATCH_NS and not self._pool.running_count:
+            self._clients.answered(len(batch.requests), len(self._requests), elapsed_ns)
         self._go_on()
 
     def _wait_is_over(self) -> None:

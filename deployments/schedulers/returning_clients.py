@@ -40,8 +40,8 @@ class ReturningClients:
         return self._timer is not None
 
     def answered(self, request_count: int, waiting_count: int, elapsed_ns: int) -> None:
-        """Await the clients of a batch that took `elapsed_ns`, while `waiting_count` other requests wait already."""
-        if elapsed_ns < SLOW_BATCH_NS or request_count < 2:
+        """Await the clients of a slow batch, which took `elapsed_ns`; `waiting_count` other requests wait already."""
+        if request_count < 2:
             return
         if self._skipped < self._to_skip:
             self._skipped += 1

@@ -187,7 +187,7 @@ def test_so_it_is_with_other_stores(stored: Stored, scheme: str) -> None:
     bucket.stop()
     os.kill(pid, signal.SIGKILL)
     stored.wait_for_another(model, pid)
-    # A replica that dies before the controller has seen the change ready takes it back, until the change is tried again.
+    # A replica that takes the place of one killed right after a change may begin with what was before it.
     wait_until(lambda: stored.told(model)[0] == after, "the changed model from the node's cache", timeout_s=60)
 
 
