@@ -1,13 +1,15 @@
 """gRPC's methods for loading models, shared memory, trace and log settings, over the same service as HTTP's."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tritonclient.grpc import service_pb2 as pb
 
+from app.grpc.load_message import read_load
 from app.grpc.method import Handler
-from app.service.model_control import LoadRequest
 from app.service.service import Service
+from deployments.lane.frames import Buffer
 from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from protocol.grpc_messages import repository_index_response
 
@@ -17,23 +19,8 @@ def _bytes(message: Any) -> bytes:
     return serialised
 
 
-async def _load(service: Service, message: bytes) -> bytes:
-    request = pb.RepositoryModelLoadRequest.FromString(message)
-    _check_repository(request.repository_name)
-    config: str | None = None
-    files: dict[str, bytes] = {}
-    for key, parameter in request.parameters.items():
-        if key == "config" and parameter.HasField("string_param"):
-            config = parameter.string_param
-        elif key.startswith("file:") and parameter.HasField("bytes_param"):
-            files[key] = parameter.bytes_param
-        elif key == "config":
-            raise InvalidArgument("invalid value type for 'config' parameter, expected string_param.")
-        elif key.startswith("file:"):
-            raise InvalidArgument(f"invalid value type for '{key}' parameter, expected bytes_param.")
-        else:
-            raise InvalidArgument(f"unrecognized load parameter '{key}'.")
-    await service.control.load(LoadRequest(request.model_name, config, files))
+async def _load(service: Service, message: Buffer) -> bytes:
+    await service.control.load(await asyncio.to_thread(read_load, message))
     return b""
 
 

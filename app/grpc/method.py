@@ -2,10 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from app.service.service import Service
 
-Handler = Callable[[Service, bytes], bytes | Awaitable[bytes]]
+Handler = Callable[[Service, Any], bytes | Awaitable[bytes]]
+"""Gets the message as `bytes`, that of a `large` method as a `Buffer`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class MethodCall(UnaryCall):
         assert method is not None
         assert method.handler is not None
         try:
-            answer = method.handler(self.context.service, bytes(message))
+            answer = method.handler(self.context.service, message if method.large else bytes(message))
             if isinstance(answer, bytes):
                 self._answer(answer)
             else:
