@@ -16,6 +16,8 @@ _LENGTH = Struct("<I")
 _EVEN_FROM_COUNT = 16  # below, looking for elements of equal length costs more than it saves
 # No single call takes more elements: a thread that does this gives the interpreter away only between calls.
 _CHUNK_COUNT = 1 << 16
+# Characters that are encoded by one.
+_STEP = 1 << 20
 
 
 def object_array(elements: Iterable[object], shape: Shape) -> Array:
@@ -154,9 +156,18 @@ def has_many_strings(tensors: Mapping[str, Array]) -> bool:
     return any([array.size > _CHUNK_COUNT and array.dtype == object for array in tensors.values()])
 
 
+def strings_length(tensors: Iterable[Array]) -> int:
+    """Return how many bytes or characters the strings of these tensors have together, 0 where something else is."""
+    try:
+        return sum([sum(map(len, array.ravel().tolist())) for array in tensors if array.dtype == object])
+    except TypeError:
+        return 0
+
+
 def _as_bytes(element: object) -> bytes:
     if isinstance(element, bytes | bytearray | memoryview):
         return bytes(element)
     if isinstance(element, str):
-        return element.encode("utf-8", "surrogateescape")
+        pieces = [element[at : at + _STEP] for at in range(0, len(element), _STEP)]
+        return b"".join([piece.encode("utf-8", "surrogateescape") for piece in pieces])
     raise Internal(f"an element of a BYTES tensor is neither bytes nor str but {type(element).__name__}")

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from protocol.bytes_tensor import has_many_strings
+from protocol.bytes_tensor import has_many_strings, strings_length
 from protocol.errors import InvalidArgument, ServingError
 from protocol.header_cache import HeaderCache, may_stand_without_id, split_leading_id
-from protocol.infer import InferRequest, InferResponse, Reply
+from protocol.infer import Array, InferRequest, InferResponse, Reply
 from protocol.input_reader import InputReader
 from protocol.json_document import parse
 from protocol.limits import DEFAULT_LIMITS, Limits
@@ -24,6 +24,7 @@ from protocol.signature import Signature
 
 _INT32 = 2**31
 _LONG_JSON_ELEMENTS = 1 << 16
+_LONG_JSON_BYTES = 1 << 22
 
 
 def parse_json_length(value: bytes | str) -> int:
@@ -159,8 +160,12 @@ class HttpInferCodec:
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
         """Whether `encode` would keep a loop from its work, as much JSON and many strings do."""
         plan = request.encoding
-        if plan is not None and not plan.binary_only and _as_json(plan, response) > _LONG_JSON_ELEMENTS:
-            return True
+        if plan is not None and not plan.binary_only:
+            texts = _as_json(plan, response)
+            if sum([array.size for array in texts]) > _LONG_JSON_ELEMENTS:
+                return True
+            if self._sends_strings and strings_length(texts) > _LONG_JSON_BYTES:
+                return True
         return self._sends_strings and has_many_strings(response.outputs)
 
     def reads_long(self, body: bytes | memoryview) -> bool:
@@ -196,7 +201,7 @@ class HttpInferCodec:
             raise shortened(error) from None
 
 
-def _as_json(plan: OutputPlan, response: InferResponse) -> int:
-    """Return how many elements of a response are made JSON of, or classes."""
+def _as_json(plan: OutputPlan, response: InferResponse) -> list[Array]:
+    """Return the outputs of a response that are made JSON of, or classes."""
     forms = {name: plan.form(name) for name in response.outputs}
-    return sum([response.outputs[name].size for name, form in forms.items() if form is not None and form.makes_text])
+    return [response.outputs[name] for name, form in forms.items() if form is not None and form.makes_text]

@@ -34,6 +34,7 @@ _PIECE_BYTES = 1 << 20
 _STRING_BYTES = 32  # what a string takes, however short it is
 _FIRST_STRINGS = 4
 _STRINGS_STEP = 8
+_CHARACTER_BYTES = 4
 _UNSAFE = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -218,14 +219,16 @@ def array_to_json(array: Array, datatype: DataType) -> list[bytes]:
         raise json_unsupported(datatype)
     if datatype.name == "BYTES":
         strings = as_bytes(array)
-        if len(strings) < 2 or len(strings) * (len(strings[0]) + _STRING_BYTES) <= _PIECE_BYTES:
+        count = len(strings)
+        if count <= _PIECE and count * _STRING_BYTES + sum(map(len, strings)) <= _PIECE_BYTES:
             return [_bytes_to_json(strings)]
-        return _in_pieces(_strings_to_json(strings))
+        return _strings_to_json(strings)
     flat = np.ascontiguousarray(array, dtype=datatype.numpy).ravel()
     finite = datatype.numpy.kind != "f" or bool(np.isfinite(flat).all())
     if flat.size <= _PIECE:
         return [_numbers_to_json(flat, finite)]
-    return _in_pieces([_numbers_to_json(flat[at : at + _PIECE], finite) for at in range(0, flat.size, _PIECE)])
+    numbers = [_numbers_to_json(flat[at : at + _PIECE], finite) for at in range(0, flat.size, _PIECE)]
+    return _one_array([_continued(array) for array in numbers])
 
 
 def _numbers_to_json(flat: Array, finite: bool) -> bytes:
@@ -235,25 +238,50 @@ def _numbers_to_json(flat: Array, finite: bool) -> bytes:
 
 
 def _strings_to_json(strings: list[bytes]) -> list[bytes]:
-    """Return arrays of some strings each: as many as the text of those before says, as adding lengths up takes long."""
-    arrays = []
+    """Return an array in pieces: a part of a long string, or some strings, as many as the text of those before says.
+
+    Adding up all lengths would take long.
+    """
+    pieces: list[bytes] = []
     at, count = 0, _FIRST_STRINGS
     while at < len(strings):
-        arrays.append(_bytes_to_json(strings[at : at + count]))
-        at += count
-        if len(arrays[-1]) > _PIECE_BYTES:
+        some = strings[at : at + count]
+        if max(map(len, some)) <= _PIECE_BYTES:
+            pieces.append(_continued(_bytes_to_json(some)))
+        elif len(some) == 1:
+            pieces += _long_string_to_json(some[0])
+        else:
             count = max(1, count // _STRINGS_STEP)
-        elif len(arrays[-1]) <= _PIECE_BYTES // _STRINGS_STEP:
+            continue
+        at += len(some)
+        if len(pieces[-1]) > _PIECE_BYTES:
+            count = max(1, count // _STRINGS_STEP)
+        elif len(pieces[-1]) <= _PIECE_BYTES // _STRINGS_STEP:
             count = min(_PIECE, count * _STRINGS_STEP)
-    return arrays
+    return _one_array(pieces)
 
 
-def _in_pieces(arrays: list[bytes]) -> list[bytes]:
-    """Return the pieces of the one array that several are together."""
-    if len(arrays) == 1:
-        return arrays
-    pieces = [b"," + memoryview(array)[1:-1] for array in arrays]
-    return [b"[", memoryview(pieces[0])[1:].tobytes(), *pieces[1:], b"]"]
+def _long_string_to_json(string: bytes) -> list[bytes]:
+    """Return the text of one element behind others, cut between characters."""
+    pieces = [b',"']
+    at = 0
+    while at < len(string):
+        end = min(at + _PIECE_BYTES, len(string))
+        while end < len(string) and end > at + _PIECE_BYTES - _CHARACTER_BYTES and string[end] & 0xC0 == 0x80:
+            end -= 1
+        pieces.append(_bytes_to_json([string[at:end]])[2:-2])
+        at = end
+    return [*pieces, b'"']
+
+
+def _continued(array: bytes) -> bytes:
+    """Return the elements of an array as they stand behind others."""
+    return b"," + memoryview(array)[1:-1]
+
+
+def _one_array(pieces: list[bytes]) -> list[bytes]:
+    """Return the array whose elements, each behind a comma, these are."""
+    return [b"[", pieces[0][1:], *pieces[1:], b"]"]
 
 
 def json_unsupported(datatype: DataType) -> InvalidArgument:

@@ -27,6 +27,10 @@ LARGE: dict[str, tuple[str, Callable[[], Array]]] = {
     "numbers": ("FP32", lambda: np.random.default_rng(1).random(8 << 20, np.float32)),
     "short strings": ("BYTES", lambda: np.array([b"hello world"] * (4 << 20), object)),
     "long strings": ("BYTES", lambda: np.array([LONG] * 60, object)),
+    "one string": ("BYTES", lambda: np.array([LONG * 40], object)),
+    "one string that is no text": ("BYTES", lambda: np.array([LONG * 40 + b"\xff"], object)),
+    "one string of characters": ("BYTES", lambda: np.array([(LONG * 40).decode()], object)),
+    "a long string behind a short one": ("BYTES", lambda: np.array([b"a", LONG * 40], object)),
     "numbers without a value": ("FP32", lambda: np.full(4 << 20, np.nan, np.float32)),
 }
 
@@ -50,6 +54,12 @@ ARRAYS: dict[str, tuple[str, Array]] = {
     "no number": ("FP32", np.empty(0, np.float32)),
     "no string": ("BYTES", np.empty(0, object)),
     "one long string": ("BYTES", np.array([b"x" * (3 << 20)], object)),
+    "a long string that is no text": ("BYTES", np.array(strings([3 << 20]), object)),
+    "a long string between short ones": ("BYTES", np.array(strings([*[9] * 50_000, 5 << 20, *[9] * 50_000]), object)),
+    **{
+        f"wide characters from byte {at} on": ("BYTES", np.array([b"x" * at + "𝄞".encode() * (1 << 19)], object))
+        for at in range(4)
+    },
     "strings that grow": ("BYTES", np.array(strings([*[1] * 40_000, *[50_000] * 60]), object)),
     "strings that shrink": ("BYTES", np.array(strings([2 << 20, 2 << 20, *[40] * 40_000]), object)),
 }
@@ -83,3 +93,10 @@ def test_the_length_of_large_json_before_binary_is_that_of_its_pieces() -> None:
     assert json_length is not None
     assert json.loads(sent[:json_length])["outputs"][0]["data"] == values.tolist()
     assert sent[json_length:] == values.tobytes()
+
+
+def test_a_long_string_is_written_beside_the_loop() -> None:
+    codec, request = codec_and_request("BYTES")
+    assert not codec.takes_long(request, InferResponse({"X": np.array([b"x", "y", None], object)}))
+    assert not codec.takes_long(request, InferResponse({"X": np.array([LONG], object)}))
+    assert codec.takes_long(request, InferResponse({"X": np.array([b"x", LONG * 40], object)}))
