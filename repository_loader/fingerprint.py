@@ -1,7 +1,9 @@
 """What the files of a model looked like: size and time of change of each, so that a change is known by looking."""
 
 import hashlib
+import itertools
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +13,7 @@ from repository_loader.versions import read_version_names
 _CONFIG = "config.pbtxt"
 _CONFIGS = "configs" + os.sep
 _UNREADABLE = (-1, -1)
+_NO_FILE = (-2, -2)
 
 FileStamp = tuple[int, int]
 """Size in bytes, and the time of the last change in nanoseconds or a part of the content's digest."""
@@ -18,9 +21,10 @@ FileStamp = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The stamps of a model's files by their paths in its folder."""
+    """The stamps of a model's files by their paths in its folder; `problem` says why nobody should read them."""
 
     files: Mapping[str, FileStamp] = field(default_factory=dict)
+    problem: str = ""
 
     @property
     def whole(self) -> str:
@@ -43,15 +47,20 @@ class Fingerprint:
         )
 
 
-def take_fingerprint(model_path: str) -> Fingerprint:
+def take_fingerprint(model_path: str, max_files: int = 1_000_000) -> Fingerprint:
     """Look at every file below a model's folder, through links; what cannot be read has a stamp of its own.
 
+    A pipe is never read to its end, nor some devices, and a link may lead to all files of the machine.
     A folder in a cache has the stamps of what is in the remote repository, which are the same on every node.
     """
     source = source_of(model_path)
     if source is not None:
         return Fingerprint({path: (size, int(digest[:15], 16)) for path, digest, size, _ in source.files})
-    return Fingerprint(dict(_stamps(model_path, "", ())))
+    files = dict(itertools.islice(_stamps(model_path, "", ()), max_files + 1))
+    if len(files) > max_files:
+        return Fingerprint(files, f"there are more than {max_files}")
+    unfit = next((path for path, stamp in files.items() if stamp == _NO_FILE), None)
+    return Fingerprint(files, "" if unfit is None else f"'{unfit}' is a pipe or a device")
 
 
 def _stamps(root: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, FileStamp]]:
@@ -77,7 +86,8 @@ def _stamps(root: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterat
         except OSError:
             yield path, _UNREADABLE
         else:
-            yield path, (found.st_size, found.st_mtime_ns)
+            is_file = not (stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode))
+            yield path, (found.st_size, found.st_mtime_ns) if is_file else _NO_FILE
 
 
 def _digest(stamps: list[tuple[str, FileStamp]]) -> str:

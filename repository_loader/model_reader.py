@@ -102,6 +102,8 @@ class ModelReader:
         wrong_name = check_name(self._name)
         if wrong_name is not None:
             raise _Failed(wrong_name)
+        if self._fingerprint.problem:
+            raise _Failed(f"the files of model '{self._name}' are not read: {self._fingerprint.problem}")
         text = self._read_config()
         config = text.config
         assert config is not None

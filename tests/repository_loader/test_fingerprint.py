@@ -55,3 +55,11 @@ def test_links_are_followed_and_may_lead_back(model: Path) -> None:
     before = take_fingerprint(str(model))
     (model / "1/gone").unlink()
     assert take_fingerprint(str(model)).of_version(1) != before.of_version(1)
+
+
+def test_more_files_than_a_model_has_are_not_all_looked_at(model: Path) -> None:
+    assert not take_fingerprint(str(model), max_files=6).problem
+    (model / "1" / "everything").symlink_to("/")
+    found = take_fingerprint(str(model), max_files=100)
+    assert found.problem == "there are more than 100"
+    assert len(found.files) == 101

@@ -1,5 +1,6 @@
 """Whatever a file holds, reading it ends in a value or in the one error that the reader promises."""
 
+import os
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from repository_loader.config_text import MAX_CONFIG_BYTES, parse_config_text
 from repository_loader.onnx_graph import OnnxFileError, read_onnx_graph
 from repository_loader.repository import LoaderOptions, load_repositories
-from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, write
+from tests.repository_loader.repositories import BATCHING_ONNX, PYTHON_MODEL, TENSORS, python_model, write
 
 WORDS = st.sampled_from(
     [
@@ -90,3 +91,19 @@ def test_the_largest_file_is_read_in_seconds(unit: str) -> None:
     started_s = time.process_time()
     parse_config_text(text.encode(), "c")
     assert time.process_time() - started_s < 15
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["config.pbtxt", "1/model.py", "1/model.onnx", "labels.txt"])
+@pytest.mark.parametrize("is_pipe", [True, False], ids=["pipe", "device"])
+def test_a_pipe_or_a_device_fails_its_model_and_no_other(tmp_path: Path, name: str, is_pipe: bool) -> None:
+    root = Path(write(tmp_path, python_model("good") | python_model("m")))
+    path = root / "m" / name
+    path.unlink(missing_ok=True)
+    if is_pipe:
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    models = load_repositories([str(root)], LoaderOptions(), None).models
+    assert models["m"].failure == f"the files of model 'm' are not read: '{name}' is a pipe or a device"
+    assert models["good"].failure is None
