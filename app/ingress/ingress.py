@@ -74,7 +74,7 @@ class Ingress:
         log = LogSettings(self._settings.log_options(), node_log.change)
         show_model_output(node_log.is_on)
         self._counters = NodeCounters(node)
-        regions = Regions(RegionTable(node))
+        regions = self._regions = Regions(RegionTable(node))
         refusals = Refusals(self._counters)
         max_inflight = self._settings.max_inflight_per_replica
         meters = RequestMeters(self._counters)
@@ -157,6 +157,7 @@ class Ingress:
             self._loop.create_task(self._traffic.run(), name="traffic report"),
             self._loop.create_task(self._node_sampler.run(), name="state of the node"),
             self._loop.create_task(self._state_sampler.run(), name="state of the models"),
+            self._loop.create_task(self._regions.run(), name="regions that are no longer registered"),
             self._loop.create_task(self._ray_metrics.run(), name="metrics of Ray"),
         ]
 

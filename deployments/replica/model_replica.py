@@ -131,6 +131,7 @@ class ModelReplica:
         ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, metrics.interval_s)
         self._sampling = [
             self._loop.create_task(self._sampler.run(), name="state of the models"),
+            self._loop.create_task(regions.run(), name="regions that are no longer registered"),
             self._loop.create_task(ray_metrics.run(), name="metrics of Ray"),
         ]
         self._listening = False

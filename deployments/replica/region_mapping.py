@@ -8,17 +8,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from protocol.infer import Array
+from deployments.replica.guarded_mapping import GuardedMapping
 
 _FOLDER: Final = "/dev/shm"
 _numbers = itertools.count(1)
 
 
-class RegionMapping(mmap.mmap):
+class RegionMapping(GuardedMapping):
     """`length` bytes of a shared-memory object from `start` on. `number` is no other mapping's of this process."""
 
     number: int
-    address: int
     start: int
     _path: str
     _identity: tuple[int, int]
@@ -45,12 +44,16 @@ class RegionMapping(mmap.mmap):
             mapping = cls(descriptor, offset - start + byte_size, offset=start)
         finally:
             os.close(descriptor)
+        mapping.guard()
         mapping.number = next(_numbers)
-        mapping.address = address_of(mapping)
         mapping.start = start
         mapping._path = path
         mapping._identity = (status.st_dev, status.st_ino)
         return mapping
+
+    def holds(self, end: int) -> bool:
+        """Whether the object still has its bytes up to a position behind `start`."""
+        return not self.lost and self.start + end <= self.size()
 
     def open_again(self) -> int:
         """Return a descriptor of the object.
@@ -74,13 +77,6 @@ def region_under(buffer: Any) -> RegionMapping | None:
     if type(owner) is memoryview:
         owner = owner.obj
     return owner if type(owner) is RegionMapping else None
-
-
-def address_of(buffer: Any) -> int:
-    """Return where a buffer or a contiguous array lies in memory."""
-    array: Array = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _opened(path: str) -> int:

@@ -4,6 +4,7 @@ All processes of the node share one table, and each maps the regions itself, so 
 socket. Every use of a region looks first whether the table has changed.
 """
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
 RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
 _KEY: Final = re.compile(r"/*([^/\0]{1,255})")
 _MAX_REGIONS: Final = 1024
+_LOOK_S: Final = 1.0
 
 Rows = list[list[Any]]
 
@@ -62,7 +64,12 @@ class Region:
     offset: int
     byte_size: int
     serial: str
+    mapping: RegionMapping
     view: memoryview
+
+    def holds(self, end: int) -> bool:
+        """Whether the object still has the region's bytes up to a position in it."""
+        return self.mapping.holds(self.offset - self.mapping.start + end)
 
 
 class Regions:
@@ -70,7 +77,7 @@ class Regions:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._generation = -1
+        self._generation = self._looked_at = -1
         self._rows: Rows = []
         self._regions: dict[str, Region] = {}
 
@@ -133,7 +140,25 @@ class Regions:
             raise InvalidArgument(f"Invalid offset for shared memory region: '{region}'")
         if offset + byte_size > found.byte_size:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
+        if not found.holds(offset + byte_size):
+            raise InvalidArgument(
+                f"shared memory region '{region}' is larger than its object, or there is no memory for it"
+            )
         return found.view[offset : offset + byte_size]
+
+    async def run(self) -> None:
+        """Let go of what others have unregistered, for ever: what nobody asks for would be kept."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.forget()
+
+    def forget(self) -> None:
+        """Let go of what others have unregistered."""
+        generation = self._table.generation
+        if generation not in (self._generation, self._looked_at):
+            registered = {row[-1] for row in self._table.rows()}
+            self._regions = {name: region for name, region in self._regions.items() if region.serial in registered}
+            self._looked_at = generation
 
     def _follow(self) -> None:
         """Make the regions be those of the table; one that cannot be mapped here is left out."""
@@ -160,18 +185,18 @@ def _region(name: str, key: str, offset: int, byte_size: int, serial: str) -> Re
             f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved "
             f"prefix '{RESERVED_PREFIX}' or is not a name of shared memory"
         )
-    return Region(name, offset, byte_size, serial, _map(name, key, bare[1], offset, byte_size))
+    mapping = _map(name, key, bare[1], offset, byte_size)
+    return Region(name, offset, byte_size, serial, mapping, memoryview(mapping)[offset - mapping.start :])
 
 
-def _map(name: str, key: str, bare: str, offset: int, byte_size: int) -> memoryview:
-    """Map the object and return the view of the region; the mapping lives as long as any view of it."""
+def _map(name: str, key: str, bare: str, offset: int, byte_size: int) -> RegionMapping:
+    """Map the object; the mapping lives as long as any view of it."""
     invalid = InvalidArgument(f"failed to register shared memory region '{name}': invalid args")
     if offset < 0 or byte_size <= 0:
         raise invalid
     try:
-        mapping = RegionMapping.of(bare, offset, byte_size)
+        return RegionMapping.of(bare, offset, byte_size)
     except FileNotFoundError:
         raise Internal(f"Unable to open shared memory region: '{key}'") from None
     except (OSError, ValueError):
         raise invalid from None
-    return memoryview(mapping)[offset - mapping.start :]

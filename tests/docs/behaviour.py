@@ -211,6 +211,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/ingress/test_directory_follower.py::test_news_of_300_models_never_hold_the_loop_for_long",
     ),
     "A model that cannot be loaded is UNAVAILABLE": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
+    "So is one with a pipe or a device among its files": (
+        "repository_loader/test_hostile_files.py::test_a_pipe_or_a_device_fails_its_model_and_no_other",
+        "repository_loader/test_fingerprint.py::test_more_files_than_a_model_has_are_not_all_looked_at",
+    ),
     "An ensemble whose step could not be loaded": (INDEX + "test_broken_model_is_unavailable_with_its_reason",),
     "A request with much JSON": (
         "app/http/test_large_json.py::test_large_json_does_not_stop_the_loop",
@@ -219,6 +223,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/http/test_large_json.py::test_a_replica_that_models_share_is_sent_binary_in_place_of_much_json",
         "protocol/test_large_responses.py::test_no_other_thread_waits_for_long",
         "app/http/test_load_body.py::test_no_other_thread_waits_for_long",
+        "app/grpc/test_load_message.py::test_no_other_thread_waits_for_long",
+        "protocol/test_large_responses.py::test_a_long_string_is_written_beside_the_loop",
         "deployments/lane/test_slow_codec.py::test_a_large_request_is_decoded_beside_the_loop_and_small_ones_pass_it",
         "deployments/lane/test_slow_codec.py::test_a_large_response_is_encoded_beside_the_loop_and_later_ones_leave_after_it",
     ),
@@ -614,6 +620,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Others wait for each of them": (LONE + "test_others_wait_no_longer_than_they_must",),
     "One that never is alone in that time": (RETRY + "test_a_request_that_never_is_alone_kills_four",),
+    "A client that makes the object of its shared memory smaller": (
+        "deployments/replica/test_guarded_mapping.py::test_the_process_goes_on_and_the_region_is_refused",
+        "e2e/test_clients.py::test_shared_memory_that_shrinks_while_it_is_used_ends_no_process",
+    ),
     "A wall clock that jumps by an hour": (
         "deployments/test_clocks.py::test_no_time_is_taken_from_the_wall_clock_but_what_clients_are_shown",
         "e2e/test_clock_jumps.py::test_the_wall_clock_jumps",

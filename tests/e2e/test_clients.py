@@ -3,8 +3,13 @@
 import asyncio
 import inspect
 import json
+import os
 import queue
+import random
+import secrets
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +21,7 @@ import tritonclient.http.aio
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from tests.serving import Server
+from tests.serving import Server, infer_path
 
 MODULES = {
     "http": tritonclient.http,
@@ -408,3 +413,44 @@ def test_headers_reach_the_model_as_parameters(open_server: Server, name: str) -
         )
         info = json.loads(result.as_numpy("INFO")[0])
         assert {key.lower(): value for key, value in info["parameters"].items()} == {"x-tenant": "red", "own": "1"}
+
+
+def test_shared_memory_that_shrinks_while_it_is_used_ends_no_process(open_server: Server) -> None:
+    """A client makes its object smaller and larger, again and again, while models read and write it."""
+    key, size = f"eagleray-test-{secrets.token_hex(8)}", 4 << 20
+    path = Path("/dev/shm", key)
+    path.write_bytes(bytes(2 * size))
+    before, ended = open_server.replica_pids(), threading.Event()
+
+    def shrink() -> None:
+        while not ended.wait(random.random() / 200):
+            os.truncate(path, random.choice((0, size, 2 * size)))
+
+    shrinking = threading.Thread(target=shrink)
+    try:
+        with open_server.client() as client:
+            register = f"/v2/systemsharedmemory/region/{key}/register"
+            assert client.request("POST", register, {"key": key, "byte_size": 2 * size}).status == 200
+            given = {"shared_memory_region": key, "shared_memory_byte_size": size}
+            tensors = {
+                "inputs": [{"name": "X", "datatype": "FP32", "shape": [size // 4], "parameters": given}],
+                "outputs": [{"name": "Y", "parameters": given | {"shared_memory_offset": size}}],
+            }
+            assert client.request("POST", infer_path("floats"), tensors).status == 200
+            shrinking.start()
+            for _ in range(100):
+                answer = client.request("POST", infer_path("floats"), tensors)
+                assert answer.status == 200 or "is larger than its object" in answer.error
+            ended.set()
+            shrinking.join()
+            os.truncate(path, 2 * size)
+            for change in (f"/v2/systemsharedmemory/region/{key}/unregister", register):
+                assert client.request("POST", change, {"key": key, "byte_size": 2 * size}).status == 200
+            path.write_bytes(b"\1" * size + bytes(size))
+            assert client.request("POST", infer_path("floats"), tensors).status == 200
+            assert path.read_bytes() == b"\1" * 2 * size
+            client.request("POST", f"/v2/systemsharedmemory/region/{key}/unregister")
+    finally:
+        ended.set()
+        path.unlink()
+    assert open_server.replica_pids() == before

@@ -116,6 +116,24 @@ def test_every_process_of_the_node_has_a_change_at_once(key: str, tmp_path: Path
     assert not ours.registered
 
 
+def test_memory_that_was_unregistered_elsewhere_is_let_go(key: str, tmp_path: Path) -> None:
+    ours, theirs = regions_of(tmp_path), regions_of(tmp_path)
+    ours.register("a", key, 0, 10)
+    ours.register("b", key, 0, 10)
+    del ours
+    theirs.view("a", 0, 10)
+    used = theirs.view("b", 0, 4)
+    assert Path("/proc/self/maps").read_text().count(key) == 2
+    regions_of(tmp_path).unregister("a")
+    theirs.forget()
+    assert Path("/proc/self/maps").read_text().count(key) == 1
+    regions_of(tmp_path).unregister("b")
+    theirs.forget()
+    used[:] = b"late"
+    del used
+    assert key not in Path("/proc/self/maps").read_text()
+
+
 def test_an_object_made_anew_under_its_old_name_is_mapped_anew(key: str, tmp_path: Path) -> None:
     ours, theirs = regions_of(tmp_path), regions_of(tmp_path)
     ours.register("r", key, 0, 4)

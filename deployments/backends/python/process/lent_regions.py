@@ -4,14 +4,15 @@ A tensor in one is named by the region and an offset in it, so the replica copie
 right before the first batch that names it, and forgets it when the replica does.
 """
 
-import mmap
+import contextlib
 import os
 import weakref
 from typing import Any, Final
 
 from deployments.backends.python.process.channel import Channel, Place
 from deployments.backends.python.process.outbox import Outbox
-from deployments.replica.region_mapping import RegionMapping, address_of, region_under
+from deployments.replica.guarded_mapping import GuardedMapping, address_of
+from deployments.replica.region_mapping import RegionMapping, region_under
 from protocol.infer import Array
 
 NEWS: Final = "region"
@@ -76,20 +77,28 @@ class BorrowedRegions:
     """The process's side."""
 
     def __init__(self) -> None:
-        self._mappings: dict[int, mmap.mmap] = {}
+        self._mappings: dict[int, GuardedMapping] = {}
+        self._objects: dict[int, tuple[int, int, int]] = {}
 
     def borrow(self, descriptor: int, number: int, start: int, length: int) -> None:
-        """Map a region, and close the descriptor."""
-        try:
-            self._mappings[number] = mmap.mmap(descriptor, length, offset=start)
-        finally:
-            os.close(descriptor)
+        """Map a region, whose object the descriptor is."""
+        self._objects[number] = descriptor, start, length
+        self._map(number)
 
     def forget(self, _: object, number: int) -> None:
         """Let go of a region, which stays mapped while anything looks at it."""
-        self._mappings.pop(number, None)
+        if self._mappings.pop(number, None) is not None:
+            with contextlib.suppress(OSError):  # a model may close what it likes
+                os.close(self._objects.pop(number)[0])
 
     def view(self, place: Place) -> memoryview:
         """Return the bytes of a place, writable."""
         number, offset, size_bytes = place
+        if self._mappings[number].lost:  # its client may have made the object larger again
+            self._map(number)
         return memoryview(self._mappings[number])[offset : offset + size_bytes]
+
+    def _map(self, number: int) -> None:
+        descriptor, start, length = self._objects[number]
+        mapping = self._mappings[number] = GuardedMapping(descriptor, length, offset=start)
+        mapping.guard()
