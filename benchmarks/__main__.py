@@ -98,7 +98,8 @@ def measure(settings: Settings, peer: Peer | None, work: Work) -> Run:
 
 def run_alone(settings: Settings, work: Work) -> Run:
     file = settings.home.models / work.model / "1/model.onnx"
-    return Run(rows_per_s(file, work.concurrency, settings.duration_s), 0.0, 0.0, 0, 0.0, 0.0, 0.0, work.concurrency)
+    duration_s = max(settings.duration_s, work.least_s)
+    return Run(rows_per_s(file, work.concurrency, duration_s), 0.0, 0.0, 0, 0.0, 0.0, 0.0, work.concurrency)
 
 
 def run_again_if_it_dies(settings: Settings, peer: Peer, work: Work) -> Run:
@@ -106,7 +107,7 @@ def run_again_if_it_dies(settings: Settings, peer: Peer, work: Work) -> Run:
     home = settings.home
     for last in (False, True):
         try:
-            measured = run(peer, work, settings.duration_s, home.models, home.bodies)
+            measured = run(peer, work, max(settings.duration_s, work.least_s), home.models, home.bodies)
         except LoadError:
             if last or not peer.has_ended:
                 raise

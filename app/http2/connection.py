@@ -4,7 +4,6 @@ A request whose header block was seen before and whose DATA comes in one frame c
 """
 
 import asyncio
-from collections import deque
 from typing import Final, cast
 
 from app.http2 import frames
@@ -13,6 +12,7 @@ from app.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME, FRAME_SIZE, H
 from app.http2.open_connection import Application, Head, OpenConnection
 from app.http2.peer_settings import apply_settings
 from app.http2.sender import Sender
+from app.http2.skipped_ids import SkippedIds
 from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
 
@@ -39,8 +39,6 @@ _HEADER_KINDS: Final = (HEADERS, frames.CONTINUATION)
 # Settings, and open streams whose windows a new initial window moves, that cost a token of a frame.
 _SETTINGS_PER_TOKEN: Final = 8
 _STREAMS_PER_TOKEN: Final = 32
-# Gaps in the ids of streams that are kept to tell an id that was never used from one that is closed.
-_SKIPPED_KEPT: Final = 16
 
 
 class Http2Connection(OpenConnection):
@@ -59,8 +57,7 @@ class Http2Connection(OpenConnection):
         self._data_flags = 0
         self._unreturned_bytes = 0
         self._returned_bytes = 0
-        self._skipped: deque[range] = deque(maxlen=_SKIPPED_KEPT)
-        self._skipped_count = 0
+        self._skipped = SkippedIds()
         self._resting = False
 
     # -- the transport's side --------------------------------------------------------------------------------------
@@ -140,17 +137,11 @@ class Http2Connection(OpenConnection):
 
     def _greet(self, received: Buffer) -> bytes:
         data = self._rest + received
-        preface = frames.PREFACE
-        needed = len(preface) + FRAME_SIZE
-        if data[: len(preface)] != preface[: len(data)]:
-            raise Http2Error(frames.PROTOCOL_ERROR, "this port speaks gRPC over HTTP/2")
-        if len(data) < needed:
-            self._rest = data
-            return b""
-        if data[len(preface) + 3] != frames.SETTINGS:
-            raise Http2Error(frames.PROTOCOL_ERROR, "the first frame must be SETTINGS")
-        self._greeted = True
-        return data[len(preface) :]
+        self._greeted = frames.is_greeting(data)
+        if self._greeted:
+            return data[len(frames.PREFACE) :]
+        self._rest = data
+        return b""
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +259,7 @@ class Http2Connection(OpenConnection):
         """Refuse to wait for a frame that could not be taken anyway."""
         if length <= self.limits.max_header_block_bytes + 6:
             return
-        if kind in (HEADERS, frames.CONTINUATION):
+        if kind in _HEADER_KINDS:
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "header block too large")
         if kind != DATA:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
@@ -313,6 +304,7 @@ class Http2Connection(OpenConnection):
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> int:
         """Take any frame but the two common ones; returns the size of DATA."""
+        frames.check_payload_size(kind, len(payload))
         if kind == DATA:
             return self._padded_data(stream_id, flags, payload)
         if kind == HEADERS:
@@ -332,8 +324,6 @@ class Http2Connection(OpenConnection):
         elif kind == frames.GOAWAY and stream_id:
             raise Http2Error(frames.PROTOCOL_ERROR, "GOAWAY on a stream")
         else:
-            if kind == frames.PRIORITY and len(payload) != 5:
-                raise Http2Error(frames.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
             self._count_control()
         return 0
 
@@ -353,16 +343,11 @@ class Http2Connection(OpenConnection):
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _take_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if flags & PADDED:
-            payload = frames.unpadded(payload)
-        if flags & frames.PRIORITISED:
-            if len(payload) < 5:
-                raise Http2Error(frames.FRAME_SIZE_ERROR, "HEADERS too short")
-            payload = payload[5:]
+        block = frames.header_block(flags, payload)
         if flags & END_HEADERS:
-            self._open(stream_id, flags, self._heads.get(payload), payload)
+            self._open(stream_id, flags, self._heads.get(block), block)
         else:
-            self._block = (stream_id, flags, [payload])
+            self._block = (stream_id, flags, [block])
 
     def _take_continuation(self, flags: int, payload: bytes) -> None:
         if self._block is None:
@@ -388,9 +373,7 @@ class Http2Connection(OpenConnection):
             self._count_block(block)
             head = self.blocks.decode(block)
         if stream_id > self._last_id + 2:
-            skipped = range(self._last_id + 2, stream_id, 2)
-            self._skipped.append(skipped)
-            self._skipped_count += len(skipped)
+            self._skipped.add(range(self._last_id + 2, stream_id, 2))
         self._last_id = stream_id
         if self._going:
             self.cut_short.append(stream_id)
@@ -417,7 +400,7 @@ class Http2Connection(OpenConnection):
         """Refuse HEADERS on a stream that the client had ended, or that it never opened (RFC 9113 §5.1, §5.1.1)."""
         if stream_id in self.cut_short:
             return
-        if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped):
+        if not stream_id & 1 or stream_id in self._skipped:
             raise Http2Error(frames.PROTOCOL_ERROR, "HEADERS on a stream that cannot be opened")
         raise Http2Error(frames.STREAM_CLOSED, "HEADERS on a closed stream")
 
@@ -454,15 +437,13 @@ class Http2Connection(OpenConnection):
 
     def _request_count(self) -> int:
         """Return how many requests there were so far; their ids are odd numbers."""
-        return (self._last_id + 1 >> 1) - self._skipped_count
+        return (self._last_id + 1 >> 1) - self._skipped.count
 
     def _count_reset(self) -> None:
         if not self._resets.take(self.loop.time()):
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many streams reset")
 
     def _take_window_update(self, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise Http2Error(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
         self._budget.take_update(self.loop.time(), self.sender.sent_bytes, self._request_count())
         size = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
         if not stream_id:
@@ -498,8 +479,6 @@ class Http2Connection(OpenConnection):
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise Http2Error(frames.PROTOCOL_ERROR, "PING on a stream")
-        if len(payload) != 8:
-            raise Http2Error(frames.FRAME_SIZE_ERROR, "PING of a wrong size")
         if flags & frames.ACK:
             self._count_control()
             return
@@ -511,8 +490,6 @@ class Http2Connection(OpenConnection):
         sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _take_rst_stream(self, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise Http2Error(frames.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
         if not stream_id & 1 or stream_id > self._last_id:
             raise Http2Error(frames.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
         self._count_reset()

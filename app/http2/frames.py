@@ -3,6 +3,8 @@
 import struct
 from typing import Final
 
+from deployments.lane.frames import Buffer
+
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 # The 24 bits of the length as 8 + 16, type, flags, stream.
@@ -20,6 +22,13 @@ PING: Final = 6
 GOAWAY: Final = 7
 WINDOW_UPDATE: Final = 8
 CONTINUATION: Final = 9
+
+_SIZES: Final = {
+    PRIORITY: ("PRIORITY", 5),
+    RST_STREAM: ("RST_STREAM", 4),
+    PING: ("PING", 8),
+    WINDOW_UPDATE: ("WINDOW_UPDATE", 4),
+}
 
 END_STREAM: Final = 0x1
 ACK: Final = 0x1
@@ -81,6 +90,13 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
     return list(_SETTING.iter_unpack(payload))
 
 
+def check_payload_size(kind: int, size: int) -> None:
+    """Refuse frames of a kind that has one size and of another size than that."""
+    name, right_size = _SIZES.get(kind, ("", size))
+    if size != right_size:
+        raise Http2Error(FRAME_SIZE_ERROR, f"{name} of a wrong size")
+
+
 def window_update(stream_id: int, size: int) -> bytes:
     """Return a WINDOW_UPDATE frame."""
     return frame(WINDOW_UPDATE, 0, stream_id, size.to_bytes(4, "big"))
@@ -102,3 +118,29 @@ def unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise Http2Error(PROTOCOL_ERROR, "more padding than payload")
     return payload[1 : len(payload) - payload[0]]
+
+
+def header_block(flags: int, payload: bytes) -> bytes:
+    """Return what a HEADERS frame holds besides padding and priority."""
+    if flags & PADDED:
+        payload = unpadded(payload)
+    if flags & PRIORITISED:
+        if len(payload) < 5:
+            raise Http2Error(FRAME_SIZE_ERROR, "HEADERS too short")
+        payload = payload[5:]
+    return payload
+
+
+def is_greeting(data: Buffer) -> bool:
+    """Whether a client's first bytes are the preface and the head of a SETTINGS frame; False while some are missing.
+
+    Raises:
+        Http2Error: they are something else.
+    """
+    if data[: len(PREFACE)] != PREFACE[: len(data)]:
+        raise Http2Error(PROTOCOL_ERROR, "this port speaks gRPC over HTTP/2")
+    if len(data) < len(PREFACE) + FRAME_SIZE:
+        return False
+    if data[len(PREFACE) + 3] != SETTINGS:
+        raise Http2Error(PROTOCOL_ERROR, "the first frame must be SETTINGS")
+    return True

@@ -1,0 +1,87 @@
+"""What a Python model does wrong, and who hears of it."""
+
+import re
+
+import pytest
+from python_models import floats, request_of, run
+
+from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
+from protocol.infer import InferResponse
+
+
+def test_an_error_fails_only_its_request(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                errors = [pb_utils.TritonError("bad row", pb_utils.TritonError.INVALID_ARG),
+                          pb_utils.TritonError("plain"),
+                          pb_utils.TritonError("full", pb_utils.TritonError.UNAVAILABLE)]
+                return [pb_utils.InferenceResponse(error=e) for e in errors] + [pb_utils.InferenceResponse()]
+    """)
+    outcomes = run(instance, *(request_of(X=floats(1)) for _ in range(4)))
+    assert [type(outcome) for outcome in outcomes] == [InvalidArgument, Internal, Unavailable, InferResponse]
+    assert [outcome.message for outcome in outcomes[:3]] == ["bad row", "plain", "full"]
+
+
+def test_an_exception_fails_the_batch_and_only_the_log_knows_where(load, caplog):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                raise KeyError("nothing here")
+    """)
+    request = request_of(X=floats(1))
+    request.id = "r-17"
+    with pytest.raises(ServingError) as raised:
+        run(instance, request)
+    assert type(raised.value) is Internal
+    assert raised.value.message == (
+        "Failed to process the request(s) for model 'echo_0', message: KeyError: 'nothing here'"
+    )
+    assert "model.py" in caplog.text and "in execute" in caplog.text and "r-17" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("(1,)", "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        (
+            "[]",
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0",
+        ),
+    ],
+    ids=["no list", "too few"],
+)
+def test_refuses_a_wrong_return(load, returned, message):
+    instance = load(f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                return {returned}
+    """)
+    with pytest.raises(Internal, match=re.escape(message)):
+        run(instance, request_of(X=floats(1)))
+
+
+def test_a_wrong_entry_fails_only_its_request(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [7, pb_utils.InferenceResponse(), None]
+    """)
+    wrong, right, nothing = run(instance, *(request_of(X=floats(1)) for _ in range(3)))
+    assert wrong.message == (
+        "Failed to process the request(s) for model 'echo_0', message: Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'."
+    )
+    assert right.outputs == {}
+    assert nothing.message == "The model dropped the response sender before it sent the final response."
+
+
+def test_sys_exit_of_a_model_is_an_error_of_the_request(load):
+    for kind in ("def", "async def"):
+        instance = load(f"""
+            class TritonPythonModel:
+                {kind} execute(self, requests):
+                    raise SystemExit(3)
+        """)
+        with pytest.raises(Internal, match="SystemExit: 3"):
+            run(instance, request_of(X=floats(1)))
