@@ -222,7 +222,10 @@ _ROWS = (
         FieldRule(f"instance_group.{name}", meaning, refused=frozenset({ENSEMBLE}))
         for name, meaning in (
             ("name", "begins the names of its instances"),
-            ("kind", "KIND_AUTO is a GPU where there is one; which backend runs which kinds: see above"),
+            (
+                "kind",
+                "KIND_AUTO is a GPU if there is one that the backend can use; what runs where: see above",
+            ),
             ("count", "instances on each device; threads or processes: see above"),
             ("gpus", "GPUs of one node on which the group has instances; all when none is named"),
             ("passive", "the group gets no requests; of Python models it has instances, of others none"),

@@ -52,7 +52,7 @@ def _normalise_groups(config: ModelConfig, gpu_ids: Sequence[int], fall_back: bo
         if not group.name:
             group.name = f"{config.name}_{index}"
         if group.kind == ModelInstanceGroup.KIND_AUTO:
-            usable = bool(gpu_ids) and set(group.gpus) <= set(gpu_ids)
+            usable = "GPU" in traits_of(config).kinds and bool(gpu_ids) and set(group.gpus) <= set(gpu_ids)
             group.kind = ModelInstanceGroup.KIND_GPU if usable else ModelInstanceGroup.KIND_CPU
             if not usable:
                 group.ClearField("gpus")

@@ -66,6 +66,7 @@ class LocalServer:
             signal.signal(number, self._on_signal)
         with Progress() as progress:
             self._start_ray(progress)
+            self._require_alone()
             try:
                 self._deploy()
                 directory = self._wait(progress)
@@ -114,6 +115,17 @@ class LocalServer:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
+    def _require_alone(self) -> None:
+        """See that the cluster joined has no Eagleray, which this one would take the place of, and end with itself."""
+        from ray import serve
+
+        if self._options.address and APPLICATION in serve.status().applications:
+            self._ray.stop()
+            raise StartFailed(
+                f"Eagleray runs in this cluster already, as the Serve application '{APPLICATION}'; end it where it was "
+                f"started, or by `serve delete {APPLICATION}`, first"
+            )
+
     def _close_console(self) -> None:
         if self._console is not None:
             self._console.close()
@@ -125,7 +137,7 @@ class LocalServer:
         serve.start(proxy_location="Disabled")
         application = build(self._settings.model_dump(exclude_unset=True))
         serve.run_many(
-            [serve.RunTarget(application, name=APPLICATION, route_prefix="/")],
+            [serve.RunTarget(application, name=APPLICATION, route_prefix=None)],
             wait_for_ingress_deployment_creation=False,
             wait_for_applications_running=False,
         )

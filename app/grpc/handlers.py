@@ -10,7 +10,7 @@ from app.grpc.load_message import read_load
 from app.grpc.method import Handler
 from app.service.service import Service
 from deployments.lane.frames import Buffer
-from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
+from protocol.errors import InvalidArgument, Unavailable, Unsupported
 from protocol.grpc_messages import repository_index_response
 
 
@@ -70,20 +70,21 @@ def _system_unregister(service: Service, message: bytes) -> bytes:
 
 
 def _cuda_status(service: Service, message: bytes) -> bytes:
-    name = pb.CudaSharedMemoryStatusRequest.FromString(message).name
-    if name:
-        raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
+    request = pb.CudaSharedMemoryStatusRequest.FromString(message)
+    regions = {row["name"]: row for row in service.shared_memory.status(request.name, on_device=True)}
+    return _bytes(pb.CudaSharedMemoryStatusResponse(regions=regions))
+
+
+async def _cuda_register(service: Service, message: bytes) -> bytes:
+    request = pb.CudaSharedMemoryRegisterRequest.FromString(message)
+    handle, device_id = request.raw_handle, request.device_id
+    await service.shared_memory.register_device(request.name, handle, device_id, request.byte_size)
     return b""
 
 
-def _cuda_register(service: Service, message: bytes) -> bytes:
-    service.shared_memory.check_allowed()
-    name = pb.CudaSharedMemoryRegisterRequest.FromString(message).name
-    raise Unsupported(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
-
-
 def _cuda_unregister(service: Service, message: bytes) -> bytes:
-    service.shared_memory.check_allowed()
+    name = pb.CudaSharedMemoryUnregisterRequest.FromString(message).name
+    service.shared_memory.unregister(name, on_device=True)
     return b""
 
 

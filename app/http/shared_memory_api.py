@@ -1,12 +1,15 @@
-"""The shared-memory extensions: system shared memory, and the answers for CUDA's, which is not offered."""
+"""The shared-memory extensions: system shared memory, and CUDA's."""
+
+import base64
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_object, json_response, path_name
 from app.service.client_shared_memory import ClientSharedMemory
-from protocol.errors import InvalidArgument, NotFound, Unsupported
-from protocol.json_document import as_string, as_unsigned
+from deployments.replica.device_memory import HANDLE_BYTES
+from protocol.errors import InvalidArgument
+from protocol.json_document import as_string, as_unsigned, member, string_member
 
 
 class SharedMemoryApi:
@@ -51,19 +54,33 @@ class SharedMemoryApi:
         return empty_response()
 
     async def cuda_status(self, request: Request) -> Response:
-        """There are none."""
-        region = path_name(request, "region")
-        if region:
-            raise NotFound(f"Unable to find cuda shared memory region: '{region}'")
-        return json_response([])
+        """Return the registered regions, or one."""
+        return json_response(self._shared_memory.status(path_name(request, "region"), on_device=True))
 
     async def cuda_register(self, request: Request) -> Response:
-        """Refuse."""
-        self._shared_memory.check_allowed()
+        """Register a region."""
         region = path_name(request, "region")
-        raise Unsupported(f"failed to register CUDA shared memory region: '{region}', GPUs not supported")
+        await self._shared_memory.check_devices(region)
+        document = await json_object(request)
+        if "raw_handle" not in document:
+            raise InvalidArgument("Shared memory register request has no 'raw_handle' field")
+        handle = string_member(document["raw_handle"], "b64")
+        byte_size = as_unsigned(member(document, "byte_size"), "byte_size")
+        device_id = as_unsigned(member(document, "device_id"), "device_id")
+        await self._shared_memory.register_device(region, _decoded(handle), device_id, byte_size)
+        return empty_response()
 
     async def cuda_unregister(self, request: Request) -> Response:
-        """Succeed, as for any name that is not known."""
-        self._shared_memory.check_allowed()
+        """Forget a region, or all."""
+        self._shared_memory.unregister(path_name(request, "region"), on_device=True)
         return empty_response()
+
+
+def _decoded(handle: str) -> bytes:
+    try:
+        raw = base64.b64decode(handle, validate=True)
+    except ValueError:
+        raw = b""
+    if len(raw) != HANDLE_BYTES:
+        raise InvalidArgument("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+    return raw

@@ -74,7 +74,7 @@ class Ingress:
         log = LogSettings(self._settings.log_options(), node_log.change)
         show_model_output(node_log.is_on)
         self._counters = NodeCounters(node)
-        regions = self._regions = Regions(RegionTable(node))
+        regions = self._regions = Regions(RegionTable(node), opens_devices=True)
         refusals = Refusals(self._counters)
         max_inflight = self._settings.max_inflight_per_replica
         meters = RequestMeters(self._counters)

@@ -8,8 +8,8 @@ from app.service.models import Models
 from app.traffic.model_traffic import ModelTraffic
 from deployments.control.directory import ModelEntry
 from deployments.core.refusals import Refusals
+from deployments.lane.remote_regions import ClientRegions
 from deployments.lane.sink import Target
-from deployments.lane.target import RegisteredRegions
 from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata
 from repository_loader.namespaces import ambiguous
@@ -21,7 +21,7 @@ class Routing:
     Clients' requests go to what `traced` makes of it.
     """
 
-    def __init__(self, models: Models, refusals: Refusals, regions: RegisteredRegions | None = None) -> None:
+    def __init__(self, models: Models, refusals: Refusals, regions: ClientRegions | None = None) -> None:
         self._models = models
         self._refusals = refusals
         self._regions = regions

@@ -10,8 +10,8 @@ from app.traffic.split_target import SplitTarget
 from app.traffic.version_meter import VersionMeter
 from deployments.core.counts import SHADOW, Label, Rows, ShadowCounts
 from deployments.core.version_choice import SequenceVersions, Turns
+from deployments.lane.remote_regions import ClientRegions
 from deployments.lane.sink import Target
-from deployments.lane.target import RegisteredRegions
 from repository_loader.traffic import Traffic
 
 
@@ -23,7 +23,7 @@ class ModelTraffic:
         regions: the shared memory of clients.
     """
 
-    def __init__(self, name: str, config: ModelConfig, rows: Rows, regions: RegisteredRegions | None) -> None:
+    def __init__(self, name: str, config: ModelConfig, rows: Rows, regions: ClientRegions | None) -> None:
         self._name = name
         self._rows = rows
         self._regions = regions

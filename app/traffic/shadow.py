@@ -7,9 +7,8 @@ from typing import Final
 from deployments.core.counts import ShadowCounts
 from deployments.core.version_choice import Turns, chance
 from deployments.lane.frames import Buffer
-from deployments.lane.remote_regions import names_region
+from deployments.lane.remote_regions import ClientRegions, names_region
 from deployments.lane.sink import Target
-from deployments.lane.target import RegisteredRegions
 from protocol.errors import ServingError
 from protocol.sequence_mark import SequenceMark
 
@@ -24,7 +23,7 @@ class Shadow:
     client is not copied. Sequences are copied as a whole.
     """
 
-    def __init__(self, version: int, percent: float, counts: ShadowCounts, regions: RegisteredRegions | None) -> None:
+    def __init__(self, version: int, percent: float, counts: ShadowCounts, regions: ClientRegions | None) -> None:
         self.version = version
         self.percent = percent
         self.inflight_count = 0

@@ -10,9 +10,10 @@ from deployments.core.request_meter import RequestMeters
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.client import LaneCall, LaneClient, TableRow
 from deployments.lane.link import Link
+from deployments.lane.remote_regions import ClientRegions
 from deployments.lane.retry import Death, Retry
 from deployments.lane.routes import Routes
-from deployments.lane.target import LaneTarget, Limits, RegisteredRegions
+from deployments.lane.target import LaneTarget, Limits
 
 AWAY_S: Final = 2.0
 """Longer than Serve takes to tell a replica of a change, and to see that it has taken it."""
@@ -33,7 +34,7 @@ class Fleet:
         changed: Callable[[], None],
         refusals: Refusals,
         max_inflight: int = 4096,
-        regions: RegisteredRegions | None = None,
+        regions: ClientRegions | None = None,
         away_s: float = AWAY_S,
         meters: RequestMeters | None = None,
     ) -> None:

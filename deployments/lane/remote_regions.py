@@ -1,11 +1,11 @@
-"""Requests that name shared-memory regions, for a replica on another node: it cannot map them, so this node does.
+"""Requests that name shared-memory regions which a model's process cannot reach: this process copies what is in them.
 
-Inputs are copied out of their regions into the request, outputs out of the response into theirs. Only requests that
-name a region, and find no replica on their own node, come here.
+Inputs are copied out of their regions into the request, outputs out of the response into theirs. A replica on another
+node can reach none of this node's regions, and no process of a model reaches those in the memory of a GPU.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from google.protobuf.message import DecodeError
@@ -15,10 +15,49 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.wire import GRPC_STREAM, HTTP
 from protocol.errors import Internal, ServingError
-from protocol.shared_memory import RegionRange, SharedMemory, open_view, read_region
+from protocol.shared_memory import RegionRange, SharedMemory, read_region
 
 _NAME = b"shared_memory_region"
 _PARAMETERS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+
+
+class ClientRegions(SharedMemory, Protocol):
+    """The regions that clients of this node have registered."""
+
+    @property
+    def registered(self) -> bool:
+        """Whether there is any."""
+        ...
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether there is any in a GPU's memory."""
+        ...
+
+    def is_on_device(self, region: str) -> bool:
+        """Whether a region is in a GPU's memory."""
+        ...
+
+    def open(self, place: RegionRange) -> "OpenRange":
+        """Return a range, which stays even if its region is unregistered; raises NotFound or InvalidArgument."""
+        ...
+
+
+class OpenRange(Protocol):
+    """A range of a region, in whatever memory."""
+
+    @property
+    def byte_size(self) -> int:
+        """How much room there is."""
+        ...
+
+    def read(self) -> bytes:
+        """Return a copy of it. Raises Internal."""
+        ...
+
+    def write(self, content: bytes) -> None:
+        """Copy bytes that there is room for to its beginning. Raises ServingError."""
+        ...
 
 
 def names_region(parts: Sequence[Buffer], json_length: int | None, wire: int) -> bool:
@@ -28,22 +67,40 @@ def names_region(parts: Sequence[Buffer], json_length: int | None, wire: int) ->
 
 
 def inline(
-    parts: Sequence[Buffer], json_length: int | None, wire: int, regions: SharedMemory, sink: Sink
-) -> tuple[list[Buffer], int | None, Sink]:
+    parts: Sequence[Buffer], json_length: int | None, wire: int, regions: ClientRegions, sink: Sink, *, far: bool
+) -> tuple[Sequence[Buffer], int | None, Sink]:
     """Return the request with its inputs copied in, and the sink that copies its outputs out again.
+
+    What a model's process on this node can reach is left to it, unless the model is `far`.
 
     Raises:
         ServingError: a region is unknown or a range is not inside it; the request is otherwise left for the replica to
             judge.
     """
     body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+    copied = _Copied(regions, far)
     if wire == HTTP:
-        return _inline_http(body, json_length, regions, sink)
-    return _inline_grpc(body, wire, regions, sink)
+        return _inline_http(body, json_length, copied, sink)
+    return _inline_grpc(body, wire, copied, sink)
+
+
+class _Copied:
+    """Tells which regions are copied, and remembers where the client wants its outputs."""
+
+    def __init__(self, regions: ClientRegions, far: bool) -> None:
+        self.places: dict[str, OpenRange] = {}
+        self._regions = regions
+        self._far = far
+
+    def open(self, place: RegionRange | None) -> OpenRange | None:
+        """Return a range that is copied here, None for others; raises NotFound or InvalidArgument."""
+        if place is None or not (self._far or self._regions.is_on_device(place.region)):
+            return None
+        return self._regions.open(place)
 
 
 def _inline_http(
-    body: bytes, json_length: int | None, regions: SharedMemory, sink: Sink
+    body: bytes, json_length: int | None, copied: _Copied, sink: Sink
 ) -> tuple[list[Buffer], int | None, Sink]:
     length = len(body) if json_length is None else json_length
     try:
@@ -54,29 +111,27 @@ def _inline_http(
     offset = length
     for tensor in _tensors(header, "inputs"):
         parameters = tensor["parameters"]
-        place = read_region(parameters)
+        place = copied.open(read_region(parameters))
         size = parameters.get("binary_data_size")
         if place is not None:
             _forget(parameters)
             parameters["binary_data_size"] = place.byte_size
-            contents.append(bytes(open_view(regions, place)))
+            contents.append(place.read())
         elif isinstance(size, int):
             contents.append(body[offset : offset + size])
             offset += size
     contents.append(body[offset:])
-    places: dict[str, RegionRange] = {}
     for tensor in _tensors(header, "outputs"):
-        place = read_region(tensor["parameters"])
+        place = copied.open(read_region(tensor["parameters"]))
         if place is not None:
-            open_view(regions, place)
             _forget(tensor["parameters"])
             tensor["parameters"]["binary_data"] = True
-            places[str(tensor.get("name"))] = place
+            copied.places[str(tensor.get("name"))] = place
     head = orjson.dumps(header)
-    return [head, *contents], len(head), _HttpSink(sink, regions, places) if places else sink
+    return [head, *contents], len(head), _HttpSink(sink, copied.places) if copied.places else sink
 
 
-def _inline_grpc(body: bytes, wire: int, regions: SharedMemory, sink: Sink) -> tuple[list[Buffer], None, Sink]:
+def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> tuple[list[Buffer], None, Sink]:
     try:
         request = ModelInferRequest.FromString(body)
     except DecodeError:
@@ -84,26 +139,24 @@ def _inline_grpc(body: bytes, wire: int, regions: SharedMemory, sink: Sink) -> t
     raw = list(request.raw_input_contents)
     contents: list[bytes] = []
     for tensor in request.inputs:
-        place = _grpc_region(tensor.parameters)
+        place = copied.open(_grpc_region(tensor.parameters))
         if place is not None:
             _forget(tensor.parameters)
-            contents.append(bytes(open_view(regions, place)))
+            contents.append(place.read())
         elif not tensor.HasField("contents") and raw:
             contents.append(raw.pop(0))
     del request.raw_input_contents[:]
     request.raw_input_contents.extend(contents + raw)
-    places: dict[str, RegionRange] = {}
     for wanted in request.outputs:
-        place = _grpc_region(wanted.parameters)
+        place = copied.open(_grpc_region(wanted.parameters))
         if place is not None:
-            open_view(regions, place)
             _forget(wanted.parameters)
-            places[wanted.name] = place
+            copied.places[wanted.name] = place
     message = request.SerializeToString()
-    if not places:
+    if not copied.places:
         return [message], None, sink
     copying = _GrpcStreamSink if wire == GRPC_STREAM else _GrpcSink
-    return [message], None, copying(sink, regions, places)
+    return [message], None, copying(sink, copied.places)
 
 
 def _tensors(header: Any, member: str) -> list[dict[str, Any]]:
@@ -133,9 +186,8 @@ def _forget(parameters: Any) -> None:
 class _CopyingSink:
     """Copies outputs into their regions and passes the rest on."""
 
-    def __init__(self, sink: Sink, regions: SharedMemory, places: dict[str, RegionRange]) -> None:
+    def __init__(self, sink: Sink, places: dict[str, OpenRange]) -> None:
         self._sink = sink
-        self._regions = regions
         self._places = places
 
     def on_error(self, error: ServingError) -> None:
@@ -160,7 +212,7 @@ class _CopyingSink:
                 f"shared memory size specified with the request for output '{name}' ({place.byte_size} bytes) should "
                 f"be at least {len(content)} bytes to hold the results"
             )
-        open_view(self._regions, place)[: len(content)] = content
+        place.write(content)
 
 
 class _HttpSink(_CopyingSink):

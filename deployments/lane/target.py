@@ -3,32 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Final, Protocol
+from typing import Final
 
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
 from deployments.lane.frames import PATIENT, Buffer, Kind
-from deployments.lane.remote_regions import inline, names_region
+from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceCall, SequenceLanes, read_mark
 from deployments.lane.sink import Sink
 from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
 from protocol.errors import QueueFull, ServingError, Unavailable
-from protocol.shared_memory import SharedMemory
 from protocol.trace import Trace
 
 _MAX_REPLICAS_ASKED: Final = 3
-
-
-class RegisteredRegions(SharedMemory, Protocol):
-    """The shared memory that clients of this node registered."""
-
-    @property
-    def registered(self) -> bool:
-        """Whether there is any."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +31,7 @@ class Limits:
 
     max_inflight: int
     refusals: Refusals
-    regions: RegisteredRegions | None = None
+    regions: ClientRegions | None = None
     meters: RequestMeters | None = None
 
 
@@ -109,9 +99,9 @@ class LaneTarget:
         regions = self._limits.regions
         if regions is not None and regions.registered and names_region(parts, json_length, wire):
             near = bool(self.choice.near())
-            if not near:
+            if not near or regions.on_devices:
                 try:
-                    parts, json_length, sink = inline(parts, json_length, wire, regions, sink)
+                    parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=not near)
                 except ServingError as refused:
                     self._fail_unsent(sink, wire, refused)
                     return None
@@ -159,9 +149,13 @@ class LaneTarget:
         lane = self._sequences.choose(mark, self.choice.lanes)
         regions = self._limits.regions
         far = lane is not None and not lane.near
-        if far and regions is not None and regions.registered and names_region(parts, json_length, wire):
+        if (
+            regions is not None
+            and (regions.registered if far else regions.on_devices)
+            and names_region(parts, json_length, wire)
+        ):
             try:
-                parts, json_length, sink = inline(parts, json_length, wire, regions, sink)
+                parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=far)
             except ServingError as refused:
                 self._fail_unsent(sink, wire, refused)
                 return None

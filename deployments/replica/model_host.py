@@ -302,7 +302,7 @@ class ModelHost:
         served = self.served.get((name, version))
         if served is None:
             return None
-        return LocalTarget(served, None if self.meters is None else self.meters.of(name, version))
+        return LocalTarget(served, None if self.meters is None else self.meters.of(name, version), self.regions)
 
     def check(self, limit_s: float) -> None:
         """Look for versions of which an instance is stuck or dead; none of them takes requests any more.

@@ -8,6 +8,7 @@ from deployments.core.model_version import ModelVersion
 from deployments.core.request_meter import Cells, RequestMeter, give_up, succeed
 from deployments.core.traced_request import follow
 from deployments.lane.frames import Buffer
+from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sink import Sink
 from deployments.lane.slow_codec import Encoded, SlowCodec
 from deployments.lane.wire import HTTP, LONG_BYTES, WireCodec
@@ -67,10 +68,13 @@ class LocalTarget:
 
     shared = True
 
-    def __init__(self, served: ServedModel, meter: RequestMeter | None = None) -> None:
+    def __init__(
+        self, served: ServedModel, meter: RequestMeter | None = None, regions: ClientRegions | None = None
+    ) -> None:
         self.model_name = served.model_name
         self.version = served.version
         self._meter = meter
+        self._regions = regions
         self._served = served
         self._submit = served.submit_request
 
@@ -88,11 +92,17 @@ class LocalTarget:
         trace: Trace | None = None,
     ) -> "InferRequest | _Decoding | None":
         """Decode and submit; the sink gets an error in the request before this returns."""
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        codec, meter = self._served.codecs[wire], self._meter
+        codec, meter, regions = self._served.codecs[wire], self._meter, self._regions
         cells, began_ns = None, 0
         if meter is not None:
             cells, began_ns = meter.begin(wire), monotonic_ns()
+        if regions is not None and regions.on_devices and names_region(parts, json_length, wire):
+            try:
+                parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=False)
+            except ServingError as error:
+                self._fail((sink, codec, wire, cells, began_ns), error)
+                return None
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
         context: Context = (sink, codec, wire, cells, began_ns)
         slow = self._served.slow
         # The requests of a sequence stay in their order.

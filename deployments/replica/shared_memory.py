@@ -1,29 +1,62 @@
-"""The system shared-memory regions that clients of this node have registered (Triton's shared-memory extension).
+"""The shared-memory regions that clients of this node have registered (Triton's shared-memory extension).
 
-All processes of the node share one table, and each maps the regions itself, so a tensor in shared memory crosses no
-socket. Every use of a region looks first whether the table has changed.
+All processes of the node share one table. Each maps regions of system shared memory itself, so that a tensor there
+crosses no socket; those on GPUs only the ingresses open, and copy. Every use of a region looks first whether the table
+has changed.
 """
 
 import asyncio
+import logging
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, NoGpuError, find_gpu
 from deployments.replica.region_mapping import RegionMapping
-from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
+from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServingError
+from protocol.shared_memory import RegionRange
 
 RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
 _KEY: Final = re.compile(r"/*([^/\0]{1,255})")
 _MAX_REGIONS: Final = 1024
 _LOOK_S: Final = 1.0
+_ON_THE_HOST: Final = -1
+
+logger = logging.getLogger(__name__)
 
 Rows = list[list[Any]]
 
 
+class Row(NamedTuple):
+    """One registration: `serial` tells it from others of its name.
+
+    Of system shared memory `key` names the object that the region is part of; of a GPU's, whose number is `device_id`,
+    it is the handle, in hexadecimal.
+    """
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    serial: str
+    device_id: int = _ON_THE_HOST
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the region is in a GPU's memory."""
+        return self.device_id != _ON_THE_HOST
+
+    def status(self) -> dict[str, Any]:
+        """Return what a client is told."""
+        if self.on_device:
+            return {"name": self.name, "device_id": self.device_id, "byte_size": self.byte_size}
+        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
+
+
 class Table(Protocol):
-    """Rows of name, key, offset, size and a serial of the registration, which several processes read and change."""
+    """Rows, each with the fields of a `Row`, which several processes read and change."""
 
     @property
     def generation(self) -> int:
@@ -58,28 +91,96 @@ class OwnTable:
 
 @dataclass(slots=True)
 class Region:
-    """One registered region: `byte_size` bytes from `offset` on of a shared-memory object."""
+    """One registered region, mapped; the mapping lives as long as any view of it."""
 
-    name: str
-    offset: int
-    byte_size: int
-    serial: str
+    row: Row
     mapping: RegionMapping
     view: memoryview
 
     def holds(self, end: int) -> bool:
         """Whether the object still has the region's bytes up to a position in it."""
-        return self.mapping.holds(self.offset - self.mapping.start + end)
+        return self.mapping.holds(self.row.offset - self.mapping.start + end)
+
+    def read(self, offset: int, byte_size: int) -> bytes:
+        """Return a copy of a range."""
+        return bytes(self.view[offset : offset + byte_size])
+
+    def write(self, offset: int, content: bytes) -> None:
+        """Copy bytes to a range."""
+        self.view[offset : offset + len(content)] = content
+
+
+class DeviceRegion:
+    """One registered region of a GPU's memory, open as long as this lives."""
+
+    def __init__(self, row: Row) -> None:
+        """Open it.
+
+        Raises:
+            InvalidArgument: there is no GPU here, the handle cannot be opened, or has less memory behind it.
+        """
+        self.row = row
+        try:
+            self._memory = DeviceAllocation(bytes.fromhex(row.key), row.device_id)
+        except NoGpuError:
+            raise _no_gpu(row.name) from None
+        except DeviceMemoryError as error:
+            logger.warning("CUDA shared memory region '%s' cannot be opened: %s", row.name, error)
+            raise InvalidArgument("failed to register shared memory region: invalid args") from None
+        if not 0 < row.byte_size <= self._memory.size_bytes:
+            raise InvalidArgument(f"failed to register shared memory region '{row.name}': invalid args")
+
+    def holds(self, end: int) -> bool:
+        """Whether there is memory up to a position in it: an allocation does not change."""
+        return end <= self.row.byte_size
+
+    def read(self, offset: int, byte_size: int) -> bytes:
+        """Return a copy of a range. Raises Internal."""
+        try:
+            return self._memory.read(offset, byte_size)
+        except DeviceMemoryError as error:
+            raise Internal(f"shared memory region '{self.row.name}' cannot be read: {error}") from None
+
+    def write(self, offset: int, content: bytes) -> None:
+        """Copy bytes to a range. Raises Internal."""
+        try:
+            self._memory.write(offset, content)
+        except DeviceMemoryError as error:
+            raise Internal(f"shared memory region '{self.row.name}' cannot be written: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlace:
+    """A range of a region, which lives as long as this."""
+
+    region: Region | DeviceRegion
+    offset: int
+    byte_size: int
+
+    def read(self) -> bytes:
+        """Return a copy of it. Raises Internal where a GPU's memory cannot be read."""
+        return self.region.read(self.offset, self.byte_size)
+
+    def write(self, content: bytes) -> None:
+        """Copy bytes that there is room for to its beginning. Raises ServingError where that cannot be."""
+        if not self.region.holds(self.offset + len(content)):
+            raise _lost(self.region.row.name)
+        self.region.write(self.offset, content)
 
 
 class Regions:
-    """The regions as this process has mapped them; also the codecs' `SharedMemory`. Belongs to the loop's thread."""
+    """The regions as this process has them; also the codecs' `SharedMemory`. Belongs to the loop's thread.
 
-    def __init__(self, table: Table) -> None:
+    Those on GPUs are opened only where `opens_devices` is set.
+    """
+
+    def __init__(self, table: Table, *, opens_devices: bool = False) -> None:
         self._table = table
+        self._opens_devices = opens_devices
         self._generation = self._looked_at = -1
-        self._rows: Rows = []
-        self._regions: dict[str, Region] = {}
+        self._rows: list[Row] = []
+        self._regions: dict[str, Region | DeviceRegion] = {}
+        self._on_devices = False
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Map a region, and tell all processes of the node of it.
@@ -89,35 +190,61 @@ class Regions:
             InvalidArgument: the key is reserved or no shared-memory name, or the range is not inside the object.
             Internal: the object cannot be opened (Triton's code for it).
         """
+        self._add(Row(name, key, offset, byte_size, secrets.token_hex(8)), _mapped)
 
+    async def register_device(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Open a region on a GPU, and tell the node's ingresses of it.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            InvalidArgument: there is no GPU here, or the handle cannot be opened on that one, or has less memory behind
+                it.
+        """
+        self._follow()
+        self._check_free(name, self._rows)
+        row = Row(name, handle.hex(), 0, byte_size, secrets.token_hex(8), device_id)
+        region = await asyncio.to_thread(DeviceRegion, row)
+        self._add(row, lambda _: region)
+
+    def _add(self, new: Row, open_region: Callable[[Row], Region | DeviceRegion]) -> None:
+        # An object of the same name may be another one the next time that it is registered, hence the serial.
         def add(rows: Rows) -> Rows:
-            if any(row[0] == name for row in rows):
-                raise AlreadyExists(f"shared memory region '{name}' already in manager")
-            # An object of the same name may be another one the next time that it is registered.
-            serial = secrets.token_hex(8)
-            region = _region(name, key, offset, byte_size, serial)
+            self._check_free(new.name, [Row(*row) for row in rows])
             if len(rows) >= _MAX_REGIONS:
                 raise InvalidArgument(f"more than {_MAX_REGIONS} shared memory regions")
-            self._regions[name] = region
-            return [*rows, [name, key, offset, byte_size, serial]]
+            self._regions[new.name] = open_region(new)
+            return [*rows, list(new)]
 
         self._table.change(add)
 
-    def unregister(self, name: str = "") -> None:
-        """Forget a region, or all of them; unknown names are no error. Requests that use one keep their mapping."""
-        self._table.change(lambda rows: [row for row in rows if name and row[0] != name])
+    def _check_free(self, name: str, rows: Iterable[Row]) -> None:
+        if any(row.name == name for row in rows):
+            raise AlreadyExists(f"shared memory region '{name}' already in manager")
 
-    def status(self, name: str = "") -> list[dict[str, Any]]:
-        """Return name, key, offset and size of a region, or of all.
+    def unregister(self, name: str = "", *, on_device: bool = False) -> None:
+        """Forget a region of a kind, or all; unknown names are no error. Requests that use one keep their mapping."""
+        self._table.change(
+            lambda rows: [row for row in rows if Row(*row).on_device != on_device or (name and row[0] != name)]
+        )
+        self._follow()
+
+    def status(self, name: str = "", *, on_device: bool = False) -> list[dict[str, Any]]:
+        """Return what there is to tell of a region of a kind, or of all.
 
         Raises:
             NotFound: no such region.
         """
         self._follow()
-        rows = [row for row in self._rows if not name or row[0] == name]
+        rows = [row for row in self._rows if not name or row.name == name]
         if name and not rows:
-            raise NotFound(f"Unable to find system shared memory region: '{name}'")
-        return [dict(zip(("name", "key", "offset", "byte_size"), row[:4], strict=True)) for row in rows]
+            kind = "cuda" if on_device else "system"
+            raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
+        if name and rows[0].on_device != on_device:
+            kinds = ("system", "CUDA") if on_device else ("CUDA", "system")
+            raise NotFound(
+                f"The region named '{name}' is registered as {kinds[0]} shared memory, not {kinds[1]} shared memory"
+            )
+        return [row.status() for row in rows if row.on_device == on_device]
 
     @property
     def registered(self) -> bool:
@@ -125,26 +252,44 @@ class Regions:
         self._follow()
         return bool(self._rows)
 
+    @property
+    def on_devices(self) -> bool:
+        """Whether there is any in a GPU's memory, which models cannot reach."""
+        self._follow()
+        return self._on_devices
+
+    def is_on_device(self, region: str) -> bool:
+        """Whether a region is in a GPU's memory."""
+        return type(self._regions.get(region)) is DeviceRegion
+
     def view(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """Return a range of a region, writable.
+        """Return a range of a region of system shared memory, writable.
 
         Raises:
             NotFound: no such region.
             InvalidArgument: the range is not inside it.
         """
+        found = self._find(region, offset, byte_size)
+        if type(found) is not Region:
+            raise NotFound(f"Unable to find shared memory region: '{region}'")
+        return found.view[offset : offset + byte_size]
+
+    def open(self, place: RegionRange) -> RegionPlace:
+        """Return a range of a region of whatever kind. Raises as `view` does."""
+        return RegionPlace(self._find(place.region, place.offset, place.byte_size), place.offset, place.byte_size)
+
+    def _find(self, region: str, offset: int, byte_size: int) -> Region | DeviceRegion:
         self._follow()
         found = self._regions.get(region)
         if found is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
-        if offset > found.byte_size:
+        if offset > found.row.byte_size:
             raise InvalidArgument(f"Invalid offset for shared memory region: '{region}'")
-        if offset + byte_size > found.byte_size:
+        if offset + byte_size > found.row.byte_size:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
         if not found.holds(offset + byte_size):
-            raise InvalidArgument(
-                f"shared memory region '{region}' is larger than its object, or there is no memory for it"
-            )
-        return found.view[offset : offset + byte_size]
+            raise _lost(region)
+        return found
 
     async def run(self) -> None:
         """Let go of what others have unregistered, for ever: what nobody asks for would be kept."""
@@ -156,37 +301,55 @@ class Regions:
         """Let go of what others have unregistered."""
         generation = self._table.generation
         if generation not in (self._generation, self._looked_at):
-            registered = {row[-1] for row in self._table.rows()}
-            self._regions = {name: region for name, region in self._regions.items() if region.serial in registered}
+            registered = {Row(*row).serial for row in self._table.rows()}
+            self._regions = {name: region for name, region in self._regions.items() if region.row.serial in registered}
             self._looked_at = generation
 
     def _follow(self) -> None:
-        """Make the regions be those of the table; one that cannot be mapped here is left out."""
+        """Make the regions be those of the table; one that cannot be had here is left out."""
         generation = self._table.generation
         if generation == self._generation:
             return
-        self._rows = self._table.rows()
+        self._rows = [Row(*row) for row in self._table.rows()]
         self._generation = generation
         known, self._regions = self._regions, {}
-        for name, key, offset, byte_size, serial in self._rows:
-            region = known.get(name)
-            if region is None or region.serial != serial:
+        for row in self._rows:
+            region = known.get(row.name)
+            if region is not None and region.row.serial == row.serial:
+                self._regions[row.name] = region
+            elif not row.on_device or self._opens_devices:
                 try:
-                    region = _region(name, key, offset, byte_size, serial)
-                except (InvalidArgument, Internal):
+                    self._regions[row.name] = DeviceRegion(row) if row.on_device else _mapped(row)
+                except ServingError:
                     continue
-            self._regions[name] = region
+        self._on_devices = any(type(region) is DeviceRegion for region in self._regions.values())
 
 
-def _region(name: str, key: str, offset: int, byte_size: int, serial: str) -> Region:
-    bare = _KEY.fullmatch(key)
+async def require_gpu(name: str) -> None:
+    """Raise InvalidArgument, as Triton does for a region of that name, unless there is a GPU here."""
+    try:
+        await asyncio.to_thread(find_gpu)
+    except NoGpuError:
+        raise _no_gpu(name) from None
+
+
+def _no_gpu(name: str) -> InvalidArgument:
+    return InvalidArgument(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+
+
+def _lost(name: str) -> InvalidArgument:
+    return InvalidArgument(f"shared memory region '{name}' is larger than its object, or there is no memory for it")
+
+
+def _mapped(row: Row) -> Region:
+    bare = _KEY.fullmatch(row.key)
     if bare is None or bare[1] in (".", "..") or bare[1].startswith(RESERVED_PREFIX):
         raise InvalidArgument(
-            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved "
+            f"cannot register shared memory region '{row.name}' with key '{row.key}' as the key contains the reserved "
             f"prefix '{RESERVED_PREFIX}' or is not a name of shared memory"
         )
-    mapping = _map(name, key, bare[1], offset, byte_size)
-    return Region(name, offset, byte_size, serial, mapping, memoryview(mapping)[offset - mapping.start :])
+    mapping = _map(row.name, row.key, bare[1], row.offset, row.byte_size)
+    return Region(row, mapping, memoryview(mapping)[row.offset - mapping.start :])
 
 
 def _map(name: str, key: str, bare: str, offset: int, byte_size: int) -> RegionMapping:

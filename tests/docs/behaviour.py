@@ -958,6 +958,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEVERAL + "test_shared_memory_registered_at_one_is_known_to_both",
         "deployments/replica/test_shared_memory.py::test_every_process_of_the_node_has_a_change_at_once",
     ),
+    "CUDA shared memory that a client registers": (
+        "e2e/test_gpus.py::test_tensors_may_lie_in_the_memory_of_a_gpu",
+        "deployments/replica/test_device_regions.py::test_every_ingress_opens_a_region_and_no_replica_does",
+    ),
+    "What a request names stays open until it is answered": (
+        "deployments/replica/test_device_regions.py::test_a_place_that_a_request_has_stays_when_the_region_is_unregistered",
+    ),
+    "A node without a GPU says so": ("app/http/test_api.py::test_cuda_shared_memory_needs_a_gpu",),
     "Log and trace settings that a client changes": (SEVERAL + "test_settings_changed_at_one_hold_at_both",),
     "A sampled request's [trace]": (
         SEVERAL + "test_traces_of_both_are_in_one_file",

@@ -233,15 +233,23 @@ def test_serve_joins_a_running_cluster_and_leaves_it_running(
 ) -> None:
     """Runs after what needs `deployed`: it deploys what `serve deploy` deployed before."""
     cluster.empty()
+    script(cluster, THEIRS, "theirs:/")
     flags = ("--ray-address", cluster.address, "--placement", "embedded")
     server = Server(example_repository, tmp_path / "log", *flags, env=cluster.env)
     try:
         server.wait_ready()
         assert server.get("/v2/health/ready").status == 200
         assert statuses(cluster)["eagleray"] == {"RUNNING", "HEALTHY"}
+        others = ("--model-repository", str(example_repository), "--http-port", "0", "--grpc-port", "0")
+        second = run(EAGLERAY, "serve", *others, "--metrics-port", "0", *flags, env=cluster.env)
+        assert second.returncode == 1
+        assert "Eagleray runs in this cluster already" in second.stderr
+        assert server.get("/v2/health/ready").status == 200
         server.stop()
+        assert set(statuses(cluster)) == {"theirs"}
     finally:
         server.kill()
+    script(cluster, DELETE, "theirs")
     assert statuses(cluster) == {}
 
 
@@ -256,8 +264,9 @@ class Theirs:
         return "theirs"
 
 ray.init(address=sys.argv[1], log_to_driver=False)
-for name in sys.argv[2:]:
-    serve.run(Theirs.bind(), name=name, route_prefix=None)
+for each in sys.argv[2:]:
+    name, _, route = each.partition(":")
+    serve.run(Theirs.bind(), name=name, route_prefix=route or None)
 """
 DELETE = """
 import sys

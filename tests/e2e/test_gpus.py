@@ -1,14 +1,20 @@
 """What is planned for GPUs is what Ray deploys; the GPUs are logical ones, so that no hardware is needed."""
 
+import base64
 import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 
 from tests.app.metrics.scraped import families
+from tests.e2e import device_clients
+from tests.hostile.watch import grpc_address
 from tests.serving import EAGLERAY, ROOT, Server, environment, run, wait_until
 
 MODEL = """
@@ -63,6 +69,18 @@ SEVERAL = ("second", "cpu")
 """Their instances have processes of their own, which are told their cards and do not know Ray."""
 
 
+ECHO = """
+backend: "identity"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
+"""
+PLACED = 'parameters {{ key: "eagleray.placement" value {{ string_value: "{}" }} }}'
+ECHOES = {
+    **{f"echo_{placement}": PLACED.format(placement) for placement in ("isolated", "packed", "embedded")},
+    "echo_sequence": "sequence_batching { } " + PLACED.format("isolated"),
+}
+
 FAILS_ON_GPUS = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -81,6 +99,9 @@ def gpu_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name / "1").mkdir(parents=True)
         (root / name / "1/model.py").write_text(MODEL)
         (root / name / "config.pbtxt").write_text(CONFIG + groups)
+    for name, more in ECHOES.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(ECHO + more)
     (root / "fails_on_gpus/1").mkdir(parents=True)
     (root / "fails_on_gpus/1/model.py").write_text(FAILS_ON_GPUS)
     (root / "fails_on_gpus/config.pbtxt").write_text(CONFIG + GROUPS["both"])
@@ -100,21 +121,23 @@ def planned(gpu_repository: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a library that names two GPUs as NVML does."""
-    folder = tmp_path_factory.mktemp("nvml")
-    built = run("cc", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(ROOT / "tests/nvml.c"))
-    assert built.returncode == 0, built.stderr
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a library that names two GPUs as NVML does, and one that opens their memory as CUDA's driver does."""
+    folder = tmp_path_factory.mktemp("libraries")
+    for name, source in (("libnvidia-ml.so.1", "nvml.c"), ("libcuda.so.1", "cuda.c")):
+        built = run("cc", "-shared", "-fPIC", "-o", str(folder / name), str(ROOT / "tests" / source))
+        assert built.returncode == 0, built.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
 def served(
-    gpu_repository: Path, planned: object, nvml: Path, tmp_path_factory: pytest.TempPathFactory
+    gpu_repository: Path, planned: object, libraries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("gpus-log") / "log"
     flags = ("--placement", "auto", "--num-cpus", "4", "--num-gpus", "2", "--no-dashboard")
-    server = Server(gpu_repository, log, *flags, env=environment(LD_LIBRARY_PATH=str(nvml)))
+    flags += ("--ingresses-per-node", "2", "--allow-client-shm", "true")
+    server = Server(gpu_repository, log, *flags, env=environment(LD_LIBRARY_PATH=str(libraries)))
     try:
         yield server.wait_ready()
         server.stop()
@@ -176,7 +199,7 @@ def test_the_console_is_told_which_cards_each_replica_has(
 
 def test_every_kind_of_group_serves(served: Server) -> None:
     index = {row["name"]: row["state"] for row in served.post("/v2/repository/index").json}
-    assert index == dict.fromkeys([*GROUPS, "fails_on_gpus"], "READY")
+    assert index == dict.fromkeys([*GROUPS, *ECHOES, "fails_on_gpus"], "READY")
     given = {"name": "X", "datatype": "INT32", "shape": [1], "data": [0]}
     on_gpus = {name: served.infer(name, given).json["outputs"][0]["data"] for name in GROUPS}
     assert on_gpus == {name: [int(name != "cpu")] for name in GROUPS}
@@ -214,3 +237,81 @@ def test_a_version_that_serves_from_its_cpu_group_says_why_its_gpu_group_does_no
     assert row()["reason"].startswith("its instances on GPU 1 failed to load: ")
     assert "this card is too old" in row()["reason"]
     assert served.get("/v2/models/fails_on_gpus/ready").status == 200
+
+
+@pytest.mark.parametrize("protocol", device_clients.MODULES)
+@pytest.mark.parametrize("model", ECHOES)
+def test_tensors_may_lie_in_the_memory_of_a_gpu(model: str, protocol: str, served: Server) -> None:
+    module = device_clients.MODULES[protocol]
+    address = served.address if protocol == "http" else grpc_address(served.log())
+    more = {"sequence_id": 7, "sequence_start": True, "sequence_end": True} if model == "echo_sequence" else {}
+    numbers = np.arange(16, dtype=np.float32).reshape(1, 16)
+    with device_clients.allocated(512) as memory, module.InferenceServerClient(address) as client:
+
+        def infer(given: int | np.ndarray, wanted: int | None) -> Any:
+            # Each connection goes to one of the two ingresses.
+            with module.InferenceServerClient(address) as other:
+                return device_clients.infer(module, other, model, given, wanted, **more)
+
+        client.register_cuda_shared_memory("gpu", memory.handle, 1, 256)
+        try:
+            with pytest.raises(module.InferenceServerException, match="'gpu' already in manager"):
+                client.register_cuda_shared_memory("gpu", memory.handle, 1, 256)
+            memory.write(64, numbers)
+            for _ in range(4):
+                infer(64, 128)
+            np.testing.assert_array_equal(memory.read(128, 16), numbers[0])
+            np.testing.assert_array_equal(infer(64, None).as_numpy("OUTPUT0"), numbers)
+            infer(numbers * 2, 192)
+            np.testing.assert_array_equal(memory.read(192, 16), numbers[0] * 2)
+            with pytest.raises(module.InferenceServerException, match=r"Invalid offset \+ byte size"):
+                infer(200, None)
+            with pytest.raises(module.InferenceServerException, match=r"Invalid offset \+ byte size"):
+                infer(numbers, 256 - 32)
+        finally:
+            client.unregister_cuda_shared_memory("gpu")
+        for _ in range(4):
+            with pytest.raises(module.InferenceServerException, match="Unable to find shared memory region: 'gpu'"):
+                infer(64, None)
+
+
+def test_regions_of_gpus_are_told_from_those_of_the_system(served: Server) -> None:
+    with device_clients.allocated(512) as memory, tritonclient.http.InferenceServerClient(served.address) as client:
+        client.register_cuda_shared_memory("gpu", memory.handle, 1, 512)
+        try:
+            assert client.get_cuda_shared_memory_status() == [{"name": "gpu", "device_id": 1, "byte_size": 512}]
+            assert client.get_cuda_shared_memory_status("gpu") == [{"name": "gpu", "device_id": 1, "byte_size": 512}]
+            with tritonclient.grpc.InferenceServerClient(grpc_address(served.log())) as other:
+                (region,) = other.get_cuda_shared_memory_status().regions.values()
+            assert (region.name, region.device_id, region.byte_size) == ("gpu", 1, 512)
+            assert client.get_system_shared_memory_status() == []
+            client.unregister_system_shared_memory()
+            client.unregister_system_shared_memory("gpu")
+            text = "The region named 'gpu' is registered as CUDA shared memory, not system shared memory"
+            with pytest.raises(tritonclient.http.InferenceServerException, match=text):
+                client.get_system_shared_memory_status("gpu")
+        finally:
+            client.unregister_cuda_shared_memory()
+        assert client.get_cuda_shared_memory_status() == []
+
+
+def test_what_is_no_memory_of_a_gpu_is_refused(served: Server) -> None:
+    path = "/v2/cudasharedmemory/region/gpu/register"
+    with device_clients.allocated(512) as memory:
+        good = {"raw_handle": {"b64": memory.handle.decode()}, "device_id": 0, "byte_size": 512}
+        bad_handle = {"b64": base64.b64encode(b"/nowhere".ljust(64, b"\0")).decode()}
+        for wrong, text in (
+            ({"device_id": 2}, "failed to register shared memory region: invalid args"),
+            ({"device_id": 2**32}, "failed to register shared memory region: invalid args"),
+            ({"raw_handle": bad_handle}, "failed to register shared memory region: invalid args"),
+            ({"raw_handle": {"b64": "AAAA"}}, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
+            ({"raw_handle": {"b64": "§"}}, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
+            ({"raw_handle": 5}, "Unable to parse 'b64': attempt to access non-existing object member 'b64'"),
+            ({"byte_size": 513}, "failed to register shared memory region 'gpu': invalid args"),
+            ({"byte_size": 0}, "failed to register shared memory region 'gpu': invalid args"),
+        ):
+            answer = served.post(path, good | wrong)
+            assert (answer.status, answer.error) == (400, text)
+        answer = served.post(path, {"device_id": 0, "byte_size": 1})
+        assert (answer.status, answer.error) == (400, "Shared memory register request has no 'raw_handle' field")
+    assert served.get("/v2/cudasharedmemory/status").json == []

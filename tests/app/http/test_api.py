@@ -405,11 +405,11 @@ def test_bad_registrations_are_refused(body: object, status: int, text: str) -> 
     assert (answer.status, answer.error) == (status, text)
 
 
-def test_cuda_shared_memory_is_not_offered() -> None:
+def test_cuda_shared_memory_needs_a_gpu() -> None:
     served = {"allow_client_shm": True}
     answer = ask("POST", "/v2/cudasharedmemory/region/r/register", {}, served)
     assert (answer.status, answer.error) == (
-        501,
+        400,
         "failed to register CUDA shared memory region: 'r', GPUs not supported",
     )
     assert ask("GET", "/v2/cudasharedmemory/status", b"", served).json == []

@@ -57,7 +57,7 @@ def serve_far_away(codec: WireCodec, wire: int, body: bytes, json_length: int | 
     """Answer with X = A and Y = B from a codec that knows no regions, as a replica of another node."""
     client = Client()
     assert names_region([body], json_length, wire)
-    parts, length, sink = inline([body], json_length, wire, regions, client)
+    parts, length, sink = inline([body], json_length, wire, regions, client, far=True)
 
     def reply(request: InferRequest, result: Any) -> None:
         response = InferResponse({"X": request.inputs["A"], "Y": request.inputs["B"]})
@@ -126,13 +126,40 @@ def test_an_unknown_region_is_not_found(regions: Regions) -> None:
     place = {"shared_memory_region": "nowhere", "shared_memory_byte_size": 16}
     body = orjson.dumps({"inputs": [{"name": "A", "shape": [1, 4], "datatype": "INT32", "parameters": place}]})
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'nowhere'"):
-        inline([body], None, HTTP, regions, Client())
+        inline([body], None, HTTP, regions, Client(), far=True)
 
 
 @pytest.mark.parametrize(
     "body", [b"shared_memory_region", b"[1]", b'{"inputs": 3}', b'{"inputs": [3, {"parameters": []}], "outputs": {}}']
 )
 def test_what_is_malformed_is_left_for_the_replica_to_judge(body: bytes, regions: Regions) -> None:
-    parts, _, _ = inline([body], None, HTTP, regions, Client())
+    parts, _, _ = inline([body], None, HTTP, regions, Client(), far=True)
     assert b"".join(parts)
-    inline([b"\xff\xff\xff"], None, GRPC, regions, Client())
+    inline([b"\xff\xff\xff"], None, GRPC, regions, Client(), far=True)
+
+
+class OneOnDevice(Regions):
+    """`in` lies where this process alone can read it."""
+
+    def is_on_device(self, region: str) -> bool:
+        return region == "in"
+
+
+def test_what_a_model_of_this_node_can_reach_is_left_to_it(regions: Regions) -> None:
+    regions.__class__ = OneOnDevice
+    regions.view("in", 0, 16)[:] = A.tobytes()
+    header = {
+        "inputs": [
+            {"name": "A", "shape": [1, 4], "datatype": "INT32", "parameters": dict(PLACE)},
+            {"name": "B", "shape": [1, 4], "datatype": "INT32", "parameters": dict(OUT)},
+        ],
+        "outputs": [{"name": "X", "parameters": dict(OUT)}],
+    }
+    client = Client()
+    parts, length, sink = inline([orjson.dumps(header)], None, HTTP, regions, client, far=False)
+    assert sink is client
+    assert b"".join(parts)[length:] == A.tobytes()
+    kept = orjson.loads(b"".join(parts)[:length])
+    assert kept["inputs"][0]["parameters"] == {"binary_data_size": 16}
+    assert kept["inputs"][1] == header["inputs"][1]
+    assert kept["outputs"] == header["outputs"]
