@@ -24,6 +24,7 @@ from repository_loader.sequence_validation import check_sequence_batching
 from repository_loader.tensor_validation import check_tensors
 
 MAX_NAME_BYTES = 255
+MAX_INSTANCES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,9 @@ def _check_dynamic_batching(config: ModelConfig) -> Iterator[Fault]:
 
 def _check_groups(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fault]:
     usable = surroundings.gpu_ids
+    count = sum(max(0, group.count) * max(1, len(group.gpus)) for group in config.instance_group)
+    if count > MAX_INSTANCES:
+        yield Fault("instance_group", f"model {config.name} has {count} instances, more than {MAX_INSTANCES}")
     for index, group in enumerate(config.instance_group):
         path = f"instance_group[{index}]"
         prefix = f"instance group {group.name} of model {config.name}"

@@ -1,10 +1,12 @@
 """Warm-up: each instance runs the samples of `model_warmup` before it gets its first request."""
 
+import math
 import os
 import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelWarmup
@@ -20,6 +22,9 @@ from protocol.normalise import model_shape
 from protocol.signature import Signature
 from repository_loader.package import ModelPackage
 
+_MAX_ROWS: Final = 1 << 16
+_MAX_ELEMENTS: Final = 1 << 28
+
 
 def warm_up(
     package: ModelPackage, signature: Signature, instances: Sequence[ModelInstance], statistics: ModelStatistics
@@ -34,8 +39,10 @@ def warm_up(
     for sample in package.config.model_warmup:
         if not sample.batch_size:
             continue
-        inputs = _sample_inputs(package, signature, sample)
         copies = sample.batch_size if signature.max_batch_size else 1
+        if copies > _MAX_ROWS:
+            raise ModelLoadError(f"warmup sample '{sample.name}' has a batch_size of more than {_MAX_ROWS}")
+        inputs = _sample_inputs(package, signature, sample)
         for instance in instances:
             for _ in range(max(1, sample.count)):
                 _run(instance, sample, inputs, copies, statistics)
@@ -79,6 +86,8 @@ def _sample_inputs(package: ModelPackage, signature: Signature, sample: ModelWar
 def _array(
     package: ModelPackage, name: str, setting: ModelWarmup.Input, datatype: DataType, shape: tuple[int, ...]
 ) -> Array:
+    if math.prod(shape) > _MAX_ELEMENTS:
+        raise ModelLoadError(f"warmup data of input '{name}' has more than {_MAX_ELEMENTS} elements")
     kind = setting.WhichOneof("input_data_type")
     if kind is None:
         raise ModelLoadError(f"warmup setting expects input '{name}' to have input_data_type set")

@@ -16,6 +16,7 @@ from repository_loader.model_files import leaves_folder
 
 _FOLDER: Final = "models"
 _PREFIX: Final = "file:"
+_MAX_PATH_BYTES: Final = 1024
 _FAULTS_OF_THE_HOST: Final = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
 }
@@ -106,7 +107,8 @@ class OverrideFiles:
 
 def _inside(key: str) -> str:
     path = key.removeprefix(_PREFIX)
-    if not path or leaves_folder(path) or path.endswith("/") or os.path.normpath(path) != path:
+    is_long = len(path.encode("utf-8", "surrogatepass")) > _MAX_PATH_BYTES
+    if not path or is_long or leaves_folder(path) or path.endswith("/") or os.path.normpath(path) != path:
         raise InvalidArgument(f"Invalid file parameter '{key}': the path must stay within model directory.")
     return path
 

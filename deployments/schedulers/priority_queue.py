@@ -12,6 +12,7 @@ from protocol.infer import InferRequest
 
 NEVER_NS: Final = 1 << 62
 _SLACK: Final = 64
+_KEPT_LEVELS: Final = 64
 
 
 class _Level:
@@ -85,10 +86,12 @@ class PriorityQueue:
 
     def __init__(self, batching: ModelDynamicBatching) -> None:
         self._default_level = max(1, batching.default_priority_level)
-        self._levels = [
-            _Level(batching.priority_queue_policy.get(level, batching.default_queue_policy))
-            for level in range(1, max(1, batching.priority_levels) + 1)
-        ]
+        self._level_count = max(1, batching.priority_levels)
+        self._policies = dict(batching.priority_queue_policy)
+        self._default_policy = batching.default_queue_policy
+        # Those that are or were in use, by priority, 1 first: a model may have 2^64 - 1.
+        self._by_priority: dict[int, _Level] = {}
+        self._levels: list[_Level] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -108,7 +111,7 @@ class PriorityQueue:
     @property
     def next_deadline_ns(self) -> int:
         """When `expire` is worth calling next, `NEVER_NS` if nothing can expire."""
-        return min(level.next_deadline_ns for level in self._levels)
+        return min([level.next_deadline_ns for level in self._levels], default=NEVER_NS)
 
     def append(self, request: InferRequest) -> None:
         """Queue a request.
@@ -116,13 +119,23 @@ class PriorityQueue:
         Raises:
             QueueFull: its level is full.
         """
-        priority = request.priority if 0 < request.priority <= len(self._levels) else self._default_level
-        level = self._levels[priority - 1]
+        priority = request.priority if 0 < request.priority <= self._level_count else self._default_level
+        level = self._by_priority.get(priority) or self._add_level(priority)
         limit = level.policy.max_queue_size
         if limit and len(level.waiting) + len(level.delayed) >= limit:
             raise QueueFull
         level.append(request)
         self._count += 1
+
+    def _add_level(self, priority: int) -> _Level:
+        """Add the level of a priority, in place of those that are empty if there are many."""
+        levels = self._by_priority
+        if len(levels) >= _KEPT_LEVELS:
+            levels = {number: level for number, level in levels.items() if level.waiting or level.delayed}
+        added = levels[priority] = _Level(self._policies.get(priority, self._default_policy))
+        self._by_priority = dict(sorted(levels.items()))
+        self._levels = list(self._by_priority.values())
+        return added
 
     def popleft(self) -> InferRequest:
         """Remove the request that is first in order."""

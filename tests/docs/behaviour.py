@@ -173,6 +173,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| inputs, outputs, parameters of a request |": (CODEC,),
     "| tensor rank; one dimension |": (CODEC,),
     "| one BYTES element |": ("protocol/test_bytes_tensor.py::test_element_length_is_bounded",),
+    "| instances of a model; rows": (
+        "repository_loader/test_validation.py::test_refuses",
+        "deployments/core/test_loader.py::test_sample_of_too_many_rows_fails_the_load",
+        "deployments/core/test_loader.py::test_sample_that_cannot_be_made_fails_the_load",
+    ),
+    "| path of a file that is sent with a load |": (
+        "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
+    ),
     "| `config.pbtxt` | 1 MiB |": (
         "repository_loader/test_hostile_files.py::test_the_largest_file_is_read_in_seconds",
     ),

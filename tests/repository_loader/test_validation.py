@@ -124,6 +124,11 @@ RULES = {
         "batch_output[0].target_name",
         "target output name 'Y' can only be specified once",
     ),
+    "many instances": (
+        f"{PYTHON} instance_group {{ count: 1000 }} instance_group {{ count: 25 }}",
+        "instance_group",
+        "model m has 1025 instances, more than 1024",
+    ),
     "preferred size": (
         f"{PYTHON} max_batch_size: 4 dynamic_batching {{ preferred_batch_size: [ 1, 0 ] }}",
         "dynamic_batching.preferred_batch_size[1]",

@@ -362,6 +362,10 @@ BAD_SAMPLES = {
         "dims: -1 zero_data: true",
         "warmup setting expects all variable-size dimensions are specified for input 'X'",
     ),
+    "much data": (
+        "dims: [ 1000000, 1000000 ] zero_data: true",
+        "warmup data of input 'X' has more than 268435456 elements",
+    ),
     "no data": ("dims: 2", "warmup setting expects input 'X' to have input_data_type set"),
     "short file": (
         'dims: 9 input_data_file: "x"',
@@ -382,6 +386,11 @@ def test_sample_that_cannot_be_made_fails_the_load(tmp_path, text, reason):
         loader.prepare(package_of(sample("batch_size: 1", X=f"data_type: TYPE_FP32 {text}"), tmp_path), SPECS)
     assert caught.value.reason == reason
     assert [instance.closed for instance in DoublerBackend.made] == [1, 1]
+
+
+def test_sample_of_too_many_rows_fails_the_load():
+    with pytest.raises(ModelLoadError, match="warmup sample 's' has a batch_size of more than 65536"):
+        loader.prepare(package_of(sample("batch_size: 2147483647", X=ZERO_X)), SPECS)
 
 
 def test_sample_that_fails_fails_the_load():

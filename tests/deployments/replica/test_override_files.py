@@ -48,7 +48,17 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["file:../x", "file:/etc/x", "file:", "file:1/../../x", "file:a//b", "file:1/", "file:\0"]
+    "key",
+    [
+        "file:../x",
+        "file:/etc/x",
+        "file:",
+        "file:1/../../x",
+        "file:a//b",
+        "file:1/",
+        "file:\0",
+        "file:" + "a/" * 3000 + "x",
+    ],
 )
 def test_a_path_that_leaves_the_model_is_refused(tmp_path: Path, key: str) -> None:
     kept = Kept()

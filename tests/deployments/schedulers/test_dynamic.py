@@ -323,6 +323,21 @@ def test_deadlines_of_requests_that_have_left_take_no_room():
     assert queue.next_deadline_ns == NEVER_NS
 
 
+def test_any_number_of_priority_levels_costs_what_is_in_use():
+    levels = 2**64 - 1
+    config = config_of(f"dynamic_batching {{ priority_levels: {levels} default_priority_level: {levels // 2} }}")
+    queue = PriorityQueue(config.dynamic_batching)
+    answers = Answers()
+    for priority in (levels, 3, 0, levels - 1, 1):
+        queue.append(answers.request(str(priority), priority=priority))
+    assert [queue.popleft().id for _ in range(5)] == ["1", "3", "0", str(levels - 1), str(levels)]
+    for priority in range(1, 5000):
+        queue.append(answers.request(str(priority), priority=priority))
+        assert queue.popleft().id == str(priority)
+    assert not queue
+    assert len(queue._levels) <= 64
+
+
 @pytest.mark.parametrize(
     ("batching", "rows", "reasons"),
     [
