@@ -7,6 +7,7 @@ from deployments.backends.onnxruntime import OnnxRuntimeBackend
 from deployments.core import loader
 from protocol.errors import Internal, InvalidArgument
 from repository_loader.package import InstanceSpec
+from tests.gpus import on_a_gpu
 
 F = np.float32
 DOUBLING = "max_batch_size: 8 " + io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
@@ -337,3 +338,17 @@ def test_gpu_that_is_not_there_never_becomes_the_cpu(doubling):
         assert "CUDAExecutionProvider is not available" in error.reason and "eagleray[cuda]" in error.reason
     else:
         assert instance._model._session.get_providers()[0] == "CUDAExecutionProvider"
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_instances_on_a_gpu_answer_as_on_the_cpu(tmp_path):
+    weights = np.random.default_rng(0).standard_normal((64, 32), np.float32)
+    path = write_model(tmp_path / "model.onnx", ["MatMul X,W Y"], ["X:FLOAT:n,64"], ["Y:FLOAT:n,32"], {"W": weights})
+    rows = np.random.default_rng(1).standard_normal((4, 64), np.float32)
+    specs = [InstanceSpec(f"m_{index}", "GPU", 0) for index in range(2)]
+    for instance in load(
+        path, "max_batch_size: 8 " + io("X", "input", "FP32", 64) + io("Y", "output", "FP32", 32), specs
+    ):
+        [response] = run(instance, {"X": rows})
+        np.testing.assert_allclose(response.outputs["Y"], rows @ weights, rtol=0.01, atol=0.01)

@@ -11,6 +11,7 @@ from deployments.backends.backend import Batch
 from protocol.errors import Internal
 from protocol.infer import InferResponse
 from protocol.trace import TIMESTAMPS, new_trace
+from tests.gpus import on_a_gpu
 
 
 def test_runs_a_batch_and_measures_the_models_own_time(load):
@@ -428,3 +429,18 @@ def test_sender_of_a_model_that_is_not_decoupled_sends_once(load, caplog):
         "Unable to send response. Non-decoupled model cannot send more than one response.",
         "Unable to send response. Response sender has been closed.",
     ]
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_outputs_on_a_gpu_come_in_host_memory(load):
+    instance = load("""
+        import torch
+        from torch.utils.dlpack import to_dlpack
+        class TritonPythonModel:
+            def execute(self, requests):
+                doubled = [torch.from_dlpack(r.inputs()[0].to_dlpack()).cuda() * 2 for r in requests]
+                return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("Y", to_dlpack(y))]) for y in doubled]
+    """)
+    [response] = run(instance, request_of(X=floats(4)))
+    assert response.outputs["Y"].tolist() == [[8]]

@@ -21,7 +21,8 @@ from tests.serving import ROOT
 BOUND_S = DEAD_S + PROBE_S + 1.0
 Cut = Callable[[], Awaitable[None]]
 """Waits until every scenario has its requests under way, and cuts the link."""
-OURS, THEIRS = "10.254.77.1", "10.254.77.2"
+_NETWORK = f"10.254.{os.getpid() % 256}"
+OURS, THEIRS = f"{_NETWORK}.1", f"{_NETWORK}.2"
 
 
 class Node:
