@@ -27,7 +27,6 @@ KEYS = "app/http/test_api_keys.py::"
 RETRY = "deployments/lane/test_retry.py::"
 POISON = "deployments/lane/test_poison_properties.py::"
 LONE = "deployments/lane/test_lone_requests.py::"
-CODEC = "protocol/test_http_infer.py::test_limits_hold_on_both_sides"
 INDEX = "e2e/test_repository_index.py::"
 STATISTICS = "e2e/test_statistics.py::"
 SEVERAL = "e2e/test_several_ingresses.py::"
@@ -123,11 +122,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "| request bodies of an ingress together": (BACK_PRESSURE + "test_bodies_under_way_are_bounded_in_total",),
     "| request head |": (HOSTILE, HTTP + "test_limits_are_inclusive"),
-    "| time for a head to arrive |": (HTTP + "test_a_slow_head_and_a_slow_body_time_out",),
+    "| time for a head to arrive |": (
+        HTTP + "test_a_slow_head_and_a_slow_body_time_out",
+        HTTP + "test_a_connection_on_which_no_head_begins_is_closed",
+    ),
     "| time for a body to arrive |": (HTTP + "test_a_slow_head_and_a_slow_body_time_out",),
     "| time for a client to take 64 KiB": (
         TIMES + "test_a_client_that_takes_nothing_of_its_answer_is_given_up",
         TIMES + "test_a_client_that_takes_64_kib_in_time_is_not_given_up",
+        TIMES + "test_a_client_that_takes_one_byte_at_a_time_is_given_up",
     ),
     "| time without a request on a connection |": (
         TIMES + "test_a_connection_without_a_request_is_closed_when_its_time_is_over",
@@ -140,6 +143,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| open connections of an ingress |": (
         HTTP + "test_a_connection_over_the_limit_is_refused",
         TIMES + "test_the_connection_that_was_idle_for_longest_gives_way_to_a_new_one",
+        TIMES + "test_none_gives_way_that_is_in_use",
         "app/http2/test_abuse.py::test_a_connection_that_is_idle_gives_way_to_a_new_one",
         "app/http2/test_abuse.py::test_a_connection_that_is_in_use_does_not_give_way",
     ),
@@ -166,12 +170,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| JSON nesting; elements |": (
         "protocol/test_json_tensor.py::test_depth_is_bounded_on_both_sides",
         "protocol/test_json_tensor.py::test_elements_and_bytes_are_bounded_on_both_sides",
+        "protocol/test_json_tensor.py::test_elements_are_counted_before_they_are_parsed",
     ),
     "| JSON of a request that is neither inference nor load": (
         "app/http/test_api.py::test_what_is_no_inference_has_little_json_and_a_load_few_members",
     ),
-    "| inputs, outputs, parameters of a request |": (CODEC,),
-    "| tensor rank; one dimension |": (CODEC,),
+    "| inputs, outputs, parameters of a request |": (
+        "protocol/test_http_infer.py::test_limits_hold_on_both_sides",
+        "protocol/test_http_infer.py::test_the_number_of_inputs_is_bounded",
+        "protocol/test_grpc_infer.py::test_limits_hold_on_both_sides",
+    ),
+    "| tensor rank; one dimension |": ("protocol/test_normalise.py::test_bounds_hold_on_both_sides",),
     "| one BYTES element |": ("protocol/test_bytes_tensor.py::test_element_length_is_bounded",),
     "| instances of a model; rows": (
         "repository_loader/test_validation.py::test_refuses",
@@ -191,6 +200,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A refused request is read to its end": (
         BACK_PRESSURE + "test_the_refusal_of_too_large_a_body_reaches_a_client_that_goes_on_sending",
         BACK_PRESSURE + "test_a_client_that_never_stops_sending_is_cut_off",
+        TIMES + "test_who_goes_on_sending_what_was_refused_is_left_after_10_s",
     ),
     "What `--http-restricted-api` forbids": (
         ANSWERS + "test_a_restricted_request_is_refused_before_its_body_is_sent",
@@ -373,6 +383,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A page of another site in somebody's browser": (
         "app/http/test_api.py::test_a_page_of_another_site_cannot_load_a_model",
+        "app/http/test_api.py::test_a_page_of_another_site_cannot_change_anything",
     ),
     # Versions and traffic
     "A request that names a version goes there": (
@@ -420,6 +431,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Requests that name shared memory are not copied": (SPLIT + "test_what_names_shared_memory_is_not_copied",),
     "A canary gets a percentage that rises": (
         CANARY + "test_over_a_limit_it_is_rolled_back_at_once",
+        SPLIT + "test_what_a_canary_got_is_measured_anew_in_each_step",
         TRAFFIC + "test_a_canary_that_fails_is_rolled_back_by_itself",
     ),
     "A step lasts for its interval": (CANARY + "test_it_advances_when_the_time_is_over_and_enough_was_answered",),
@@ -517,6 +529,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A request that finds one full is sent": (
         "deployments/lane/test_full_queue.py::test_a_request_that_finds_a_full_queue_goes_to_another_replica",
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
+        "deployments/lane/test_full_queue.py::test_a_request_is_refused_after_three_replicas",
         "deployments/lane/test_full_queue.py::test_a_request_within_a_sequence_is_refused_by_the_replica_that_holds_it",
     ),
     "Ragged inputs share a batch": (
@@ -848,7 +861,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The local Ray is closed by a token": (
         "app/cli/test_ray_token.py::test_token_lies_in_a_folder_of_ours_that_only_its_user_reads",
     ),
-    "What the user has chosen instead stands": ("app/cli/test_ray_token.py::test_choice_of_the_user_stands",),
+    "What the user has chosen instead stands": (
+        "app/cli/test_ray_token.py::test_choice_of_the_user_stands",
+        "app/cli/test_ray_token.py::test_token_of_the_users_own_clusters_is_used_where_there_is_one",
+    ),
     "Nothing is written to `~/.ray`": ("e2e/test_readme.py::test_all_commands_work_in_their_order_in_an_empty_home",),
     "The URL of the dashboard": (
         "app/cli/test_dashboard_login.py::test_url_sets_the_dashboards_cookie_and_goes_there",

@@ -353,6 +353,15 @@ def test_limits_hold_on_both_sides(limits: Limits, inside: dict[str, Any], outsi
         codec.decode(content, length, ignore)
 
 
+def test_the_number_of_inputs_is_bounded() -> None:
+    inputs = [{"name": name, "datatype": "INT8", "shape": [1, 1], "data": [1]} for name in ("A", "B")]
+    signature = Signature("m", 8, tensor("A", "INT8", -1) | tensor("B", "INT8", -1), {})
+    content = json.dumps({"inputs": inputs}).encode()
+    HttpInferCodec(signature, "1", Limits(max_inputs=2)).decode(content, None, ignore)
+    with pytest.raises(InvalidArgument, match="request has 2 inputs, more than 1"):
+        HttpInferCodec(signature, "1", Limits(max_inputs=1)).decode(content, None, ignore)
+
+
 def test_json_size_is_limited_on_both_sides() -> None:
     content, length = binary()
     HttpInferCodec(FLOATS, "1", Limits(http_max_input_size_bytes=length)).decode(content, length, ignore)

@@ -21,7 +21,7 @@ def test_token_lies_in_a_folder_of_ours_that_only_its_user_reads(home: Path) -> 
     choose_token()
     path = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     assert os.environ["RAY_AUTH_MODE"] == "token"
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
     assert current_token() == path.read_text() and len(current_token()) == 64
     assert sorted(each.name for each in home.rglob("*")) == [".eagleray", "ray_auth_token"]
 

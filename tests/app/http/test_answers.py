@@ -25,6 +25,7 @@ def run(test: Any) -> None:
         infer(extra=b"Inference-Header-Content-Length: 2\r\n"),
         infer(extra=b"Accept-Encoding: gzip\r\n"),
         infer(extra=b"Connection: close\r\n"),
+        infer(extra=b"Connection: keep-alive\r\n").replace(b"HTTP/1.1", b"HTTP/1.0"),
         infer(model="nope"),
         b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\n\r\n",

@@ -8,7 +8,7 @@ import pytest
 
 from app.edge.restricted_api import CATEGORIES
 from app.http.api import Api
-from app.http.routes import ROUTES
+from app.http.routes import ROUTES, ApiRoute
 from app.service.model_control import ExplicitControl, LoadRequest
 from deployments.core.counts import MODEL, Label
 from tests.app.http.served import Served
@@ -328,6 +328,14 @@ def test_a_page_of_another_site_cannot_load_a_model(headers: dict[str, str], sta
     served = {"control": ExplicitControl(Commands())}
     named = {name.replace("-", "_"): value for name, value in headers.items()}
     assert ask("POST", "/v2/repository/models/m/load", b"", served, **named).status == status
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.method == "POST"], ids=lambda route: route.path)
+def test_a_page_of_another_site_cannot_change_anything(route: ApiRoute) -> None:
+    path = route.path.format(model="good", version="1", region="r", repository="a")
+    answer = ask("POST", path, b"{}", origin="http://elsewhere")
+    refused = (answer.status, answer.body) == (403, b'{"error":"a page of another site may not use this API"}')
+    assert refused == (route.category != "inference")
 
 
 def test_generate_reaches_a_decoupled_model() -> None:

@@ -59,23 +59,26 @@ async def test_puts_a_chunked_body_together() -> None:
 async def test_answers_pipelined_requests_in_order() -> None:
     wire = Wire()
     wire.target.hold = True
-    assert await wire.send(infer(b"one") + infer(b"two")) == b""
-    assert wire.target.bodies == [b"one"]
-    wire.target.release()
-    await wire.send()
-    wire.target.release()
-    assert wire.target.bodies == [b"one", b"two"]
-    assert wire.transport.written.index(b"one") < wire.transport.written.index(b"two")
+    assert await wire.send(infer(b"one") + infer(b"two"), infer(b"three")) == b""
+    for number, body in enumerate((b"one", b"two", b"three"), 1):
+        assert len(wire.target.bodies) == number, "one is under way at a time"
+        wire.target.release()
+        await wire.send()
+        assert wire.target.bodies[number - 1] == body
+        assert wire.transport.written.count(b"200 OK") == number and wire.transport.written.endswith(body)
 
 
-@on_loop
-async def test_cancels_what_is_under_way_when_the_client_leaves() -> None:
-    wire = Wire()
-    wire.target.hold = True
-    await wire.send(infer(b"one"))
-    wire.connection.connection_lost(None)
-    assert wire.target.cancelled == [1]
-    wire.target.release()  # too late, and harmless
+@pytest.mark.parametrize("extra", [b"", b"Accept-Encoding: gzip\r\n"], ids=["direct", "compressed"])
+def test_cancels_what_is_under_way_when_the_client_leaves(extra: bytes) -> None:
+    async def run() -> None:
+        wire = Wire()
+        wire.target.hold = True
+        await wire.send(infer(b"one", extra=extra))
+        wire.connection.connection_lost(None)
+        assert wire.target.cancelled == [1]
+        wire.target.release()  # too late, and harmless
+
+    asyncio.run(run())
 
 
 @on_loop
@@ -223,12 +226,26 @@ async def test_unknown_model_is_404_and_the_connection_lives() -> None:
 
 @on_loop
 async def test_a_slow_head_and_a_slow_body_time_out() -> None:
-    for piece in (b"POST /v2/mod", infer(b"0123456789")[:-5]):
+    half = infer(b"0123456789")[:-5]
+    for sent, limit_s in (((b"POST /v2/mod",), 10), ((half,), 60), ((infer(), b"POST /v2/mod"), 10), ((infer(), half), 60)):
         wire = Wire()
-        await wire.send(piece)
-        wire.connection.sweep(wire.loop.time() + 3600)
-        assert wire.transport.written.startswith(b"HTTP/1.1 408 ")
+        answered = await wire.send(*sent)
+        now_s = wire.loop.time()
+        wire.connection.sweep(now_s + limit_s - 1)
+        assert wire.transport.written == answered and not wire.transport.closed
+        wire.connection.sweep(now_s + limit_s + 1)
+        assert wire.transport.written[len(answered) :].startswith(b"HTTP/1.1 408 ")
         assert wire.transport.closed
+
+
+@on_loop
+async def test_a_connection_on_which_no_head_begins_is_closed() -> None:
+    wire = Wire()
+    now_s = wire.loop.time()
+    wire.connection.sweep(now_s + 9)
+    assert not wire.transport.closed
+    wire.connection.sweep(now_s + 11)
+    assert (wire.transport.closed, wire.transport.written) == (True, b"")
 
 
 @on_loop

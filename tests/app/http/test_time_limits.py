@@ -52,8 +52,9 @@ async def test_a_client_that_takes_64_kib_in_time_is_not_given_up() -> None:
     wire.connection.sweep(now_s)
     assert not wire.transport.closed
     wire.transport.unsent_bytes = 0
-    wire.connection.sweep(now_s + 61)
-    assert not wire.transport.closed
+    for later_s in (61, 122, 183):
+        wire.connection.sweep(now_s + later_s)
+        assert not wire.transport.closed
 
 
 @on_loop
@@ -155,12 +156,25 @@ async def test_a_client_that_has_vanished_before_its_request_gives_way_too() -> 
 @on_loop
 async def test_none_gives_way_that_is_in_use() -> None:
     crowd = Crowd()
+    connections = [crowd.connect()[0] for _ in range(2)]
+    crowd.context.connections.sweep(crowd.context.loop.time())  # they are idle, and then no more
     crowd.routes.target.hold = True
-    crowd.connect(infer())
-    crowd.connect(infer()[:-1])
-    crowd.context.connections.sweep(crowd.context.loop.time())
+    for connection, sent in zip(connections, (infer(), infer()[:-1]), strict=True):
+        crowd.send(connection, sent)
     _, refused = crowd.connect(infer())
     assert refused.written.startswith(b"HTTP/1.1 503 ") and refused.closed
+
+
+@on_loop
+async def test_who_goes_on_sending_what_was_refused_is_left_after_10_s() -> None:
+    wire = Wire(LIMITS)
+    now_s = wire.loop.time()
+    await wire.send(infer(bytes(1 << 20)).replace(b"Content-Length: ", b"Content-Length: 99"), bytes(1 << 16))
+    assert wire.transport.written.startswith(b"HTTP/1.1 400 ")
+    wire.connection.sweep(now_s + 9)
+    assert not wire.transport.aborted
+    wire.connection.sweep(now_s + 11)
+    assert wire.transport.aborted
 
 
 @pytest.mark.parametrize("on", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -48,6 +48,16 @@ def test_a_request_is_refused_when_every_queue_is_full() -> None:
     asyncio.run(run())
 
 
+def test_a_request_is_refused_after_three_replicas() -> None:
+    async def run() -> None:
+        async with Lanes(5) as lanes:
+            full = [fill(replica) for replica in lanes.replicas]
+            assert str((await lanes.ask()).error) == "[request id: x] Exceeds maximum queue size"
+            assert sorted(map(len, full)) == [0, 0, 1, 1, 1]
+
+    asyncio.run(run())
+
+
 def test_a_request_within_a_sequence_is_refused_by_the_replica_that_holds_it() -> None:
     async def run() -> None:
         async with Lanes(2) as lanes:
