@@ -86,6 +86,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "What a process holds is free as soon as": (
         "deployments/replica/test_node_rate_limiter.py::test_a_holder_that_is_killed_frees_what_it_held",
         "deployments/replica/test_node_rate_limiter.py::test_what_is_held_stays_held_while_the_arbiter_changes",
+        ARBITER + "test_who_is_gone_holds_nothing",
     ),
     "A model that needs more than `--rate-limit-resource`": (
         ARBITER + "test_what_can_never_run_is_refused_in_tritons_words",
@@ -125,8 +126,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "| time for a head to arrive |": (
         HTTP + "test_a_slow_head_and_a_slow_body_time_out",
         HTTP + "test_a_connection_on_which_no_head_begins_is_closed",
+        HOSTILE,
     ),
-    "| time for a body to arrive |": (HTTP + "test_a_slow_head_and_a_slow_body_time_out",),
+    "| time for a body to arrive |": (HTTP + "test_a_slow_head_and_a_slow_body_time_out", HOSTILE),
     "| time for a client to take 64 KiB": (
         TIMES + "test_a_client_that_takes_nothing_of_its_answer_is_given_up",
         TIMES + "test_a_client_that_takes_64_kib_in_time_is_not_given_up",
@@ -149,12 +151,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "| gRPC requests of an ingress together": (
         "app/grpc/test_wire.py::test_requests_that_have_come_in_part_are_bounded_over_all_connections",
+        "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
     ),
     "| time in which a client of a unary gRPC call": (
         "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
         "app/grpc/test_wire.py::test_a_request_that_is_complete_has_as_long_as_its_model_takes",
     ),
-    "| requests under way to one replica |": (LANE + "test_requests_under_way_are_bounded",),
+    "| requests under way to one replica |": (
+        LANE + "test_requests_under_way_are_bounded",
+        LANE + "test_bytes_under_way_are_bounded",
+    ),
     "| queue of a model, in each of its replicas": (
         "deployments/schedulers/test_queue_bound.py::test_waits_are_bounded_under_overload_and_what_does_not_fit_is_refused_at_once",
         "deployments/schedulers/test_queue_bound.py::test_many_requests_at_once_are_all_taken",
@@ -208,6 +214,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Every answer has a `Date`": (
         ANSWERS + "test_every_answer_has_a_date",
+        ANSWERS + "test_the_date_is_that_of_the_answer",
         ANSWERS + "test_http_1_0_is_told_that_the_connection_stays",
     ),
     "Pipelined requests are answered in order": (HTTP + "test_answers_pipelined_requests_in_order",),
@@ -327,6 +334,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "They are written into a folder that only": (
         "deployments/replica/test_override_files.py::test_files_lie_in_a_folder_of_their_users",
+        "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
         CONTROL + "test_refusals_have_tritons_texts",
     ),
     "Loading an ensemble loads the models": (
@@ -418,6 +426,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A sequence stays at its version": (
         TRAFFIC + "test_a_sequence_stays_at_its_version_while_the_weights_change",
         "deployments/core/test_version_choice.py::test_processes_agree_on_a_sequence_and_shares_of_sequences_are_kept",
+        "deployments/core/test_version_choice.py::test_a_sequence_stays_until_it_ends_or_starts_anew_or_its_version_goes",
     ),
     "A version in `shadow` gets copies": (TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",),
     "A copy leaves after its request": (
@@ -502,7 +511,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     # Batching
     "With `dynamic_batching` and no queue policy, delay": (
         RETURNING + "test_halves_become_one",
+        RETURNING + "test_nobody_is_awaited_after_a_short_batch_or_that_of_one_client",
+        RETURNING + "test_nobody_is_awaited_while_another_instance_runs",
+        RETURNING + "test_who_waits_goes_when_the_wait_is_over",
+        RETURNING + "test_no_wait_is_longer_than_25_ms",
         RETURNING + "test_no_request_waits_longer_than_that_beside_an_idle_instance",
+        "deployments/schedulers/test_dynamic.py::test_plain_models_are_told_from_those_with_policies",
     ),
     "So clients that send one request after the other share one": (RETURNING + "test_halves_become_one",),
     "When fewer than half come back in that time": (
@@ -592,8 +606,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "To cancel a request that waits is to end": (
         SEQUENCES + "test_to_cancel_a_request_that_waits_is_to_end_its_sequence",
         SEQUENCES + "test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence",
+        SEQUENCES + "test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot",
     ),
-    "A sequence without requests for": (SEQUENCES + "test_an_idle_sequence_loses_its_slot",),
+    "A sequence without requests for": (
+        SEQUENCES + "test_an_idle_sequence_loses_its_slot",
+        SEQUENCES + "test_of_several_sequences_each_is_idle_by_itself",
+    ),
     "A request that fails leaves its sequence": (
         SEQUENCES + "test_a_request_that_fails_does_not_end_its_sequence",
         SEQUENCE_MODELS + "test_a_failed_request_leaves_the_state_as_it_was",
@@ -657,9 +675,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "It kills only one when it was alone": (
         FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
         RETRY + "test_what_a_lone_poison_request_costs",
+        RETRY + "test_a_request_that_was_the_only_one_of_its_ingress_is_not_blamed_for_what_another_sent",
         "deployments/lane/test_death_mark.py::test_process_that_ends_itself_says_how",
     ),
-    "The log of the ingress says which": (LINK + "test_a_replica_that_ended_itself_is_logged_with_its_mark",),
+    "The log of the ingress says which": (
+        LINK + "test_a_replica_that_ended_itself_is_logged_with_its_mark",
+        LINK + "test_a_replica_that_somebody_has_killed_is_not_said_to_have_ended_itself",
+    ),
     "Requests that were with it are answered": (
         RETRY + "test_one_poison_request_costs_few_replicas_and_no_other_request",
     ),
@@ -766,7 +788,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_requests_to_a_node_that_is_cut_off_end_in_time_and_those_to_a_process_that_stands_still_do_not",
     ),
     "A replica to which no lane can be opened": (
-        "deployments/lane/test_link.py::test_a_lane_that_cannot_be_opened_is_logged_with_its_reason",
+        LINK + "test_a_lane_that_cannot_be_opened_is_logged_with_its_reason",
+        LINK + "test_a_refused_lane_is_logged_with_the_replicas_words_once",
     ),
     "Where a replica's Unix socket cannot be reached": (
         "deployments/lane/test_link.py::test_tcp_is_taken_where_the_unix_socket_cannot_be_reached",
@@ -880,11 +903,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Health needs none": (KEYS + "test_every_route_wants_the_key_of_its_scope",),
     "A request without a known key": (
         KEYS + "test_a_request_without_a_key_is_refused_before_its_body_is_sent",
+        "app/edge/test_api_keys.py::test_whoever_is_not_known_is_unauthenticated",
+        "app/edge/test_api_keys.py::test_a_new_key_is_good_for_its_scopes_and_is_not_in_its_line",
         "app/grpc/test_api_keys.py::test_every_method_wants_the_key_of_its_scope",
     ),
     "`eagleray new-api-key": (ACCESS + "test_clients_need_a_key_that_is_good_for_what_they_do",),
     "Keys are those in the file": (
         ACCESS + "test_a_key_is_revoked_while_the_server_runs",
+        KEYS + "test_a_head_that_was_let_in_is_not_read_again_until_the_keys_change",
         "app/grpc/test_api_keys.py::test_a_revoked_key_opens_nothing_more_and_ends_its_streams",
     ),
     "A file that is gone or malformed": (
@@ -914,6 +940,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Its state is made at most once a second": (
         CONSOLE_API + "test_one_document_serves_all_who_look_within_a_second",
         CONSOLE_API + "test_the_state_has_every_version_with_what_it_counted",
+        CONSOLE_API + "test_the_state_is_of_all_nodes",
     ),
     "What it shows as `curl` and as Python": (
         CONSOLE + "test_a_request_of_an_image_is_answered_and_can_be_sent_elsewhere",
@@ -1135,6 +1162,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Then nothing new is accepted": (
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
         BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
+        BACK_PRESSURE + "test_a_body_that_is_arriving_is_answered_before_the_end",
         "app/ingress/test_cluster_control.py::test_who_waits_for_a_load_hears_that_the_server_stops_and_so_does_who_comes_later",
     ),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),

@@ -83,7 +83,10 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     # Loading and unloading
     "A command that reaches the controller is carried out": (("15 s", "app.ingress.client_state._KEEP_TIMEOUT_S"),),
     # Versions and traffic
-    "A copy leaves after its request": (("256 copies", SHADOW + "MAX_INFLIGHT"), ("64 MiB", SHADOW + "MAX_INFLIGHT_BYTES")),
+    "A copy leaves after its request": (
+        ("256 copies", SHADOW + "MAX_INFLIGHT"),
+        ("64 MiB", SHADOW + "MAX_INFLIGHT_BYTES"),
+    ),
     "Its history, of the last 64 events": (("64 events", "deployments.control.canary.MAX_EVENTS"),),
     # Configuration
     "`--load` also loads": (

@@ -62,6 +62,7 @@ def test_a_changed_backend_makes_another_revision(tmp_path: Path) -> None:
 
 
 def test_a_backends_name_never_leaves_the_directory(tmp_path: Path) -> None:
-    model = load_one(tmp_path, 'backend: "../outside"', **{"outside/model.py": PYTHON_MODEL})
+    files = {"backends/mine/model.py": PYTHON_MODEL, "outside/model.py": PYTHON_MODEL}
+    model = load_one(tmp_path, 'backend: "../outside"', **files)
     assert model.failure is not None
     assert model.failure.startswith("unable to find backend library for backend '../outside'")

@@ -401,14 +401,14 @@ async def test_requests_that_have_come_in_part_are_bounded_over_all_connections(
     first, second = Wire(options), Wire(options)
     share(first, second)
     part, rest = prefixed(bytes(1 << 20))[: 900 << 10], prefixed(bytes(1 << 20))[900 << 10 :]
-    for wire, ids in ((first, (1, 3)), (second, (1,))):
-        for stream_id in ids:
-            assert wire.status(await wire.send(wire.headers(stream_id), data(stream_id, part)), stream_id) == {}
-    small = data(3, BODY[:1]) + data(3, BODY[1:], end=True)
-    got = await second.send(second.headers(3), small)
-    assert second.status(got, 3)["grpc-status"] == "0"
-    got = await second.send(second.headers(5), data(5, part))
-    refused = second.status(got, 1) | second.status(got, 5)
+    for wire, stream_id, come in ((first, 1, part), (first, 3, part), (second, 1, part), (second, 3, part[:1000])):
+        assert wire.status(await wire.send(wire.headers(stream_id), data(stream_id, come)), stream_id) == {}
+    small = data(5, BODY[:1]) + data(5, BODY[1:], end=True)
+    got = await second.send(second.headers(5), small)
+    assert second.status(got, 5)["grpc-status"] == "0"
+    got = await second.send(second.headers(7), data(7, part))
+    assert second.status(got, 3) == {}, "it is not the largest"
+    refused = second.status(got, 1) | second.status(got, 7)
     assert refused["grpc-status"] == "14"
     assert "too many bytes of request bodies are under way" in unquote(refused["grpc-message"])
     for wire, stream_id in ((first, 1), (first, 3)):

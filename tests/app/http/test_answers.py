@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from app.edge.restricted_api import RestrictedApis
+from app.http.context import HttpContext
+from app.http.front import HttpFront
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from app.http.responses import error_body
-from tests.app.http.wire import Answer, Wire, infer
+from tests.app.http.wire import Answer, EchoRoutes, Wire, hello, infer
 
 
 def run(test: Any) -> None:
@@ -36,6 +38,20 @@ def test_every_answer_has_a_date(request_bytes: bytes) -> None:
         answer = await Wire().answered(request_bytes)
         date = parsedate_to_datetime(answer.headers["date"])
         assert abs((datetime.now(UTC) - date).total_seconds()) < 60
+
+    run(test)
+
+
+def test_the_date_is_that_of_the_answer() -> None:
+    async def test() -> None:
+        context = HttpContext(hello, EchoRoutes(), HttpLimits(), asyncio.get_running_loop())
+        front = HttpFront(context)
+        await front.listen("127.0.0.1", 0)
+        context.head_ends.plain = stale = b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n"
+        async with asyncio.timeout(5):
+            while context.head_ends.plain == stale:
+                await asyncio.sleep(0.05)
+        await front.close(1)
 
     run(test)
 

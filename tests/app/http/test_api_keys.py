@@ -38,10 +38,16 @@ def key_of(scope: str) -> bytes:
     return f"Authorization: Bearer {MADE[scope][0]}\r\n".encode()
 
 
+OPEN = {"live", "ready", "model_ready", "console_page", "console_file"}
+INFERRING = {"inference"} | {
+    f"{kind}_{what}" for kind in ("system", "cuda") for what in ("status", "register", "unregister")
+}
+
+
 def wanted(route: ApiRoute) -> str:
-    if route.category in ("health", "public"):
+    if route.endpoint in OPEN:
         return ""
-    if route.category in ("inference", "shared-memory"):
+    if route.endpoint in INFERRING:
         return "infer"
     return "manage" if route.endpoint in MANAGING else "read"
 

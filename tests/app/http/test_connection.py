@@ -227,7 +227,12 @@ async def test_unknown_model_is_404_and_the_connection_lives() -> None:
 @on_loop
 async def test_a_slow_head_and_a_slow_body_time_out() -> None:
     half = infer(b"0123456789")[:-5]
-    for sent, limit_s in (((b"POST /v2/mod",), 10), ((half,), 60), ((infer(), b"POST /v2/mod"), 10), ((infer(), half), 60)):
+    for sent, limit_s in (
+        ((b"POST /v2/mod",), 10),
+        ((half,), 60),
+        ((infer(), b"POST /v2/mod"), 10),
+        ((infer(), half), 60),
+    ):
         wire = Wire()
         answered = await wire.send(*sent)
         now_s = wire.loop.time()

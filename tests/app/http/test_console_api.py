@@ -14,8 +14,9 @@ from app.console.live_state import LiveState
 from app.http.console_api import ConsoleApi
 from app.service.cluster_view import NodeLog
 from app.service.model_control import ExplicitControl
+from app.service.statistics import NodeTotals
 from deployments.control.directory import UNAVAILABLE
-from deployments.core.counts import BATCH_SIZE, CLIENT, CPU, GPU, MODEL, STATE, Label
+from deployments.core.counts import BATCH_SIZE, CLIENT, CPU, GPU, MODEL, STATE, Label, Totals
 from deployments.core.request_meter import FIRST_BUCKET
 from tests.app.http.served import Served, entry
 
@@ -104,6 +105,25 @@ def test_the_state_has_every_version_with_what_it_counted() -> None:
         }
         assert [gpu["uuid"] for gpu in node["gpus"]] == ["GPU-1", "GPU-2"]
         assert len(state["bounds_us"]) == 24
+
+    run(test)
+
+
+def test_the_state_is_of_all_nodes() -> None:
+    async def test() -> None:
+        served = Served()
+        nodes = [NodeTotals(address, address, Totals()) for address in ("10.0.0.1", "10.0.0.2")]
+        for count, node in enumerate(nodes, 2):
+            rows: Any = node.totals
+            rows.row(Label(MODEL, "good", 2)).success_count = count
+
+        async def of_nodes() -> list[NodeTotals]:
+            return nodes
+
+        served.counters.of_nodes = of_nodes  # type: ignore[method-assign]
+        state = (await served.request("GET", "/v2/console/state")).json
+        assert [row["success"] for row in state["models"] if (row["name"], row["version"]) == ("good", 2)] == [5]
+        assert [node["address"] for node in state["nodes"]] == ["10.0.0.1", "10.0.0.2"]
 
     run(test)
 

@@ -189,7 +189,10 @@ def test_the_kernel_finds_out_which_clients_have_vanished(on: Any) -> None:
         (connection,) = context.connections
         accepted = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+        assert [
+            accepted.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPCNT, socket.TCP_KEEPINTVL)
+        ] == [60, 4, 15]
         writer.close()
         await front.close(1)
 

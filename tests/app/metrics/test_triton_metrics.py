@@ -10,7 +10,7 @@ import pytest
 from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
 from deployments.control.directory import ModelEntry, VersionEntry
-from deployments.core.counts import CPU, GPU, SHADOW, SLOT_NS, Label, Totals
+from deployments.core.counts import CPU, GPU, SHADOW, Label, Totals
 from deployments.core.latency_recorder import bucket_bounds_ns, bucket_of, first_response_bounds
 from deployments.core.metrics_options import MetricsOptions
 from deployments.core.response_streams import ResponseStreams
@@ -188,7 +188,8 @@ def test_summaries_tell_the_quantiles_of_the_last_minute() -> None:
     now_ns = time.monotonic_ns()
     for ms in range(1, 1001):
         statistics.latencies.record_request(now_ns, ms * MS)
-        statistics.latencies.record_phases(now_ns - 10 * SLOT_NS, MS, (MS, MS, MS))
+        statistics.latencies.record_phases(now_ns - 76_000 * MS, MS, (MS, MS, MS))
+        statistics.latencies.record_cache(now_ns - 59_000 * MS, ms * MS, hit=True)
     found = samples(text_of(totals), model="m", version="1")
     for quantile, ms in ((0.5, 500), (0.9, 900), (0.99, 990), (0.999, 999)):
         value = found["nv_inference_request_summary_us", (("quantile", str(quantile)),)]
@@ -196,6 +197,7 @@ def test_summaries_tell_the_quantiles_of_the_last_minute() -> None:
     assert found["nv_inference_request_summary_us_count", ()] == 1000
     assert found["nv_inference_request_summary_us_sum", ()] == 500_500_000
     assert math.isnan(found["nv_inference_queue_summary_us", (("quantile", "0.5"),)])
+    assert found["nv_cache_hit_summary_per_model", (("quantile", "0.5"),)] == pytest.approx(500_000, rel=0.125)
     assert found["nv_inference_queue_summary_us_count", ()] == 1000
 
 
@@ -204,7 +206,7 @@ def test_summaries_of_processes_add_up() -> None:
     for ms in (10, 20, 30):
         totals, statistics = counted()
         assert statistics.latencies is not None
-        statistics.latencies.record_request(now_ns - 60 * SLOT_NS, MS)
+        statistics.latencies.record_request(now_ns - 900_000 * MS, MS)
         statistics.latencies.record_request(now_ns, ms * MS)
         whole.add_list(orjson.loads(orjson.dumps(totals.to_list())))
     found = samples(text_of(whole), model="m", version="1")

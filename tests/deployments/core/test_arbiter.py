@@ -92,6 +92,9 @@ def test_what_can_never_run_is_refused_in_tritons_words():
         'Resource count for "R" is limited to 0 which will prevent scheduling of one or more model instances, the '
         "minimum required count is 4"
     )
+    limited = Arbiter((("R", None, 3),))
+    assert limited.check(needs(("R", 0, 3))) == ""
+    assert 'Resource count for "R" is limited to 3' in limited.check(needs(("R", 0, 4)))
     arbiter = arbiter_of(a=ONE)
     assert arbiter.check(needs(("R", ALL_DEVICES, 1))) == (
         'Resource "R" is present as both global and device-specific resource in the model configuration.'

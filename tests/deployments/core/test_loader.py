@@ -445,6 +445,8 @@ def test_independent_steps_run_at_the_same_time():
         core.infer("e", -1, InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result)))
         answer = await done
         assert list(answer.outputs) == ["Y", "Z"]
+        taken = [request["X"] for instance in DoublerBackend.made for (request,) in instance.batches]
+        assert all(np.shares_memory(array, sent) and not array.flags.writeable for array in taken) and len(taken) == 2
         await core.remove("m", 1).close()
 
     asyncio.run(run())

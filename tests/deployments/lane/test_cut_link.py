@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from deployments.lane.address import ReplicaAddress
-from deployments.lane.heartbeat import DEAD_S, PROBE_S
 from protocol.errors import Unavailable
 from tests.deployments.lane.far_replica import PING
 from tests.deployments.lane.harness import Lanes, Sink
 from tests.serving import ROOT
 
-BOUND_S = DEAD_S + PROBE_S + 1.0
+BOUND_S = 9.0
 Cut = Callable[[], Awaitable[None]]
 """Waits until every scenario has its requests under way, and cuts the link."""
 _NETWORK = f"10.254.{os.getpid() % 256}"

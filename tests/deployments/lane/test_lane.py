@@ -10,6 +10,7 @@ import pytest
 
 from deployments.core.counts import MODEL, Label
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
+from deployments.lane.client import MAX_INFLIGHT_BYTES
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
 from protocol.errors import InvalidArgument, QueueFull, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
@@ -172,6 +173,16 @@ async def test_requests_under_way_are_bounded() -> None:
         assert type(refused.error) is QueueFull
         assert refused.error.message == "Exceeds maximum queue size"
         assert lanes.counted.rows[Label(MODEL, "echo", 1)].rejected_count == 1  # type: ignore[attr-defined]
+
+
+@on_loop
+async def test_bytes_under_way_are_bounded() -> None:
+    async with Lanes() as lanes:
+        target: Any = lanes.fleet.target("echo")
+        (lane,) = target.choice.lanes
+        lane.inflight_bytes = MAX_INFLIGHT_BYTES - 5
+        assert type((await lanes.ask(b"123456")).error) is QueueFull
+        assert (await lanes.ask(b"12345")).responses == [b"12345"]
 
 
 @on_loop

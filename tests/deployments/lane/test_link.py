@@ -121,9 +121,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_lane_that_cannot_be_opened_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with Lanes() as lanes:
+            began_s = asyncio.get_running_loop().time()
             with caplog.at_level(logging.WARNING):
                 lanes.fleet.set_replicas("echo#v2", {"gone": replace(unix_gone(lanes), replica_id="gone")})
                 await lanes.until(lambda: bool(warnings(caplog)), timeout_s=WARN_AFTER_S + 5)
+            assert asyncio.get_running_loop().time() - began_s >= 3.0
         assert warnings(caplog) == ["replica gone: no lane can be opened: [Errno 2] No such file or directory"]
 
     asyncio.run(run())
@@ -191,6 +193,17 @@ def test_a_replica_that_ended_itself_is_logged_with_its_mark(caplog: pytest.LogC
             lanes.replicas[0].die("Segmentation fault\n\n  in execute\n")
             await lanes.until(lambda: lanes.lanes_open == 0)
         assert warnings(caplog) == ["replica r0 of echo#v1 has ended itself: Segmentation fault\n\n  in execute"]
+
+    on_tcp(test)
+
+
+def test_a_replica_that_somebody_has_killed_is_not_said_to_have_ended_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(lanes: Lanes) -> None:
+        lanes.replicas[0].die()
+        await lanes.until(lambda: lanes.lanes_open == 0)
+        assert warnings(caplog) == []
 
     on_tcp(test)
 

@@ -77,9 +77,12 @@ def test_waiting_is_bounded_in_number_bytes_and_time() -> None:
         assert str(sinks[-1].errors[0]) == "Exceeds maximum queue size"
         _, target = sleeping()
         large, small = Sink(), Sink()
-        target.submit([bytes(MAX_BYTES)], None, large)
+        token = target.submit([bytes(MAX_BYTES)], None, large)
         target.submit([b"{}"], None, small)
         assert (len(large.errors), len(small.errors)) == (0, 1)
+        target.cancel(token)
+        target.submit([bytes(MAX_BYTES)], None, small)
+        assert len(small.errors) == 1, "there is room again"
         refused: list[ServingError] = []
         waiting = WaitingCalls(lambda: None, lambda call, error: refused.append(error), max_wait_s=0.02)
         waiting.add(LaneCall(target, [b"{}"], None, Sink(), 2, HTTP))

@@ -383,8 +383,13 @@ def test_closing_calls_finalize_and_leaves_no_process(models: Models) -> None:
     wait_until(lambda: not [pid for pid in pids if _lives(pid)], "the processes of the models end")
 
 
-def test_the_death_of_the_replica_ends_its_processes(models: Models) -> None:
-    models.add("stays", "def answer(self, x):\n    while True: pass")
+@pytest.mark.parametrize(
+    "busy",
+    ["while True: pass", "__import__('re').fullmatch('(a+)+b', 'a' * 99)"],
+    ids=["a loop", "the interpreter held"],
+)
+def test_the_death_of_the_replica_ends_its_processes(models: Models, busy: str) -> None:
+    models.add("stays", f"def answer(self, x):\n    {busy}")
     code = f"""
         import asyncio, sys
         from pathlib import Path

@@ -115,6 +115,21 @@ def test_an_idle_sequence_loses_its_slot(config):
     assert sequences.answers == {"a": 1, "b": 2, "c": NO_START.format(1)}
 
 
+def test_of_several_sequences_each_is_idle_by_itself():
+    sequences = Sequences(sequence_config("oldest { max_candidate_sequences: 2 }"))
+    for name, sequence_id, flags in (("a", 1, START), ("b", 2, START)):
+        sequences.send(name, sequence_id, flags)
+        sequences.finish_all()
+    sequences.clock.advance(900)
+    sequences.send("c", 1)
+    sequences.finish_all()
+    sequences.clock.advance(100)
+    sequences.send("d", 2)
+    sequences.send("e", 1)
+    sequences.finish_all()
+    assert sequences.answers == {"a": 1, "b": 1, "c": 2, "d": NO_START.format(2), "e": 3}
+
+
 def test_a_sequence_that_waits_in_the_backlog_is_not_idle():
     sequences = Sequences(sequence_config())
     sequences.send("a", 1, START)
@@ -184,6 +199,15 @@ def test_to_cancel_a_request_that_waits_is_to_end_its_sequence(config):
     sequences.send("e", 2, ONLY)
     sequences.finish_all()
     assert sequences.answers["e"] == 3
+
+
+def test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot():
+    sequences = Sequences(sequence_config(max_batch_size=2))
+    sequences.send("a", 1, START)
+    sequences.scheduler.cancel(sequences.send("b", 2, START))
+    sequences.send("c", 3, ONLY)
+    sequences.finish_all()
+    assert sequences.answers == {"b": "Cancelled: ", "a": 1, "c": 4}
 
 
 def test_a_request_that_waits_for_the_instance_is_cancelled_while_that_is_busy():
