@@ -260,10 +260,10 @@ class Settings(BaseModel):
         620.0, description="Time after which a connection without a request is closed.", gt=0
     )
     http_max_total_body_bytes: int = Field(
-        1 << 30, description="How much of request bodies an ingress may hold at a time, in bytes.", gt=0
+        1 << 30, description="How much of bodies, and of unread answers, an ingress may hold at a time, in bytes.", gt=0
     )
     grpc_max_total_message_bytes: int = Field(
-        1 << 30, description="How much of unfinished gRPC requests an ingress may hold at a time, in bytes.", gt=0
+        1 << 30, description="The same of unfinished gRPC requests, and of answers that wait, in bytes.", gt=0
     )
     max_connections: int = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
     max_inflight_per_replica: int = Field(

@@ -9,6 +9,7 @@ from app.edge.body_budget import BodyBudget
 from app.edge.listening_socket import listening_socket
 from app.edge.open_connections import OpenConnections
 from app.edge.server_tls import ServerTls
+from app.edge.slow_readers import SlowReaders
 from app.grpc.call import Call
 from app.grpc.context import CallContext
 from app.grpc.head import GrpcHead, ignored
@@ -50,6 +51,7 @@ class GrpcFront:
         self.methods = Methods(handlers or {}, options.reflection)
         self.connections: OpenConnections[OpenConnection] = OpenConnections(options.http2.max_connections)
         self.bodies = BodyBudget(max(options.max_total_message_bytes, options.max_message_bytes))
+        self.slow_readers = SlowReaders(max(options.max_total_message_bytes, options.max_message_bytes))
         self.decoding_turns = DecodingTurns(loop)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._context = CallContext(service, options, loop, refusals)

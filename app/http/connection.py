@@ -59,6 +59,7 @@ class HttpConnection(TimedConnection):
         "_target",
         "_token",
         "receive_began_ns",
+        "waits_since_s",
     )
 
     def __init__(self, context: HttpContext) -> None:
@@ -71,6 +72,8 @@ class HttpConnection(TimedConnection):
         self._held_bytes = 0
         self._old = False
         self._paused = False
+        self.waits_since_s = 0.0
+        """When the client began to read too slowly."""
         self.receive_began_ns = 0
         """When the request came that is under way, 0 if all of it came at once."""
         self._target: Target | None = None
@@ -94,6 +97,7 @@ class HttpConnection(TimedConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is under way."""
         self._context.connections.discard(self)
+        self._context.slow_readers.discard(self)
         self._closing = True
         self._transport = None
         self._release()
@@ -106,10 +110,13 @@ class HttpConnection(TimedConnection):
     def pause_writing(self) -> None:
         """The client reads slowly; take no further request of it."""
         self._paused = True
+        self.waits_since_s = self._context.loop.time()
+        self._context.slow_readers.note(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
         """Go on with what the client has sent meanwhile."""
         self._paused = False
+        self._context.slow_readers.discard(self)
         self._resume()
 
     def eof_received(self) -> bool:
@@ -335,6 +342,11 @@ class HttpConnection(TimedConnection):
         if target is None:
             refusals.count(HTTP, status)
         refusals.note(f"HTTP {status}", message, self._transport, target, fault=status >= _SERVERS_FAULT)
+
+    def give_up(self, reason: str) -> None:
+        """Close for lack of room for the answer that the client does not read."""
+        self._context.refusals.note("HTTP close", reason, self._transport)
+        self._context.loop.call_soon(self.abort)
 
     @property
     def head_end(self) -> bytes:

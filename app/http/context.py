@@ -5,6 +5,7 @@ from typing import Any, Final, Protocol
 
 from app.edge.body_budget import BodyBudget
 from app.edge.open_connections import OpenConnection, OpenConnections
+from app.edge.slow_readers import SlowReaders
 from app.http.asgi import AsgiApp
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import Head, parse_head
@@ -63,6 +64,7 @@ class HttpContext:
         self.heads = HeadCache(limits.max_header_count, self.policy.is_read if self.policy else None)
         self.head_ends = HeadEnds()
         self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
+        self.slow_readers = SlowReaders(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
         self.generation = 0
         self.json_helper = JsonHelper(loop)

@@ -89,6 +89,7 @@ class Http2Connection(OpenConnection):
         self.closing = True
         self._transport = None
         self.application.connections.discard(self)
+        self.application.slow_readers.discard(self)
         self._abort_streams()
         self._note_held()
 

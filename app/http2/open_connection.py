@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, cast
 
 from app.edge.body_budget import BodyBudget
 from app.edge.open_connections import OpenConnections
+from app.edge.slow_readers import SlowReaders
 from app.http2 import frames
 from app.http2.decoding_turns import DecodingTurns
 from app.http2.frames import Http2Error
@@ -41,6 +42,7 @@ class Application(Protocol):
     connections: "OpenConnections[OpenConnection]"
     bodies: BodyBudget
     """What requests that have come in part hold, on all connections."""
+    slow_readers: SlowReaders
     decoding_turns: DecodingTurns
     read_buffer: memoryview
     """Where what arrives is read to, by all connections of the loop."""
@@ -109,9 +111,13 @@ class OpenConnection(asyncio.BufferedProtocol):
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer]) -> None:
         """Send DATA, now or when the windows allow; too much that waits ends the connection."""
-        self.sender.send_data(stream, parts)
-        if self.sender.queued_bytes > self.limits.max_queued_bytes:
+        sender = self.sender
+        before = sender.queued_bytes
+        sender.send_data(stream, parts)
+        if sender.queued_bytes > self.limits.max_queued_bytes:
             self.loop.call_soon(self.fail, Http2Error(frames.ENHANCE_YOUR_CALM, "the client does not read"))
+        elif sender.queued_bytes > before:
+            self.application.slow_readers.note(self, sender.queued_bytes - before)
 
     def _finished(self, state: SendState) -> None:
         self.close_stream(cast(Stream, state))
@@ -240,6 +246,22 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.sender.write(frames.goaway(self._accepted_id, error.code, error.message))
         self._close()
         self._abort_streams()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of the answers waits for the peer."""
+        return self.sender.queued_bytes
+
+    @property
+    def waits_since_s(self) -> float:
+        """When the peer last took something."""
+        return self.sender.progress_s
+
+    def give_up(self, reason: str) -> None:
+        """End for lack of room for the answers that the peer does not take."""
+        if self._transport is not None:
+            self.application.refused(Http2Error(frames.ENHANCE_YOUR_CALM, reason), self._transport)
+        self.loop.call_soon(self.abort)
 
     def _close(self) -> None:
         self.closing = True

@@ -22,7 +22,7 @@ from protocol.normalise import model_shape
 from protocol.signature import Signature
 from repository_loader.package import ModelPackage
 
-_MAX_ROWS: Final = 1 << 16
+_MOST: Final = 1 << 16
 _MAX_ELEMENTS: Final = 1 << 28
 
 
@@ -40,8 +40,8 @@ def warm_up(
         if not sample.batch_size:
             continue
         copies = sample.batch_size if signature.max_batch_size else 1
-        if copies > _MAX_ROWS:
-            raise ModelLoadError(f"warmup sample '{sample.name}' has a batch_size of more than {_MAX_ROWS}")
+        if max(copies, sample.count) > _MOST:
+            raise ModelLoadError(f"warmup sample '{sample.name}' has a batch_size or count of more than {_MOST}")
         inputs = _sample_inputs(package, signature, sample)
         for instance in instances:
             for _ in range(max(1, sample.count)):

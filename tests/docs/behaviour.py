@@ -153,6 +153,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/grpc/test_wire.py::test_requests_that_have_come_in_part_are_bounded_over_all_connections",
         "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
     ),
+    "| answers of an ingress together that wait": (
+        BACK_PRESSURE + "test_answers_that_wait_for_slow_readers_are_bounded_over_all_connections",
+        "app/grpc/test_wire.py::test_answers_that_clients_do_not_take_are_bounded_over_all_connections",
+    ),
     "| time in which a client of a unary gRPC call": (
         "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
         "app/grpc/test_wire.py::test_a_request_that_is_complete_has_as_long_as_its_model_takes",
@@ -188,9 +192,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "| tensor rank; one dimension |": ("protocol/test_normalise.py::test_bounds_hold_on_both_sides",),
     "| one BYTES element |": ("protocol/test_bytes_tensor.py::test_element_length_is_bounded",),
-    "| instances of a model; rows": (
+    "| instances of a model; rows and runs": (
         "repository_loader/test_validation.py::test_refuses",
-        "deployments/core/test_loader.py::test_sample_of_too_many_rows_fails_the_load",
+        "deployments/core/test_loader.py::test_sample_of_too_many_rows_or_runs_fails_the_load",
         "deployments/core/test_loader.py::test_sample_that_cannot_be_made_fails_the_load",
     ),
     "| path of a file that is sent with a load |": (

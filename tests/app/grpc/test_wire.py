@@ -418,6 +418,19 @@ async def test_requests_that_have_come_in_part_are_bounded_over_all_connections(
     assert first.front.bodies.used_bytes == 0
 
 
+@on_loop
+async def test_answers_that_clients_do_not_take_are_bounded_over_all_connections() -> None:
+    options = GrpcOptions(max_message_bytes=1 << 20, max_total_message_bytes=2 << 20)
+    wires = [Wire(options) for _ in range(4)]
+    share(*wires)
+    large = prefixed(request(values=[0.0] * 200_000).SerializeToString())
+    for wire in wires:
+        pieces = [data(1, large[at : at + 16_384]) for at in range(0, len(large), 16_384)]
+        no_window = frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
+        await wire.send(no_window, wire.headers(1), *pieces, data(1, b"", end=True))
+    assert [wire.transport.closed for wire in wires] == [True, True, False, False]
+
+
 @pytest.mark.parametrize("size", [100, 2 << 20])
 def test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up(size: int) -> None:
     async def run() -> None:

@@ -8,6 +8,7 @@ from hpack import Decoder, Encoder
 
 from app.edge.body_budget import BodyBudget
 from app.edge.open_connections import OpenConnections
+from app.edge.slow_readers import SlowReaders
 from app.http2 import frames
 from app.http2.connection import Http2Connection
 from app.http2.decoding_turns import DecodingTurns
@@ -106,6 +107,7 @@ class EchoApplication:
         self.http2 = limits
         self.connections: OpenConnections[OpenConnection] = OpenConnections(limits.max_connections)
         self.bodies = BodyBudget(1 << 30)
+        self.slow_readers = SlowReaders(1 << 30)
         self.decoding_turns = DecodingTurns(self.loop)
         self.read_buffer = memoryview(bytearray(1 << 18))
         self.streams: list[EchoStream] = []

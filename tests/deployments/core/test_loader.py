@@ -388,9 +388,10 @@ def test_sample_that_cannot_be_made_fails_the_load(tmp_path, text, reason):
     assert [instance.closed for instance in DoublerBackend.made] == [1, 1]
 
 
-def test_sample_of_too_many_rows_fails_the_load():
-    with pytest.raises(ModelLoadError, match="warmup sample 's' has a batch_size of more than 65536"):
-        loader.prepare(package_of(sample("batch_size: 2147483647", X=ZERO_X)), SPECS)
+@pytest.mark.parametrize("much", ["batch_size: 2147483647", "batch_size: 1 count: 2147483647"])
+def test_sample_of_too_many_rows_or_runs_fails_the_load(much):
+    with pytest.raises(ModelLoadError, match="warmup sample 's' has a batch_size or count of more than 65536"):
+        loader.prepare(package_of(sample(much, X=ZERO_X)), SPECS)
 
 
 def test_sample_that_fails_fails_the_load():
