@@ -38,9 +38,22 @@ class Scrape:
         self._models = models
         self._shown = shown
         self._histograms: Histograms = {}
+        self._running: asyncio.Task[bytes] | None = None
+        self._next: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """Return the text; the loop goes on meanwhile."""
+        """Return the text of now; the loop goes on meanwhile. Those who ask while one is made share the next."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._running), name="scrape")
+        return await asyncio.shield(self._next)
+
+    async def _after(self, before: asyncio.Task[bytes] | None) -> bytes:
+        if before is not None:
+            await asyncio.wait([before])
+        self._running, self._next = self._next, None
+        return await self._make()
+
+    async def _make(self) -> bytes:
         with without_collections():
             totals = await self._statistics.of_node()
             models = dict(self._models.directory.models)

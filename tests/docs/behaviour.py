@@ -1068,6 +1068,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/metrics/test_triton_metrics.py::test_models_of_namespaces_have_their_names_and_the_namespaces",
         "e2e/test_repositories.py::test_metrics_have_the_name_of_a_model_and_its_namespace",
     ),
+    "Those who scrape an ingress while": ("app/metrics/test_scrape.py::test_many_who_scrape_at_once_cost_two_scrapes",),
     "A scrape that tells of 300 models": (
         "app/metrics/test_scrape.py::test_a_scrape_of_300_models_is_quick_and_holds_no_loop",
         "app/metrics/test_scrape.py::test_what_was_counted_since_the_last_scrape_is_in_the_next",

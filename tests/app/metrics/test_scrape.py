@@ -61,6 +61,42 @@ def test_no_garbage_is_collected_while_a_scrape_is_made(tmp_path: Path) -> None:
     assert gc.isenabled()
 
 
+def test_many_who_scrape_at_once_cost_two_scrapes(tmp_path: Path) -> None:
+    rows = NodeCounters(NodeFolder("node", tmp_path))
+    known: Any = SimpleNamespace(directory=SimpleNamespace(models=write_models(rows, 1)))
+
+    async def ask() -> None:
+        made, go_on = list[int](), asyncio.Event()
+
+        class Counters:
+            async def of_node(self) -> Totals:
+                made.append(1)
+                await go_on.wait()
+                if len(made) == 1:
+                    raise OSError("the first one fails")
+                return rows.totals()
+
+            of_cluster = of_node
+
+        page = Scrape(Statistics(known, Counters()), known, Shown())
+        first = asyncio.create_task(page.text())
+        while not made:
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(page.text()) for _ in range(50)]
+        await asyncio.sleep(0)
+        others.pop().cancel()
+        go_on.set()
+        texts = await asyncio.gather(first, *others, return_exceptions=True)
+        assert isinstance(texts[0], OSError)
+        assert len({*texts[1:]}) == 1 and isinstance(texts[1], bytes)
+        assert len(made) == 2
+        assert isinstance(await page.text(), bytes)
+        assert len(made) == 3
+
+    asyncio.run(ask())
+    rows.close()
+
+
 def test_what_was_counted_since_the_last_scrape_is_in_the_next(tmp_path: Path) -> None:
     rows, later = NodeCounters(NodeFolder("node", tmp_path)), InferRequest({}, 1, lambda *_: None)
     models = write_models(rows, 3)
