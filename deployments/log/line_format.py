@@ -17,6 +17,8 @@ _LEVELS: Final = {"DEBUG": "VERBOSE", "CRITICAL": "ERROR"}
 # halves of characters, which have no bytes.
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
+MAX_CHARACTERS: Final = 1 << 16
+"""Of a message, of a field and of a traceback; what is between the ends is left out."""
 _UNPRINTABLE: Final = re.compile(f"[\x00-\x1f{_UNSAFE.pattern[1:]}")
 
 
@@ -28,6 +30,15 @@ def quoted(value: object) -> str:
 def escaped(text: str) -> str:
     """Return a text as it stands in its quotes."""
     return quoted(text)[1:-1]
+
+
+def _shortened(text: str) -> str:
+    """Return a text without its middle if it is very long, as one that a client has sent may be."""
+    left = len(text) - MAX_CHARACTERS
+    if left <= 0:
+        return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half]} [{left} characters] {text[-half:]}"
 
 
 def _code(text: str) -> str:
@@ -73,12 +84,12 @@ class JsonLine(logging.Formatter):
         line: dict[str, Any] = {
             "time": f"{at}.{int(record.created % 1 * 1e6):06d}Z",
             "level": _LEVELS.get(record.levelname, record.levelname),
-            "message": record.getMessage(),
+            "message": _shortened(record.getMessage()),
         }
         for name in about(""):
             value = getattr(record, name, None)
             if value not in (None, ""):
-                line[name] = value
+                line[name] = _shortened(value) if isinstance(value, str) else value
         for name in ("stages_ms", "batch_rows"):
             if hasattr(record, name):
                 line[name] = getattr(record, name)
@@ -136,7 +147,7 @@ def about_trace(model: str, version: int | None, trace: Trace | None, request_id
 
 def with_trace(record: logging.LogRecord) -> str:
     """Return the message of a record, with the ids of the trace if it is about a request that is traced."""
-    return record.getMessage() + ids_of_trace(vars(record))
+    return _shortened(record.getMessage()) + ids_of_trace(vars(record))
 
 
 def ids_of_trace(fields: Mapping[str, Any]) -> str:
@@ -150,4 +161,4 @@ def traceback_of(record: logging.LogRecord) -> str:
     if record.exc_info and not record.exc_text:
         # Not `Formatter.formatException`: it prints into a buffer, and Serve's `print` writes a tuple into any file.
         record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
-    return record.exc_text or ""
+    return _shortened(record.exc_text or "")

@@ -36,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 _READY_TIMEOUT_S = 5.0
 _LOGGED_IDS = 8
+_LOGGED_CHARACTERS = 128
 
 
 class PythonInstance:
@@ -224,7 +225,7 @@ class PythonInstance:
 
     def _failure(self, error: BaseException, batch: Batch) -> Internal:
         """Log the traceback for the operator, and return what the client is told: no path, no line."""
-        ids = [request.id for request in batch.requests[:_LOGGED_IDS]]
+        ids = [request.id[:_LOGGED_CHARACTERS] for request in batch.requests[:_LOGGED_IDS]]
         whose = self._module.whose()
         text = "execute() of model instance '%s' failed, request ids %s"
         _LOG.error(text, self.name, ids, exc_info=error, extra=whose)

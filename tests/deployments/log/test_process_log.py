@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.log.line_format import about
+from deployments.log.line_format import MAX_CHARACTERS, about
 from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
 from tests.full_disk import full_disk
@@ -110,6 +110,20 @@ def test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal(serve_log:
     first, *rest = text.splitlines()
     assert "a\\nE1122" in first
     assert all(line.startswith("    ") for line in rest)  # the traceback
+
+
+@pytest.mark.parametrize("form", ["default", "ISO8601", "json"])
+def test_no_text_makes_a_line_without_end(serve_log: Path, form: str) -> None:
+    ProcessLog(LogOptions(log_format=form))
+    long = "begin" + "\x00" * 5_000_000 + "end"
+    try:
+        raise ValueError(long)
+    except ValueError:
+        OURS.exception("of %s", long, extra=about("m", 1, long))
+    written = serve_log.read_text()
+    assert len(written) < 3 * 6 * MAX_CHARACTERS + 1000
+    assert "begin" in written and "end" in written
+    assert written.count(f"[{len('of ') + len(long) - MAX_CHARACTERS} characters]") == 1
 
 
 def test_tracebacks_of_one_place_cannot_fill_the_log(serve_log: Path) -> None:
