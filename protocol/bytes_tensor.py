@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
@@ -53,43 +54,60 @@ def decode_bytes(
     longest = limits.max_bytes_element_bytes
     elements = _even(buffer, offset, byte_size, count, longest) if count >= _EVEN_FROM_COUNT else None
     if elements is None:
-        problem = f" for inference input '{input_name}' for model '{model_name}'"
-        try:
-            elements = _walk(buffer, offset, offset + byte_size, count, problem, longest)
-        except InvalidArgument as error:
-            raise InvalidArgument(request_prefix(request_id) + error.message) from None
+        where = _Where(input_name, model_name, request_id)
+        elements = _walk(buffer, offset, offset + byte_size, count, where, longest)
         if len(elements) != count:
-            raise InvalidArgument(
-                f"{request_prefix(request_id)}expected {count} string elements{problem}, got {len(elements)}"
-            )
+            raise where.too_few(count, len(elements))
     return object_array(elements, shape)
 
 
-def _walk(buffer: bytes, position: int, end: int, count: int, problem: str, longest: int) -> list[bytes]:
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The input that is wrong, and Triton's texts for what is."""
+
+    input_name: str
+    model_name: str
+    request_id: str
+
+    def error(self, what: str, more: str) -> InvalidArgument:
+        where = f" for inference input '{self.input_name}' for model '{self.model_name}'"
+        return InvalidArgument(f"{request_prefix(self.request_id)}{what}{where}{more}")
+
+    def too_few(self, count: int, found: int) -> InvalidArgument:
+        return self.error(f"expected {count} string elements", f", got {found}")
+
+    def cut(self, length: int, available: int) -> InvalidArgument:
+        """Return the error for a last element that is not all there; Triton's backends find it, not its core."""
+        return InvalidArgument(
+            f"incomplete string data for inference input '{self.input_name}', expecting string of length {length} "
+            f"but only {available} bytes available"
+        )
+
+
+def _walk(buffer: bytes, position: int, end: int, count: int, where: _Where, longest: int) -> list[bytes]:
     unpack = _LENGTH.unpack_from
     elements: list[bytes] = []
     append = elements.append
     last = end - 4
     while position <= last:
         stop = position + 4 + unpack(buffer, position)[0]
-        if stop > end or stop - position - 4 > longest:
-            raise InvalidArgument(_element_problem(stop - position - 4, end - position - 4, longest, problem))
+        length = stop - position - 4
+        if stop > end:
+            found = len(elements) + 1  # the one that is cut counts
+            raise where.too_few(count, found) if found < count else where.cut(length, end - position - 4)
+        if length > longest:
+            raise where.error(f"string element of {length} bytes", f" is longer than {longest} bytes")
         append(buffer[position + 4 : stop])
         position = stop
         if len(elements) > count:
-            raise InvalidArgument(f"unexpected number of string elements {len(elements)}{problem}, expecting {count}")
+            raise where.error(f"unexpected number of string elements {len(elements)}", f", expecting {count}")
     if position != end:
-        raise InvalidArgument(
-            f"incomplete string length indicator{problem}, expecting 4 bytes but only {end - position} bytes "
-            "available. Please make sure the string length indicator is in one buffer."
+        raise where.error(
+            "incomplete string length indicator",
+            f", expecting 4 bytes but only {end - position} bytes available. "
+            "Please make sure the string length indicator is in one buffer.",
         )
     return elements
-
-
-def _element_problem(length: int, available: int, longest: int, problem: str) -> str:
-    if length > available:
-        return f"incomplete string data{problem}, expecting {length} bytes but only {available} bytes available"
-    return f"string element of {length} bytes{problem} is longer than {longest} bytes"
 
 
 def _even(buffer: bytes, offset: int, byte_size: int, count: int, longest: int) -> list[bytes] | None:

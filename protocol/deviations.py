@@ -81,6 +81,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "the model would fail on it",
     ),
     Deviation(
+        "a batch dimension of 0",
+        "refused: input byte size mismatch",
+        400,
+        "the model answers with no rows",
+        200,
+        "nothing to do is no mistake",
+    ),
+    Deviation(
         "classification of 0, or of 2^31 and more, classes",
         "0 is no classification, more are truncated",
         200,

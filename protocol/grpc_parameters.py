@@ -148,7 +148,10 @@ def read_class_count(tensor: Any) -> int:
     """
     if "classification" not in tensor.parameters:
         return 0
-    count: int = _typed(tensor.parameters["classification"], "classification", "int64_param")
+    parameter = tensor.parameters["classification"]
+    if parameter.WhichOneof("parameter_choice") != "int64_param":
+        raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
+    count: int = parameter.int64_param
     if count <= 0:
         raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
     if count > _MAX_CLASSES:

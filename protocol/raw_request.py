@@ -4,11 +4,13 @@ import math
 
 from protocol.errors import InvalidArgument
 from protocol.limits import Limits
-from protocol.normalise import Shape, check_byte_size, effective_priority, model_shape
+from protocol.normalise import Shape, check_byte_size, effective_priority, model_shape, request_prefix
 from protocol.output_plan import ALL_BINARY
 from protocol.request_header import InputSource, Part, RequestHeader
 from protocol.request_parameters import RequestParameters
 from protocol.signature import Signature, TensorSpec
+
+_PREFIX = request_prefix("")  # nothing in such a request gives it an id
 
 
 class RawRequestReader:
@@ -27,7 +29,7 @@ class RawRequestReader:
         signature = self._signature
         if len(signature.inputs) != 1:
             raise InvalidArgument(
-                "Raw request must only have 1 input (found 1) to be deduced but got "
+                f"{_PREFIX}Raw request must only have 1 input (found 1) to be deduced but got "
                 f"{len(signature.inputs)} inputs in '{signature.model_name}' model configuration"
             )
         spec = next(iter(signature.inputs.values()))
@@ -44,12 +46,14 @@ class RawRequestReader:
         batch = (1,) if self._signature.max_batch_size > 0 else ()
         if spec.datatype.name == "BYTES":
             if spec.dims != (1,):
-                raise InvalidArgument(f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]")
+                raise InvalidArgument(
+                    f"{_PREFIX}For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+                )
             return (*batch, 1)
         if spec.dims.count(-1) > 1:
             raise InvalidArgument(
-                f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
-                "variable-sized dimension"
+                f"{_PREFIX}The shape of the raw input '{spec.name}' can not be deduced because there are "
+                "more than one variable-sized dimension"
             )
         known = math.prod(dim for dim in spec.dims if dim != -1)
         deduced = byte_size // (known * spec.datatype.byte_size)

@@ -246,8 +246,7 @@ def _check_conditions(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iter
 def _check_decoupled(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
     """Check what decoupled steps may not do; an ensemble that has one is decoupled itself."""
     yield from _check_joined_responses(config, steps)
-    if any(step.model_transaction_policy.decoupled for step in steps):
-        config.model_transaction_policy.decoupled = True
+    config.model_transaction_policy.decoupled = any(step.model_transaction_policy.decoupled for step in steps)
     yield from check_cache(config)
 
 

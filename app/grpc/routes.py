@@ -69,11 +69,8 @@ def parse_version(version: str) -> int:
             "version should be an integral value > 0"
         )
     number = int(version)
-    if number <= 0:
+    if number < 0:
         raise InvalidArgument(
-            f"failed to get model version from specified version string '{version[:64]}', "
-            "version should be an integral value > 0"
-            if number == 0
-            else f"invalid model version specified '{version[:64]}' , version should be an integral value > 0"
+            f"invalid model version specified '{version[:64]}' , version should be an integral value > 0"
         )
     return number

@@ -16,6 +16,7 @@ from protocol.errors import Internal, InvalidArgument
 from protocol.infer import Parameter
 from protocol.json_document import as_string, parse
 from protocol.limits import Limits
+from protocol.normalise import request_prefix
 
 _NESTED = "parameters"
 # It would change the form in which the response arrives here.
@@ -49,7 +50,7 @@ class GenerateMapping:
         """
         document = parse(text, self._limits)
         if not isinstance(document, dict):
-            raise InvalidArgument("Expected JSON object for the generate request")
+            raise InvalidArgument("attempt to get members for non-object")
         self._check_names(text)
         inputs: list[dict[str, Any]] = []
         parameters: dict[str, Parameter] = {}
@@ -73,7 +74,7 @@ class GenerateMapping:
         given: set[str] = set()
         for name, _ in pairs:
             if name in given and name in self._inputs:
-                raise InvalidArgument(f"input '{name}' already exists in request")
+                raise _given_twice(name)
             given.add(name)
 
     def _read(
@@ -86,12 +87,17 @@ class GenerateMapping:
                         "the model has an input named 'parameters', which generate can not tell apart"
                     )
                 if any(tensor["name"] == key for tensor in inputs):
-                    raise InvalidArgument(f"input '{key}' already exists in request")
+                    raise _given_twice(key)
                 inputs.append(self._tensor(key, value))
             elif key == _NESTED and not nested:
                 if not isinstance(value, dict):
-                    raise InvalidArgument("Expected JSON object for keyword: 'parameters'")
-                self._read(value, inputs, parameters, nested=True)
+                    raise InvalidArgument(
+                        "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"
+                    )
+                try:
+                    self._read(value, inputs, parameters, nested=True)
+                except InvalidArgument as error:
+                    raise InvalidArgument(f"Converting keyword: 'parameters': {error.message}") from None
             elif key != _NOT_PASSED:
                 parameters[key] = _parameter(key, value)
 
@@ -124,6 +130,10 @@ class GenerateMapping:
             data = output.get("data", [])
             document[output["name"]] = data[0] if len(data) == 1 else data
         return _dump(document, text)
+
+
+def _given_twice(name: str) -> InvalidArgument:
+    return InvalidArgument(f"{request_prefix('')}input '{name}' already exists in request")
 
 
 def _parameter(key: str, value: Any) -> Parameter:

@@ -1,8 +1,4 @@
-"""The trace and logging extensions.
-
-Trace settings are validated, kept and returned; writing traces is not part of them yet. Log settings hold
-in all processes of the cluster.
-"""
+"""The trace and logging extensions: settings that clients read and change, for the server or for one model."""
 
 from starlette.requests import Request
 from starlette.responses import Response

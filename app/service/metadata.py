@@ -13,6 +13,7 @@ from repository_loader.namespaces import shared_name
 # What is offered so far, of the names that Triton lists.
 EXTENSIONS: Final = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

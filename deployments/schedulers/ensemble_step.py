@@ -107,9 +107,8 @@ def follow_sequence(state: SequenceState, parameters: dict[str, Parameter]) -> N
 
 
 def sequence_parameters(state: SequenceState) -> dict[str, Parameter] | None:
-    """Return what the steps changed about the sequence, to be echoed; None if nothing."""
-    request = state.request
-    if state.sequence_id == request.sequence_id and state.flags == request.flags:
+    """Return the sequence that a response belongs to, as the steps have left it; None outside one."""
+    if not state.sequence_id and not state.flags:
         return None
     return {
         "sequence_id": state.sequence_id,

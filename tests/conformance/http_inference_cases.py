@@ -297,7 +297,8 @@ BINARY = (
         400,
         body=b"1234",
         headers={"Inference-Header-Content-Length": "0"},
-        error="Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'simple' model configuration",
+        error="[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in "
+        "'simple' model configuration",
     ),
 )
 

@@ -35,9 +35,15 @@ def test_server_metadata_names_server_and_extensions(server: Server) -> None:
     metadata = server.get("/v2").json
     assert metadata["name"] == "triton"
     assert metadata["version"]
-    assert {"binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics"} <= set(
-        metadata["extensions"]
-    )
+    offered = {
+        "binary_tensor_data",
+        "classification",
+        "model_configuration",
+        "model_repository",
+        "sequence",
+        "statistics",
+    }
+    assert offered <= set(metadata["extensions"])
 
 
 def test_model_metadata_has_batch_dimension_and_all_versions(server: Server) -> None:

@@ -170,6 +170,13 @@ def test_is_decoupled_when_a_step_is(tmp_path: Path) -> None:
         assert package.config.model_transaction_policy.decoupled, models[name].failure
 
 
+def test_says_in_its_configuration_that_it_is_not_decoupled(tmp_path: Path) -> None:
+    models = load(tmp_path, {"p": PLAIN}, {"e": ensemble(step("p", {"x": "X"}, {"y": "Y"}))}).models
+    (package,) = models["e"].packages
+    assert package.config.HasField("model_transaction_policy")
+    assert not package.config.model_transaction_policy.decoupled
+
+
 def conditional(**parameters: str) -> str:
     more = "".join(
         f'\nparameters {{ key: "eagleray.{key.replace("__", ".")}" value {{ string_value: "{value}" }} }}'

@@ -60,9 +60,9 @@ _BY_TRITON_CODE: dict[int, type[ServingError]] = {
 
 
 def told(error: BaseException) -> str:
-    """Return an exception's type and message; a message that cannot be made is left out."""
+    """Return an exception's type and message, as pybind11 words them; a message that cannot be made is left out."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {str(error) or '<EMPTY MESSAGE>'}"
     except Exception:  # of its own `__str__`
         return type(error).__name__
 

@@ -12,7 +12,7 @@ from deployments.backends.python import bls
 from deployments.backends.python.byte_tensor import to_bytes_elements
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.model_module import ModelModule, calling_model
-from deployments.backends.python.response import InferenceResponse, checked_parameters
+from deployments.backends.python.response import InferenceResponse, checked_parameters, parameters_text
 from deployments.backends.python.server import ModelCall
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.infer import Array, InferRequest, Parameter
@@ -151,7 +151,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """Return the parameters as JSON text."""
-        return json.dumps(self._parameters or {})
+        return parameters_text(self._parameters)
 
     def trace(self) -> InferenceTrace:
         """Return the trace to hand on to calls of other models."""
@@ -161,9 +161,9 @@ class InferenceRequest:
         """Return where the outputs should be."""
         return self._preferred_memory
 
-    def requested_output_names(self) -> list[str]:
+    def requested_output_names(self) -> set[str]:
         """Return the names of the outputs that are asked for."""
-        return list(self._requested_output_names)
+        return set(self._requested_output_names)
 
     def model_name(self) -> str:
         """Return the name of the model to call."""

@@ -1,7 +1,7 @@
 """`pb_utils.InferenceResponse`: the output tensors or the error that a model answers with."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from deployments.backends.python.errors import TritonError, TritonModelException
 from deployments.backends.python.tensor import Tensor
@@ -42,7 +42,12 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """Return the parameters as JSON text."""
-        return json.dumps(self._parameters or {})
+        return parameters_text(self._parameters)
+
+
+def parameters_text(parameters: Mapping[str, Parameter] | None) -> str:
+    """Return parameters as Triton writes them for a model: without blanks, and in UTF-8."""
+    return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False) if parameters else "{}"
 
 
 def checked_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:

@@ -6,6 +6,7 @@ from typing import ClassVar, NoReturn
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
+from deployments.backends.python.response import parameters_text
 from deployments.backends.python.response_sender import ResponseSender
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest
@@ -70,7 +71,7 @@ class ServedRequest(InferenceRequest):
 
     def parameters(self) -> str:
         """Return the client's parameters as JSON text."""
-        return json.dumps(self._request.parameters) if self._request.parameters else "{}"
+        return parameters_text(self._request.parameters)
 
     def trace(self) -> InferenceTrace:
         """Return the trace to hand on to calls of other models.
@@ -90,10 +91,10 @@ class ServedRequest(InferenceRequest):
         """Return host memory, where outputs are encoded."""
         return PreferredMemory()
 
-    def requested_output_names(self) -> list[str]:
+    def requested_output_names(self) -> set[str]:
         """Return the outputs that the client asked for, all of the model's when it named none."""
         outputs = self._request.outputs
-        return list(self._output_names if outputs is None else outputs)
+        return set(self._output_names if outputs is None else outputs)
 
     def model_name(self) -> str:
         """Return "": a served request calls no model."""

@@ -94,8 +94,12 @@ VERSIONS: dict[str, str] = {
     "+-3": "(details: stol)",
     "9" * 30: "(details: stol)",
     "-2": "invalid model version specified '-2' , version",
-    "0": "version should be an integral value > 0",
 }
+
+
+@pytest.mark.parametrize(("version", "number"), {"": -1, "0": 0, "7": 7}.items())
+def test_versions(version: str, number: int) -> None:
+    assert parse_version(version) == number
 
 
 @pytest.mark.parametrize(("version", "text"), VERSIONS.items(), ids=VERSIONS)

@@ -76,7 +76,7 @@ def test_elements_that_fit_no_shape_are_refused(dims: tuple[int, ...], count: in
 
 
 BAD = {
-    "array": (b"[]", "Expected JSON object for the generate request"),
+    "array": (b"[]", "attempt to get members for non-object"),
     "not JSON": (b"{", "failed to parse the request JSON buffer"),
     "empty": (b"", "The document is empty. at 0"),
     "object as parameter": (
@@ -86,7 +86,14 @@ BAD = {
     "array as parameter": (b'{"a":[1]}', "parameter 'a' has invalid type"),
     "null as parameter": (b'{"a":null}', "parameter 'a' has invalid type"),
     "id of a wrong type": (b'{"id":7}', "Unable to parse 'id': attempt to access JSON non-string as string"),
-    "parameters that are none": (b'{"parameters":3}', "Expected JSON object for keyword: 'parameters'"),
+    "parameters that are none": (
+        b'{"parameters":3}',
+        "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
+    ),
+    "object among the parameters": (
+        b'{"parameters":{"p":{}}}',
+        "Converting keyword: 'parameters': parameter 'p' has invalid type.",
+    ),
 }
 
 

@@ -121,7 +121,7 @@ def test_request_shows_what_the_client_sent(load):
             def execute(self, requests):
                 [r] = requests
                 seen = (r.request_id(), r.correlation_id(), r.flags(), r.timeout(), json.loads(r.parameters()),
-                        r.requested_output_names(), r.is_cancelled(), [t.name() for t in r.inputs()],
+                        list(r.requested_output_names()), r.is_cancelled(), [t.name() for t in r.inputs()],
                         pb_utils.get_input_tensor_by_name(r, "NO"), isinstance(r, pb_utils.InferenceRequest))
                 return [pb_utils.InferenceResponse([], parameters={"seen": json.dumps(seen)})]
     """)

@@ -23,20 +23,22 @@ def test_an_error_fails_only_its_request(load):
     assert [outcome.message for outcome in outcomes[:3]] == ["bad row", "plain", "full"]
 
 
-def test_an_exception_fails_the_batch_and_only_the_log_knows_where(load, caplog):
-    instance = load("""
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [('raise KeyError("nothing here")', "KeyError: 'nothing here'"), ("assert 0", "AssertionError: <EMPTY MESSAGE>")],
+)
+def test_an_exception_fails_the_batch_and_only_the_log_knows_where(load, caplog, statement, told):
+    instance = load(f"""
         class TritonPythonModel:
             def execute(self, requests):
-                raise KeyError("nothing here")
+                {statement}
     """)
     request = request_of(X=floats(1))
     request.id = "r-17"
     with pytest.raises(ServingError) as raised:
         run(instance, request)
     assert type(raised.value) is Internal
-    assert raised.value.message == (
-        "Failed to process the request(s) for model 'echo_0', message: KeyError: 'nothing here'"
-    )
+    assert raised.value.message == f"Failed to process the request(s) for model 'echo_0', message: {told}"
     assert "model.py" in caplog.text and "in execute" in caplog.text and "r-17" in caplog.text
 
 

@@ -107,11 +107,11 @@ def test_request_for_another_model_keeps_its_arguments():
         timeout=5,
         preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 1),
         trace=None,
-        parameters={"k": "v"},
+        parameters={"k": "é", "n": 1},
     )
     assert pb_utils.get_input_tensor_by_name(request, "X").name() == "X"
     assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == ("1", "c", 1, 5)
-    assert (request.requested_output_names(), request.parameters()) == (["Y"], '{"k": "v"}')
+    assert (request.requested_output_names(), request.parameters()) == ({"Y"}, '{"k":"é","n":1}')
     for call in (request.exec, lambda: asyncio.run(request.async_exec())):
         with pytest.raises(TritonModelException, match="BLS is only supported during"):
             call()

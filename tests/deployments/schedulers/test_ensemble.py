@@ -189,6 +189,16 @@ def test_what_the_client_sent_along_goes_to_every_step():
     assert child.callers == ("asks",)
 
 
+def test_response_names_the_sequence_of_its_request():
+    bench = Bench(ensemble("X", "Y", step("a", "I=X", "O=Y")), model("a", "I", "O"))
+    bench.submit("in", sequence_id=4, flags=SEQUENCE_START)
+    bench.submit("outside")
+    for _ in range(2):
+        bench.router.answer("a", O=array(1, 2))
+    answered = {id: result.parameters for id, result in bench.answers.results.items()}
+    assert answered == {"in": {"sequence_id": 4, "sequence_start": True, "sequence_end": False}, "outside": None}
+
+
 def test_step_may_change_the_sequence_of_those_after_it():
     bench = diamond()
     bench.submit(sequence_id=4, flags=SEQUENCE_START)

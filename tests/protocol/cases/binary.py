@@ -150,14 +150,15 @@ T.add("raw-flags", b"\x01\x00\x01\x00", '"shape":[1,4]', model="flags", json_len
 T.add(
     "raw-two-inputs",
     bytes(128),
-    "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'simple' model configuration",
+    "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in "
+    "'simple' model configuration",
     model="simple",
     json_length=0,
 )
 T.add(
     "raw-strings",
     b"hello",
-    "For BYTE datatype raw input 'TEXT', the model must have input shape [1]",
+    "[request id: <id_unknown>] For BYTE datatype raw input 'TEXT', the model must have input shape [1]",
     model="strings",
     json_length=0,
 )

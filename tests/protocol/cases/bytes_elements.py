@@ -14,11 +14,12 @@ def _add(id: str, shape: list[int], content: bytes, text: str = "", status: int 
 
 _END = " for inference input 'TEXT' for model 'strings'"
 _PREFIX = "[request id: <id_unknown>] "
+_CUT = "incomplete string data for inference input 'TEXT', expecting string of length "
 for id, shape, content, text in (
-    ("length-beyond-end", [1, 1], struct.pack("<I", 5) + b"abcd", "incomplete string data" + _END),
-    ("length-huge", [1, 1], b"\xff\xff\xff\xff" + b"abcd", "expecting 4294967295 bytes but only 4 bytes available"),
-    ("length-2^31", [1, 1], b"\x00\x00\x00\x80" + b"abcd", "expecting 2147483648 bytes"),
-    ("length-big-endian", [1, 1], struct.pack(">I", 4) + b"abcd", "incomplete string data" + _END),
+    ("length-beyond-end", [1, 1], struct.pack("<I", 5) + b"abcd", _CUT + "5 but only 4 bytes available"),
+    ("length-huge", [1, 1], b"\xff\xff\xff\xff" + b"abcd", _CUT + "4294967295 but only 4 bytes available"),
+    ("length-2^31", [1, 1], b"\x00\x00\x00\x80" + b"abcd", _CUT + "2147483648"),
+    ("length-big-endian", [1, 1], struct.pack(">I", 4) + b"abcd", _CUT + "67108864"),
     ("empty", [1, 1], b"", "expected 1 string elements" + _END + ", got 0"),
     ("one-byte", [1, 1], b"\x00", "incomplete string length indicator" + _END + ", expecting 4 bytes but only 1"),
     (
@@ -27,8 +28,9 @@ for id, shape, content, text in (
         b"\x00\x00\x00",
         "incomplete string length indicator" + _END + ", expecting 4 bytes but only 3",
     ),
-    ("no-length", [1, 1], b"abcd", "incomplete string data" + _END),
-    ("missing-last-byte", [1, 2], strings(b"ab", b"cd")[:-1], "incomplete string data" + _END),
+    ("no-length", [1, 1], b"abcd", _CUT),
+    ("missing-last-byte", [1, 2], strings(b"ab", b"cd")[:-1], _CUT + "2 but only 1 bytes available"),
+    ("cut-and-too-few", [1, 3], strings(b"ab", b"cd")[:-1], _PREFIX + "expected 3 string elements" + _END + ", got 2"),
     ("extra-byte", [1, 1], strings(b"ab") + b"x", "incomplete string length indicator" + _END),
     (
         "extra-four-bytes",
