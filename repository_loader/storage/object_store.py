@@ -17,6 +17,8 @@ _MAX_RETRIES: Final = 3
 _RETRY_TIMEOUT: Final = timedelta(seconds=20)
 _CHUNK_BYTES: Final = 8 << 20
 _LISTED_AT_ONCE: Final = 1000
+_CHANGED: Final = "changed "
+"""What the version of a file begins with whose store lists no ETag: a time, which says nothing of what is sent."""
 
 
 class ObjectStore:
@@ -57,7 +59,7 @@ class ObjectStore:
                 raise StorageError(f"the model repository {self._location.uri} has more than {MAX_FILES} files")
             for found in chunk:
                 path = str(found["path"])
-                version = found["e_tag"] or f"{found['last_modified'].isoformat()}"
+                version = found["e_tag"] or f"{_CHANGED}{found['last_modified'].isoformat()}"
                 if path.startswith(start):
                     yield RemoteFile(path[len(start) :], int(found["size"]), version)
 
@@ -66,20 +68,25 @@ class ObjectStore:
         key = "/".join(part for part in (self._location.prefix, file.path) if part)
         try:
             answer = self._api.get(self._store, key)
-            version = answer.meta["e_tag"]
+            e_tag = answer.meta["e_tag"]
             with target.open("xb") as out:
                 size_bytes = sum(out.write(chunk) for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES))
         except OSError as error:
             raise StorageError(f"{target} cannot be written: {error.strerror}") from error
         except Exception as error:
             raise self._error(error) from error
-        if size_bytes != file.size_bytes or (version and '"' in file.version and version != file.version):
+        if size_bytes != file.size_bytes or _differ(file.version, e_tag):
             raise StorageError(f"'{file.path}' of {self._location.uri} is not what was listed; it has changed since")
 
     def _error(self, error: Exception) -> StorageError:
         """Say in one line what went wrong; the client's text goes on for pages."""
         line = " ".join(str(error).partition("Debug source")[0].split())[:400]
         return StorageError(f"the model repository {self._location.uri} cannot be read: {line}")
+
+
+def _differ(listed: str, e_tag: str | None) -> bool:
+    """Whether a file is another one than was listed; some stores have an ETag in quotes only where they send it."""
+    return bool(e_tag) and not listed.startswith(_CHANGED) and listed.strip('"') != str(e_tag).strip('"')
 
 
 def _open(location: Location) -> Any:

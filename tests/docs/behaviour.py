@@ -265,7 +265,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A call that is cancelled leaves the queue": (HANDLE_CALLS + "test_a_call_that_is_cancelled_leaves_the_queue",),
     # Where models run
-    "With `--placement auto` (the default)": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
+    "With `--placement auto` (the default)": (
+        PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",
+        PLAN + "test_auto_isolates_what_scales_or_asks_for_nodes",
+    ),
     "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
     "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
     "What `eagleray plan --num-gpus N` prints": (
@@ -505,6 +508,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "While a store is down": (
         f"{MIRROR}test_store_that_is_down_unloads_nothing",
         f"{MIRROR}test_store_that_has_lost_everything_unloads_nothing",
+        f"{MIRROR}test_what_was_fetched_before_serves_on_when_the_disk_is_full",
+        f"{MIRROR}test_what_was_fetched_before_serves_on_when_a_file_is_not_what_was_listed",
         "e2e/test_storage.py::test_replica_is_replaced_while_the_store_is_down",
     ),
     "The log says so": (f"{MIRROR}test_store_that_is_down_unloads_nothing",),
@@ -567,6 +572,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "None of these processes waits for another": (
         "deployments/core/test_response_ring.py::test_no_death_at_any_moment_makes_an_answer_wrong",
+        "deployments/core/test_response_ring.py::test_what_is_written_over_while_it_is_copied_is_no_answer",
+        "deployments/core/test_response_ring.py::test_what_is_damaged_is_no_answer",
         "deployments/core/test_response_ring.py::test_a_writer_that_stands_still_holds_up_nobody_and_its_death_frees_its_place",
     ),
     "What an ensemble has kept stays": (
@@ -824,7 +831,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_node_log.py::test_a_process_that_starts_later_has_the_settings_of_the_node",
         PROCESSES + "test_log_settings_hold_for_a_model_in_a_process_of_its_own",
     ),
-    "Our lines have Triton's form": (LOG + "test_lines_are_tritons",),
+    "Our lines have Triton's form": (LOG + "test_lines_are_tritons", LOG + "test_times_are_utc"),
     "Messages about traced requests": (
         "deployments/replica/test_traced_models.py"
         "::test_what_a_model_logs_prints_and_raises_names_the_trace_in_tritons_forms",
@@ -846,11 +853,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A message has 512 characters": (REFUSALS + "test_a_line_is_short_and_names_model_and_request",),
     "Faults of the server are warnings": (
-        REFUSALS + "test_a_kind_has_one_line_a_second_and_what_is_left_out_is_counted",
+        REFUSALS + "test_faults_of_the_server_are_warnings_and_others_information",
+        REFUSALS + "test_what_is_refused_by_grpc_is_in_the_log",
     ),
     "With `--log-slow-requests-ms`": (
         SLOW + "test_a_request_over_the_threshold_is_told_with_its_stages",
         SLOW + "test_a_slow_request_of_a_decoupled_model_is_told",
+        SLOW + "test_nothing_is_told_without_a_threshold",
         NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",
     ),
     "A second has ten of these lines": (SLOW + "test_a_second_has_ten_lines_and_the_next_counts_the_others",),
@@ -1099,6 +1108,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Latencies are counted as clients see them": (
         STATISTICS + "test_metrics_tell_what_clients_got",
         "deployments/lane/test_request_meter.py::test_each_request_is_counted_once_by_what_came_of_it",
+        OWN_METRICS + "test_clients_latencies_are_counted_by_protocol_from_first_byte_to_last",
+        OWN_METRICS + "test_answers_are_counted_by_what_clients_got",
     ),
     "An error of a request that no model had counts": (
         STATISTICS + "test_each_error_is_counted_once_with_a_model_only_if_one_had_the_request",
@@ -1107,6 +1118,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The metrics also show what is under way to a model": (
         OWN_METRICS + "test_what_is_under_way_is_what_has_not_ended_and_dies_with_its_process",
         OWN_METRICS + "test_batch_sizes_are_a_histogram",
+        OWN_METRICS + "test_states_are_told_by_the_node_and_by_the_directory",
         "deployments/replica/test_state_sampler.py::test_a_busy_model_tells_what_runs_and_what_waits",
         "deployments/schedulers/test_dynamic.py::test_each_batch_is_counted_by_why_it_left",
     ),
@@ -1157,6 +1169,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The models of a replica finish and are freed": (
         "deployments/replica/test_model_host.py::test_models_that_take_long_to_finalise_do_so_together",
         "deployments/core/test_loader.py::test_close_does_not_wait_for_an_instance_that_is_never_freed",
+        "deployments/core/test_instance_pool.py::test_instances_that_do_not_come_back_have_one_deadline_together",
     ),
     "SIGINT and SIGTERM": (
         COMMANDS + "test_control_c_lets_requests_under_way_be_answered_and_stops",
@@ -1243,6 +1256,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A model with an `is_ready` is asked every second": (
         "deployments/replica/test_readiness.py::test_what_a_model_says_is_known_and_it_serves_on",
+        "deployments/replica/test_readiness.py::test_a_model_is_ready_when_all_its_instances_say_so",
         "deployments/replica/test_readiness.py::test_a_model_that_does_not_answer_is_not_ready_and_holds_nobody_up",
         "app/http/test_api.py::test_a_model_that_says_it_is_not_ready_is_not_and_is_served",
     ),
@@ -1252,6 +1266,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A gauge is what was last set": (
         CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
+        CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
     ),
     "Metrics that Prometheus could not read": (
         CUSTOM_METRICS + "test_what_prometheus_could_not_read_is_refused",

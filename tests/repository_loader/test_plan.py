@@ -417,3 +417,17 @@ def test_auto_isolates_what_has_a_reason_and_packs_the_rest(tmp_path: Path) -> N
     }
     (packed,) = (d for d in plan.deployments if d.placement == "packed")
     assert [spec.own_process for each in packed.models if each.name == "step" for spec in each.specs] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("autoscaling.max_replicas", "3", "scales with its load"),
+        ("node_labels", "zone=a", "asks for nodes with label zone=a"),
+        ("accelerator_type", "A100", "asks for nodes with accelerator type A100"),
+    ],
+)
+def test_auto_isolates_what_scales_or_asks_for_nodes(name: str, value: str, reason: str) -> None:
+    on_cpu = ONNX + "instance_group { kind: KIND_CPU }"
+    plan = make_plan(snapshot(model("m", on_cpu + parameter(name, value))), PlanSettings(), MIXED)
+    assert [(each.placement, each.why) for each in only(plan).models] == [("isolated", reason)]

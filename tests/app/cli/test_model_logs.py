@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_lines_of_a_models_replicas(folder: Path) -> None:
     done = run(EAGLERAY, "logs", "digits", "--folder", str(folder))
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["one", "three", "two"])
+    assert (done.returncode, sorted(done.stdout.splitlines()), done.stderr) == (0, ["one", "three", "two"], "")
     assert len(run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--lines", "1").stdout.splitlines()) == 1
     lines = run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--json").stdout.splitlines()
     assert {"file": "replica_digits_v2_def.log", "line": "three"} in map(json.loads, lines)

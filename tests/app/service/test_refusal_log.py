@@ -18,7 +18,7 @@ from app.trace.sampler import Sampler, Sampling
 from app.trace.traced_target import TracedTarget
 from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
-from protocol.errors import Internal, ServingError
+from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
 from protocol.trace import TIMESTAMPS, Trace
 from tests.app.grpc.server import serving
 from tests.app.http.wire import EchoTarget, Wire, infer
@@ -77,9 +77,14 @@ def test_a_kind_has_one_line_a_second_and_what_is_left_out_is_counted(said: Call
 def test_a_line_is_short_and_names_model_and_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     message = "[request id: seven] " + "x" * 100_000
-    RefusalLog(Timers()).note("HTTP 400", message, None, EchoTarget())
-    [record] = caplog.records
-    assert len(record.getMessage()) < 600
+    timers = Timers()
+    log = RefusalLog(timers)
+    for _ in range(2):
+        log.note("HTTP 400", message, None, EchoTarget())
+    timers.pass_a_second()
+    record, last = caplog.records
+    for each in (record, last):
+        assert "x" * 480 in each.getMessage() and len(each.getMessage()) < 512 + 50
     assert (vars(record)["model"], vars(record)["version"], vars(record)["request_id"]) == ("echo", 1, "seven")
 
 
@@ -130,12 +135,31 @@ def test_what_is_refused_by_http_is_one_escaped_line_of_each_kind(serve_log: Pat
     assert any("HTTP 400 for 10.0.0.7:5: malformed HTTP request" in line for line in lines)
 
 
+def test_faults_of_the_server_are_warnings_and_others_information(said: Callable[[], list[str]]) -> None:
+    async def run() -> None:
+        for error in (Internal("it failed"), Unavailable("not now"), InvalidArgument("what is this")):
+            wire = Wire()
+            wire.target.hold = True
+            await wire.send(infer())
+            wire.target.fail(error)
+
+    asyncio.run(run())
+    assert [line.partition(" for ")[0] for line in said()] == [
+        "WARNING HTTP 500",
+        "WARNING HTTP 503",
+        "INFO HTTP 400",
+    ]
+
+
 def test_what_is_refused_by_grpc_is_in_the_log(said: Callable[[], list[str]]) -> None:
     with serving() as server, grpc.insecure_channel(server.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         for name, request_id in (("identity", "fail"), ("identity", "fail"), ("nothing", "")):
             with pytest.raises(grpc.RpcError):
                 stub.ModelInfer(pb.ModelInferRequest(model_name=name, id=request_id), timeout=60)
-    first, second = said()
+        with pytest.raises(grpc.RpcError):
+            stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="identity"), timeout=60)
+    first, second, third = said()
+    assert third.startswith("WARNING gRPC UNAVAILABLE for ")
     assert re.fullmatch(r"INFO gRPC INVALID_ARGUMENT for 127\.0\.0\.1:\d+: räksmörgås: 100 % wrong", first)
     assert second.startswith("INFO gRPC NOT_FOUND for ")

@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -72,22 +73,24 @@ def test_later_traces_are_added_also_by_a_server_that_starts_again(tmp_path: Pat
     assert ids(path) == [1, 2, 3, 1, 2, 3]
 
 
-def _write(path: str, first: int) -> None:
+def _write(path: str, first: int, all_are_there: Barrier) -> None:
     file = TraceFile(path)
-    for number in range(first, first + 50):
+    all_are_there.wait(60)
+    for number in range(first, first + 300):
         file.write([(trace(number), ALL)])
 
 
 def test_processes_that_write_at_the_same_time_leave_one_array(tmp_path: Path) -> None:
     path = tmp_path / "traces.json"
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write, args=(str(path), first)) for first in (100, 200, 300)]
+    barrier = context.Barrier(3)
+    writers = [context.Process(target=_write, args=(str(path), first, barrier)) for first in (1000, 2000, 3000)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join(60)
         assert writer.exitcode == 0
-    assert sorted(ids(path)) == [*range(100, 150), *range(200, 250), *range(300, 350)]
+    assert sorted(ids(path)) == [first + number for first in (1000, 2000, 3000) for number in range(300)]
 
 
 def test_files_of_so_many_traces_each_have_numbers(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -222,6 +223,20 @@ def test_batch_that_never_ends_is_answered_and_its_instance_given_up(clock):
     release.set()
     clock.wait_for_thread()
     assert len(done) == 1, "what comes too late is dropped"
+
+
+def test_instances_that_do_not_come_back_have_one_deadline_together(clock):
+    release = threading.Event()
+    instances = [FakeInstance(clock, f"m_{number}", may_run_inline=False) for number in range(4)]
+    for instance in instances:
+        instance.execute = lambda batch: release.wait(20)
+    pool, _ = pool_of(clock, *instances)
+    for _ in instances:
+        pool.run(batch_of())
+    began_s = time.monotonic()
+    pool.close(1.0)
+    assert 1.0 <= time.monotonic() - began_s < 2.5
+    release.set()
 
 
 def test_batch_may_take_any_time_without_a_limit(clock):

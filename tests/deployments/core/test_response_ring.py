@@ -1,10 +1,12 @@
 """The ring of responses that processes share, with real processes, of which some are killed."""
 
 import errno
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,33 @@ def test_no_death_at_any_moment_makes_an_answer_wrong(start: Callable[[], Sharer
     fresh = start()
     fresh.ask("keep 7")
     assert stays.answer() == "ok"
+
+
+def test_what_is_written_over_while_it_is_copied_is_no_answer(tmp_path: Path) -> None:
+    reader, writer = (ResponseRing(tmp_path / "ring", 1 << 16) for _ in range(2))
+
+    class Overtaken(mmap.mmap):
+        def __getitem__(self, place: Any) -> Any:
+            for number in range(2, 100):
+                writer.keep(number.to_bytes(32, "little"), (bytes([number]) * 1000,))
+            return super().__getitem__(place)
+
+    key = (1).to_bytes(32, "little")
+    writer.keep(key, (b"first",))
+    assert reader.find(key) == b"first"
+    reader._map = Overtaken(reader._descriptor, len(reader._map))
+    assert reader.find(key) is None
+    for ring in (reader, writer):
+        ring.close()
+
+
+def test_what_is_damaged_is_no_answer(tmp_path: Path) -> None:
+    ring, key = ResponseRing(tmp_path / "ring", 1 << 16), (1).to_bytes(32, "little")
+    ring.keep(key, (b"content",))
+    place = ring._map.find(b"content")
+    ring._map[place : place + 1] = b"C"
+    assert ring.find(key) is None
+    ring.close()
 
 
 def test_the_file_is_never_larger_than_was_asked_for(tmp_path: Path) -> None:

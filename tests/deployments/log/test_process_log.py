@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,21 @@ def test_lines_are_tritons(serve_log: Path) -> None:
     assert third == "INFO replica_of_serve -- from Serve"
 
 
+@pytest.mark.parametrize("form", ["default", "ISO8601", "json"])
+def test_times_are_utc(serve_log: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setenv("TZ", "XXX-9")
+    time.tzset()
+    try:
+        ProcessLog(LogOptions(log_format=form))
+        record = OURS.makeRecord(OURS.name, logging.INFO, "m.py", 5, "noon", (), None)
+        record.created = datetime(2026, 8, 19, 12, 0, 0, tzinfo=UTC).timestamp()
+        OURS.handle(record)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "12:00:00" in serve_log.read_text()
+
+
 def test_json_is_an_object_per_line_of_serve_too(serve_log: Path) -> None:
     ProcessLog(LogOptions(log_format="json"))
     OURS.info("loaded", extra=about("simple", 3, "request-7"))
@@ -95,7 +112,7 @@ def test_json_is_an_object_per_line_of_serve_too(serve_log: Path) -> None:
     assert (serve["level"], serve["message"]) == ("INFO", "from Serve")
 
 
-HOSTILE = "a\nE1122 00:00:00.000000 1 server.cc:1] forged\r\x1b[2J\x9b2J\x00\x7f\u2028\u202e\ud800"
+HOSTILE = "a\nE1122 00:00:00.000000 1 server.cc:1] forged\r\x1b[2J\x9b2J\x00\x7f\u2028\u202e\u2066\ud800"
 
 
 @pytest.mark.parametrize("form", ["default", "ISO8601", "json"])
@@ -106,7 +123,7 @@ def test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal(serve_log:
     except ValueError:
         OURS.exception("%s", HOSTILE, extra=about(HOSTILE, 1, HOSTILE))
     text = serve_log.read_bytes().decode()
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", text)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", text)
     first, *rest = text.splitlines()
     assert "a\\nE1122" in first
     assert all(line.startswith("    ") for line in rest)  # the traceback
@@ -129,17 +146,18 @@ def test_no_text_makes_a_line_without_end(serve_log: Path, form: str) -> None:
 def test_tracebacks_of_one_place_cannot_fill_the_log(serve_log: Path) -> None:
     ProcessLog(LogOptions(log_format="json"))
 
-    def fail(count: int, at_s: float) -> list[str]:
+    def fail(count: int, at_s: float, place: int = 5) -> list[str]:
         before = len(lines(serve_log))
         for _ in range(count):
             record = OURS.makeRecord(
-                OURS.name, logging.ERROR, "m.py", 5, "it failed %d", (1,), (KeyError, KeyError(), None)
+                OURS.name, logging.ERROR, "m.py", place, "it failed %d", (1,), (KeyError, KeyError(), None)
             )
             record.created = at_s
             OURS.handle(record)
         return [json.loads(line)["message"] for line in lines(serve_log)[before:]]
 
     assert fail(1000, 100.0) == ["it failed 1"] * 500
+    assert fail(1, 100.0, place=6) == ["it failed 1"], "another place"
     assert fail(1000, 110.0) == ["it failed 1 (500 times before, without a line)"] + ["it failed 1"] * 19
     assert fail(1, 2000.0) == ["it failed 1 (980 times before, without a line)"]
     OURS.error("other lines are not bounded")
@@ -173,11 +191,14 @@ def test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_h
     OURS.info("first")
     path.rename(path.with_name("log-file.1"))
     OURS.info("second")
-    log.apply(replace(LogOptions(), log_file=""))
+    path.rename(path.with_name("log-file.2"))
+    path.touch()  # another process has made it anew
     OURS.info("third")
-    assert [line.split('"')[1] for line in lines(path.with_name("log-file.1"))] == ["first"]
-    assert [line.split('"')[1] for line in lines(path)] == ["second"]
-    assert len(lines(serve_log)) == 4
+    log.apply(replace(LogOptions(), log_file=""))
+    OURS.info("fourth")
+    written = [path.with_name("log-file.1"), path.with_name("log-file.2"), path]
+    assert [[line.split('"')[1] for line in lines(each)] for each in written] == [["first"], ["second"], ["third"]]
+    assert len(lines(serve_log)) == 5
 
 
 def test_a_full_disk_is_no_news_to_the_log_that_lies_on_it(serve_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

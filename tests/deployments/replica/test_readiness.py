@@ -64,6 +64,20 @@ async def test_what_a_model_says_is_known_and_it_serves_on(models: Models) -> No
 
 
 @on_a_loop
+async def test_a_model_is_ready_when_all_its_instances_say_so(models: Models) -> None:
+    one_moody = MOODY.replace("return not", "return self.first or not").replace(
+        "    def is_ready",
+        "    def initialize(self, args):\n"
+        '        self.first = args["model_instance_name"].endswith("_0")\n'
+        "    def is_ready",
+    )
+    models.add("moody", one_moody, more="instance_group { kind: KIND_CPU count: 2 }")
+    async with models.hosted() as call:
+        (models.root / "moody" / "1" / "moody").touch()
+        await until(lambda: not call.host.says_ready("moody", 1))
+
+
+@on_a_loop
 async def test_a_model_that_does_not_answer_is_not_ready_and_holds_nobody_up(models: Models) -> None:
     async with models.add("stuck", STUCK).hosted() as call:
         await until(lambda: not call.host.says_ready("stuck", 1))

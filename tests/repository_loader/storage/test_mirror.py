@@ -14,9 +14,11 @@ import pytest
 
 from repository_loader.repository import RepositoryError, load_repositories
 from repository_loader.snapshot import LoaderOptions, Snapshot
+from repository_loader.storage import mirror
+from repository_loader.storage.location import Location
 from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache
-from repository_loader.storage.model_source import provide
-from repository_loader.storage.remote_store import StorageError
+from repository_loader.storage.model_source import fetch_all, provide
+from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from tests.full_disk import full_disk
 from tests.object_stores import EMULATORS, Bucket, as_container, emulator, gs_bucket, s3_bucket
 from tests.repository_loader.repositories import TENSORS, python_model
@@ -73,12 +75,25 @@ def test_changed_model_gets_a_folder_of_its_own_and_others_stay(bucket: Bucket, 
     assert read(uri, tmp_path).models["a"].model_path == after["a"].model_path
 
 
-def test_unchanged_files_are_fetched_once(bucket: Bucket, at: str, tmp_path: Path) -> None:
+def test_unchanged_files_are_fetched_once(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+
+    def noted(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+        fetched.extend(file.path for file in files)
+        return fetch_all(store, location, cache, files)
+
+    monkeypatch.setattr(mirror, "fetch_all", noted)
     uri = put(bucket, at, {**python_model("a"), "a/1/weights": b"w" * 1000})
     before = Path(read(uri, tmp_path).models["a"].model_path, "1/weights").stat().st_ino
+    assert sorted(fetched) == ["a/1/model.py", "a/1/weights", "a/config.pbtxt"]
+    fetched.clear()
     bucket.put({f"{at}/a/config.pbtxt": f'backend: "python" {TENSORS} max_batch_size: 2'})
     after = Path(read(uri, tmp_path).models["a"].model_path, "1/weights").stat().st_ino
-    assert before == after
+    assert (fetched, before) == (["a/config.pbtxt"], after)
+    read(uri, tmp_path)
+    assert fetched == ["a/config.pbtxt"]
 
 
 def test_empty_objects_stand_for_folders(bucket: Bucket, at: str, tmp_path: Path) -> None:
@@ -107,6 +122,25 @@ def test_what_was_fetched_before_serves_on_when_the_disk_is_full(bucket: Bucket,
     assert all(model.packages for model in found.models.values())
     assert [finding for finding in found.findings if "File too large" in finding.message]
     assert "changed" in Path(read(uri, tmp_path).models["a"].packages[0].file_path).read_text()
+
+
+def test_what_was_fetched_before_serves_on_when_a_file_is_not_what_was_listed(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = put(bucket, at, {**python_model("a"), "a/1/weights": "old"})
+    before = read(uri, tmp_path).models["a"].model_path
+
+    def changed(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+        bucket.put({f"{at}/a/1/weights": "two"})
+        return fetch_all(store, location, cache, files)
+
+    bucket.put({f"{at}/a/1/weights": "one"})
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror, "fetch_all", changed)
+        found = read(uri, tmp_path)
+    assert found.models["a"].model_path == before
+    assert [each for each in found.findings if "is not what was listed; it has changed since" in each.message]
+    assert Path(read(uri, tmp_path).models["a"].model_path, "1/weights").read_text() == "two"
 
 
 def test_bucket_that_does_not_exist_is_an_error(bucket: Bucket, at: str, tmp_path: Path) -> None:
