@@ -1,7 +1,7 @@
 """API keys: who may infer, read and manage.
 
-Of a key only the SHA-256 is kept. A key that `eagleray new-api-key` makes has 256 random bits, so that nobody finds it by
-its hash, and neither salt nor a slow hash would add anything.
+Of a key only the SHA-256 is kept. A key that `eagleray new-api-key` makes has 256 random bits, so that nobody finds it
+by its hash, and neither salt nor a slow hash would add anything.
 """
 
 import hashlib
