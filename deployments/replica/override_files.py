@@ -39,7 +39,7 @@ class FileStore(Protocol):
 
 
 class OverrideFiles:
-    """Writes model folders `<node's folder>/models/<digest>/<model>`; the same files are the same folder."""
+    """Writes model folders `<node's folder>/models/<digest>/<model>`; the same files of a model are the same folder."""
 
     def __init__(self, node: Path, store: FileStore) -> None:
         self._root = node / _FOLDER
@@ -55,7 +55,7 @@ class OverrideFiles:
         for key in files:
             _inside(key)
         archive = _pack({_inside(key): content for key, content in files.items()})
-        digest = hashlib.sha256(archive).hexdigest()[:32]
+        digest = hashlib.sha256(model.encode() + b"\0" + archive).hexdigest()[:32]
         self._store.put_files(digest, archive)
         return str(self._unpack(digest, model, archive))
 

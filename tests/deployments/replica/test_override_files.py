@@ -67,6 +67,14 @@ def test_a_path_that_leaves_the_model_is_refused(tmp_path: Path, key: str) -> No
     assert not kept.archives and not list(tmp_path.iterdir())
 
 
+def test_the_same_files_may_be_those_of_two_models(tmp_path: Path) -> None:
+    files, kept = OverrideFiles(tmp_path, Kept()), []
+    for name in ("m", "n"):
+        kept.append(files.write(name, FILES))
+        files.keep(kept)
+    assert [content(Path(path))["1/model.onnx"] for path in kept] == [b"onnx", b"onnx"]
+
+
 def test_files_that_cannot_be_one_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot be the files of one model"):
         OverrideFiles(tmp_path, Kept()).write("m", {"file:1": b"x", "file:1/model.onnx": b"x"})
