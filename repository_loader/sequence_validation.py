@@ -10,6 +10,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelSeque
 from repository_loader.findings import Fault
 from repository_loader.model_files import leaves_folder
 
+MAX_SLOTS = 65_536
 _CORRELATION_TYPES = (
     DataType.TYPE_UINT64,
     DataType.TYPE_INT64,
@@ -36,6 +37,11 @@ def check_sequence_batching(config: ModelConfig) -> Iterator[Fault]:
             f"{base}.direct.minimum_slot_utilization",
             f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}",
         )
+    candidates = sequence.oldest.max_candidate_sequences if sequence.HasField("oldest") else 0
+    slots = candidates if candidates > 0 else config.max_batch_size
+    if slots > MAX_SLOTS:
+        path = f"{base}.oldest.max_candidate_sequences" if candidates > 0 else "max_batch_size"
+        yield Fault(path, f"sequence batching has {slots} slots in each instance, more than {MAX_SLOTS}, for {name}")
     yield from _check_controls(config)
     for index, state in enumerate(sequence.state):
         for fault in _check_state(state):

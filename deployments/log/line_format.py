@@ -18,7 +18,8 @@ _LEVELS: Final = {"DEBUG": "VERBOSE", "CRITICAL": "ERROR"}
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 MAX_CHARACTERS: Final = 1 << 16
-"""Of a message, of a field and of a traceback; what is between the ends is left out."""
+"""Of a message, and of a traceback; what is between the ends is left out."""
+_ID_CHARACTERS: Final = 512
 _UNPRINTABLE: Final = re.compile(f"[\x00-\x1f{_UNSAFE.pattern[1:]}")
 
 
@@ -89,7 +90,7 @@ class JsonLine(logging.Formatter):
         for name in about(""):
             value = getattr(record, name, None)
             if value not in (None, ""):
-                line[name] = _shortened(value) if isinstance(value, str) else value
+                line[name] = value
         for name in ("stages_ms", "batch_rows"):
             if hasattr(record, name):
                 line[name] = getattr(record, name)
@@ -127,7 +128,8 @@ def about(
     model: str, version: int | None = None, request_id: str = "", trace_id: str = "", span_id: str = ""
 ) -> dict[str, Any]:
     """Return the `extra` of a record that is about a model, or about a request to it that may be traced."""
-    return {"model": model, "version": version, "request_id": request_id, "trace_id": trace_id, "span_id": span_id}
+    id_begins = request_id[:_ID_CHARACTERS]
+    return {"model": model, "version": version, "request_id": id_begins, "trace_id": trace_id, "span_id": span_id}
 
 
 def about_requests(model: str, version: int | None, requests: Sequence[InferRequest]) -> dict[str, Any]:

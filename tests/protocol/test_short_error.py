@@ -3,6 +3,7 @@ import pytest
 
 from protocol.errors import InvalidArgument, NotFound
 from protocol.short_error import shortened
+from tests.holds import assert_holds_are_short
 
 
 @pytest.mark.parametrize("name", ["x" * 100_000, "ż" * 2000, '"' * 5000, "\ud800" * 5000, "\x00" * 1000])
@@ -17,3 +18,9 @@ def test_long_messages_are_cut_in_the_middle(name: str) -> None:
 def test_short_messages_stay() -> None:
     error = InvalidArgument("no")
     assert shortened(error) is error
+
+
+def test_a_message_of_megabytes_is_not_looked_at_as_a_whole() -> None:
+    error = shortened(NotFound("begin" + "\x00" * 50_000_000 + "end"))
+    assert error.message.startswith("begin") and error.message.endswith("end")
+    assert_holds_are_short(lambda: shortened(NotFound("\x00" * 50_000_000)))

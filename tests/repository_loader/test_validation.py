@@ -161,6 +161,11 @@ RULES = {
         "dynamic_batching.preserve_ordering",
         "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m",
     ),
+    "many candidates": (
+        sequence("oldest { max_candidate_sequences: 65537 }"),
+        "sequence_batching.oldest.max_candidate_sequences",
+        "sequence batching has 65537 slots in each instance, more than 65536, for m",
+    ),
     "control without a name": (
         sequence("control_input { }"),
         "sequence_batching.control_input[0]",

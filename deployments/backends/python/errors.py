@@ -1,5 +1,7 @@
 """The errors that a model raises or puts into a response."""
 
+from typing import Final
+
 from protocol.errors import (
     AlreadyExists,
     Cancelled,
@@ -11,6 +13,8 @@ from protocol.errors import (
     Unknown,
     Unsupported,
 )
+
+_MAX_CHARACTERS: Final = 4096
 
 
 class TritonModelException(Exception):
@@ -60,11 +64,17 @@ _BY_TRITON_CODE: dict[int, type[ServingError]] = {
 
 
 def told(error: BaseException) -> str:
-    """Return an exception's type and message, as pybind11 words them; a message that cannot be made is left out."""
+    """Return an exception's type and message, as pybind11 words them, without the middle of a very long message.
+
+    A message that cannot be made is left out.
+    """
     try:
-        return f"{type(error).__name__}: {str(error) or '<EMPTY MESSAGE>'}"
+        text = str(error) or "<EMPTY MESSAGE>"
     except Exception:  # of its own `__str__`
         return type(error).__name__
+    if len(text) > _MAX_CHARACTERS:
+        text = f"{text[: _MAX_CHARACTERS // 2]}...{text[-_MAX_CHARACTERS // 2 :]}"
+    return f"{type(error).__name__}: {text}"
 
 
 def to_serving_error(error: object) -> ServingError:

@@ -87,3 +87,18 @@ def test_sys_exit_of_a_model_is_an_error_of_the_request(load):
         """)
         with pytest.raises(Internal, match="SystemExit: 3"):
             run(instance, request_of(X=floats(1)))
+
+
+def test_a_message_of_megabytes_and_an_id_of_as_many_are_cut(load, caplog):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                raise RuntimeError("begin" + "x" * 20_000_000 + "end")
+    """)
+    request = request_of(X=floats(1))
+    request.id = "i" * 20_000_000
+    with pytest.raises(Internal) as raised:
+        run(instance, request)
+    assert "message: RuntimeError: beginxxx" in raised.value.message and raised.value.message.endswith("xxxend")
+    assert len(raised.value.message) < 5000
+    assert all(len(record.getMessage()) < 1000 and len(record.request_id) <= 512 for record in caplog.records)
