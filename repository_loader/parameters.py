@@ -18,6 +18,7 @@ from repository_loader.overrides import OVERRIDES, PREFIX, SHORT
 
 Kind = Literal["text", "integer", "boolean"]
 
+MAX_THREADS = 1024
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
 
@@ -146,13 +147,16 @@ def read_integer(model: str, values: Mapping[str, str], name: str) -> int:
     """Return a number, 0 when there is none.
 
     Raises:
-        ParameterError: it is no integer.
+        ParameterError: it is no integer, or one of more threads than a process should have.
     """
     value = _text(values, name)
     try:
-        return int(value) if value else 0
+        number = int(value) if value else 0
     except ValueError:
         raise _unreadable(model, name, "an integer", value) from None
+    if number > MAX_THREADS and name.lower().endswith("_thread_count"):
+        raise _unreadable(model, name, f"an integer of up to {MAX_THREADS}", value)
+    return number
 
 
 def read_boolean(model: str, values: Mapping[str, str], name: str, *, default: bool) -> bool:

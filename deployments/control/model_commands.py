@@ -51,14 +51,18 @@ class ModelCommands:
         self._files = files
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._files_lock = asyncio.Lock()
+        self._kept: set[str] | None = None
+        """What was kept when files were forgotten; None since there may be others, as those of a former controller."""
 
-    async def keep_files(self, paths: Collection[str]) -> bool:
-        """Forget the files that clients sent but these; does nothing, and returns so, while a command is under way."""
+    async def keep_files(self, paths: Collection[str]) -> None:
+        """Forget the files that clients sent but these, those of failed loads too; not while a command is under way."""
+        kept = set(paths)
+        if self._turns or kept == self._kept:
+            return
         async with self._files_lock:
-            if self._turns:
-                return False
-            await asyncio.to_thread(self._files.keep, paths)
-            return True
+            if not self._turns:
+                await asyncio.to_thread(self._files.keep, paths)
+                self._kept = kept
 
     async def load(self, command: str, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model, or load it again; returns when it is ready.
@@ -118,6 +122,7 @@ class ModelCommands:
         except ConfigJsonError as error:
             raise InvalidArgument(f"Invalid config override: {error}") from None
         async with self._files_lock:
+            self._kept = None
             path = await asyncio.to_thread(self._files.write, name, files) if files else ""
         return Override(given, path)
 

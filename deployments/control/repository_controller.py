@@ -102,7 +102,6 @@ class RepositoryController:
         self._state = CurrentState(self._store, self._adopt)
         self._kept = KeptFiles(table, self._app)
         self._files = OverrideFiles(node.path, self._kept)
-        self._kept_files: set[str] | None = None  # a former controller may have died over a load with files
         self._commands = ModelCommands(options, self._state, self._files)
         self._traffic = TrafficCommands(self._state)
         self._repositories = RepositoryCommands(options, self._state)
@@ -327,8 +326,8 @@ class RepositoryController:
     async def _forget_files(self, desired: DesiredState) -> None:
         """Forget what clients sent for models that do not run with it any more."""
         used = {override.model_path for override in overrides(desired).values() if override.model_path}
-        if not desired.trials and used != self._kept_files and await self._commands.keep_files(used):
-            self._kept_files = used
+        if not desired.trials:
+            await self._commands.keep_files(used)
 
     async def _followed(self) -> None:
         """Have the ingresses send nothing more to what is about to be ended; one that is slow is not waited for."""

@@ -192,7 +192,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "| tensor rank; one dimension |": ("protocol/test_normalise.py::test_bounds_hold_on_both_sides",),
     "| one BYTES element |": ("protocol/test_bytes_tensor.py::test_element_length_is_bounded",),
-    "| instances of a model; sequences at a time": (
+    "| instances of a model, and threads": (
+        "repository_loader/test_loadability.py::test_what_loading_would_refuse_is_refused_with_its_place",
         "repository_loader/test_validation.py::test_refuses",
         "deployments/core/test_loader.py::test_sample_of_too_many_rows_or_runs_fails_the_load",
         "deployments/core/test_loader.py::test_sample_that_cannot_be_made_fails_the_load",

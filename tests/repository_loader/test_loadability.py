@@ -90,6 +90,14 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "2:12",
         "unable to load model 'm', 'intra_op_thread_count' is not an integer: 'two'",
     ),
+    "many threads": (
+        {
+            "m/1/model.onnx": BATCHING_ONNX,
+            "m/config.pbtxt": '\nparameters { key: "inter_op_thread_count" value { string_value: "1025" } }',
+        },
+        "2:12",
+        "unable to load model 'm', 'inter_op_thread_count' is not an integer of up to 1024: '1025'",
+    ),
     "accelerator": (
         {
             "m/1/model.onnx": BATCHING_ONNX,

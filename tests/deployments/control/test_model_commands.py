@@ -87,13 +87,35 @@ def test_files_of_a_load_that_is_under_way_are_not_forgotten(tmp_path: Path) -> 
         await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
         commands = ModelCommands(options, state, files)
         files.write("left", {"file:1/model.py": b"1"})
-        assert await commands.keep_files(()) and not table and not any((tmp_path / "models").glob("[0-9a-f]*"))
+        await commands.keep_files(())
+        assert not table and not any((tmp_path / "models").glob("[0-9a-f]*"))
         loading = asyncio.create_task(
             commands.load("1", "m", config, {"file:1/model.py": b"class TritonPythonModel: ..."})
         )
         trial = asyncio.create_task(state.until(lambda desired: desired if desired.trials else None))
         await asyncio.wait({loading, trial}, return_when=asyncio.FIRST_COMPLETED)
-        assert not await commands.keep_files(()) and table
+        await commands.keep_files(())
+        assert table
         loading.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_files_of_a_load_that_fails_are_forgotten(tmp_path: Path) -> None:
+    """Each time, though what is used of files is the same as before: nothing."""
+    (repository := tmp_path / "repository").mkdir()
+    options = ControllerOptions((str(repository),), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+    files = OverrideFiles(tmp_path, KeptFiles(table := Kept(), "test"))
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        commands = ModelCommands(options, state, files)
+        for number in range(3):
+            with pytest.raises(InvalidArgument, match=r"^load failed for model 'm'"):
+                await commands.load(str(number), "m", '{"backend": "python"}', {"file:model.py": b"%d" % number})
+            assert table and any((tmp_path / "models").glob("[0-9a-f]*"))
+            await commands.keep_files(())
+            assert not table and not any((tmp_path / "models").glob("[0-9a-f]*"))
 
     asyncio.run(scenario())
