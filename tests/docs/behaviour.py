@@ -122,7 +122,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_bad_input.py::test_body_over_the_limit_is_refused_and_the_next_connection_serves",
     ),
     "| request bodies of an ingress together": (BACK_PRESSURE + "test_bodies_under_way_are_bounded_in_total",),
-    "| request head |": (HOSTILE, HTTP + "test_limits_are_inclusive"),
+    "| request head |": (
+        HOSTILE,
+        HTTP + "test_limits_are_inclusive",
+        HTTP + "test_refuses_what_is_not_http_and_closes",
+    ),
     "| time for a head to arrive |": (
         HTTP + "test_a_slow_head_and_a_slow_body_time_out",
         HTTP + "test_a_connection_on_which_no_head_begins_is_closed",

@@ -165,6 +165,7 @@ BAD = {
     "long host": (GET + b"Host: " + b"a" * 300 + b"\r\n\r\n", 400),
     "many headers": (GET + b"Host: a\r\n" + b"X: y\r\n" * 10 + b"\r\n", 431),
     "long headers": (GET + b"Host: a\r\nX: " + b"y" * 3000, 431),
+    "long headers at once": (GET + b"Host: a\r\nX: " + b"y" * 3000 + b"\r\n\r\n", 431),
     "long url": (b"GET /" + b"a" * 300 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
     "unknown expectation": (POST + b"Expect: tea\r\nContent-Length: 2\r\n\r\n", 417),
     "two json lengths": (POST + b"Inference-Header-Content-Length: 2\r\n" * 2 + b"Content-Length: 2\r\n\r\n{}", 400),
@@ -213,6 +214,7 @@ async def test_limits_are_inclusive() -> None:
     chunks = POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 3 + b"0\r\n\r\n"
     assert b"200 OK" in await wire.send(chunks)
     assert b"200 OK" in await wire.send(GET + b"Host: a\r\n" + b"X: y\r\n" * 9 + b"\r\n")
+    assert b"200 OK" in await wire.send(b"GET /" + b"a" * 199 + b" HTTP/1.1\r\nHost: a\r\n\r\n")
 
 
 @on_loop
