@@ -114,6 +114,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A tensor passes between models of one process": (
         "deployments/core/test_loader.py::test_tensors_between_steps_of_a_core_are_the_same_memory",
+        "deployments/core/test_loader.py::test_independent_steps_run_at_the_same_time",
     ),
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
     # Limits

@@ -290,7 +290,7 @@ def test_a_canary_that_fails_is_rolled_back_by_itself(server: Server) -> None:
     change(server, "canary", weights={"1": 1, "2": 1})
     with statuses_of(server, "canary") as statuses:
         change(server, "canary", canary={"version": 3, "max_error_rate": 0.1, **RULES})
-        canary = wait_until(ended(server, "canary", "rolled back"), "a canary that is rolled back", 60)
+        canary = wait_until(ended(server, "canary", "rolled back"), "a canary that is rolled back", 15)
     assert statuses[500] <= statuses[200] / 2
     assert "of the requests failed, the limit is 10.00%" in canary["history"][-1]["event"]
     assert canary["percent"] == 0
