@@ -60,7 +60,7 @@ def normalise(
     prefix = request_prefix(request_id)
     _check_names(signature, [name for name, _, _ in inputs], prefix)
     rows = _batch_size(signature, inputs, prefix) if signature.max_batch_size > 0 else 1
-    return rows, [_check_tensor(signature, name, datatype, shape, prefix) for name, datatype, shape in inputs]
+    return rows, [check_tensor(signature, name, datatype, shape, prefix) for name, datatype, shape in inputs]
 
 
 def check_byte_size(signature: Signature, spec: TensorSpec, shape: Shape, byte_size: int, request_id: str = "") -> None:
@@ -134,7 +134,8 @@ def _batch_size(signature: Signature, inputs: Sequence[tuple[str, str, Shape]], 
     return 1 if not inputs else rows
 
 
-def _check_tensor(signature: Signature, name: str, datatype: str, shape: Shape, prefix: str) -> Shape:
+def check_tensor(signature: Signature, name: str, datatype: str, shape: Shape, prefix: str) -> Shape:
+    """Return the shape that the model sees for an input; raise `InvalidArgument` unless the model takes the input."""
     spec = signature.inputs[name]
     model = signature.model_name
     if datatype != spec.datatype.name:

@@ -46,7 +46,8 @@ def complete(config: ModelConfig, graph: OnnxGraph | None, default_max_batch_siz
         return _complete_from_graph(config, graph, default_max_batch_size)
     if traits_of(config).name == "pytorch" and incomplete:
         return [f"skipping model configuration auto-complete for '{config.name}': not supported for pytorch backend"]
-    if traits_of(config).name == PYTHON and python.run is not None and defines_auto_complete(python.file_path):
+    is_python = traits_of(config).name == PYTHON and python.file_path  # a model that is also an ensemble has none
+    if is_python and python.run is not None and defines_auto_complete(python.file_path):
         given = ModelConfig.FromString(config.SerializeToString())
         try:
             completed = python.run(given, python.model_path, python.version_path, python.file_path)

@@ -214,8 +214,8 @@ def _inconsistency(first: _Node, second: _Node) -> str | None:
         )
     if not _agree(first.dims, second.dims) and not _agree(first.full_dims, second.full_dims):
         return (
-            f"inconsistent shape: {_text(first.dims)} is inferred from model {first.model} while "
-            f"{_text(second.dims)} is inferred from model {second.model}"
+            f"inconsistent shape: {_text(first.full_dims)} is inferred from model {first.model} while "
+            f"{_text(second.full_dims)} is inferred from model {second.model}"
         )
     return None
 

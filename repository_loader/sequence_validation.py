@@ -18,6 +18,7 @@ _CORRELATION_TYPES = (
     DataType.TYPE_INT32,
     DataType.TYPE_STRING,
 )
+_CORRID = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
 _VALUE_LISTS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 
 
@@ -74,27 +75,30 @@ def _check_controls(config: ModelConfig) -> Iterator[Fault]:
                     f"{path}.control[{position}]", f"sequence batching specifies multiple {kind} tensors for {name}"
                 )
             kinds.add(control.kind)
-            for text in _check_control(control, kind, entry.name):
-                yield Fault(f"{path}.control[{position}]", f"{text} for {kind} for {name}")
+            for text in _check_control(control, kind):
+                yield Fault(f"{path}.control[{position}]", f"{text} for {name}")
+            if control.kind == _CORRID and control.data_type not in _CORRELATION_TYPES:
+                allowed = "Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+                yield Fault(
+                    f"{path}.control[{position}]", f"unexpected data type for control {kind} for {name}. {allowed}"
+                )
 
 
-def _check_control(control: ModelSequenceBatching.Control, kind: str, tensor: str) -> Iterator[str]:
+def _check_control(control: ModelSequenceBatching.Control, kind: str) -> Iterator[str]:
     given = [listed for listed in _VALUE_LISTS if getattr(control, listed)]
-    prefix = f"sequence batching control tensor '{tensor}'"
-    if control.kind == ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID:
+    either = f"either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for {kind}"
+    if control.kind == _CORRID:
         if given:
-            yield f"{prefix} must not specify '{given[0]}'"
-        if control.data_type not in _CORRELATION_TYPES:
-            given_type = DataType.Name(control.data_type)
-            yield f"unexpected data type {given_type} of {prefix}, expecting an integer or a string"
+            yield f"sequence batching must not specify {either}"
         return
-    if len(given) != 1:
-        how_many = "more than one of" if given else "one of"
-        verb = "must not specify" if given else "must specify"
-        yield f"{prefix} {verb} {how_many} 'int32_false_true', 'fp32_false_true' and 'bool_false_true'"
+    if not given:
+        yield f"sequence batching must specify {either}"
+    elif len(given) > 1:
+        lists = "'int32_false_true', 'fp32_false_true' and 'bool_false_true'"
+        yield f"sequence batching specifies more than one from {lists} for {kind}"
     for listed in given:
         if len(getattr(control, listed)) != 2:
-            yield f"{prefix} '{listed}' must have exactly 2 entries"
+            yield f"sequence batching control '{listed}' must have exactly 2 entries for {kind}"
 
 
 def _check_state(state: ModelSequenceBatching.State) -> Iterator[Fault]:
@@ -107,21 +111,39 @@ def _check_state(state: ModelSequenceBatching.State) -> Iterator[Fault]:
         yield Fault(".dims", f"sequence batching state '{state.input_name}' must specify 'dims'")
     if any(dim < 1 and dim != -1 for dim in state.dims):
         yield Fault(".dims", f"sequence batching state '{state.input_name}' dimension must be integer >= 1, or -1")
-    if len(state.initial_state) > 1:
-        yield Fault(".initial_state", f"sequence batching state '{state.input_name}' has more than one initial state")
-    for initial in state.initial_state:
-        prefix = f"initial state of sequence batching state '{state.input_name}'"
-        if not initial.name:
-            yield Fault(".initial_state", f"{prefix} must specify 'name'")
-        if initial.data_type != state.data_type:
-            yield Fault(".initial_state", f"{prefix} must have the state's data type")
-        if len(initial.dims) != len(state.dims):
-            yield Fault(".initial_state", f"{prefix} must have the state's number of dimensions")
-        if any(dim < 1 for dim in initial.dims):
-            yield Fault(".initial_state", f"{prefix} must not have variable-size dimensions")
-        if initial.WhichOneof("state_data") is None:
-            yield Fault(".initial_state", f"{prefix} must specify 'zero_data' or 'data_file'")
-        if leaves_folder(initial.data_file):
-            yield Fault(".initial_state", f"data file of {prefix} leaves the model's folder")
+    for text in _check_initial_state(state):
+        yield Fault(".initial_state", text)
     if state.use_growable_memory and not state.use_same_buffer_for_input_output:
         yield Fault("", "'use_growable_memory' needs 'use_same_buffer_for_input_output'")
+
+
+def _check_initial_state(state: ModelSequenceBatching.State) -> Iterator[str]:
+    name = state.input_name
+    if len(state.initial_state) > 1:
+        found = len(state.initial_state)
+        yield (
+            f"initial_state field for state input '{name}' must contain exactly one or zero element. "
+            f"Found '{found}' elements."
+        )
+    for initial in state.initial_state:
+        if not initial.name:
+            yield f"Field 'name' must be set when using initial_state for state input '{name}'."
+        if initial.data_type != state.data_type:
+            yield f"The data type used for 'initial_state' field of state '{name}' does not match the state data type."
+        if any(dim < 1 for dim in initial.dims):
+            yield f"'initial_state' field for state input name '{name}' contains variable dimensions."
+        if len(initial.dims) != len(state.dims):
+            yield (
+                "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input "
+                f"'{name}'. {len(initial.dims)} != {len(state.dims)}"
+            )
+        for given, expected in zip(initial.dims, state.dims, strict=False):
+            if expected not in (-1, given):
+                yield (
+                    f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. "
+                    f"{given} != {expected}"
+                )
+        if initial.WhichOneof("state_data") is None:
+            yield f"initial_state setting expects state'{name}' to have state_data set"
+        if leaves_folder(initial.data_file):
+            yield f"data file of the initial state of '{name}' leaves the model's folder"

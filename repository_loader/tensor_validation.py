@@ -41,10 +41,10 @@ def _check_tensor(config: ModelConfig, kind: str, tensor: ModelInput | ModelOutp
     if not tensor.dims:
         yield Fault(".dims", f"{named}must specify 'dims'")
     if any(dim < 1 and dim != -1 for dim in tensor.dims):
-        message = f"{prefix}dimension must be integer >= 1, or -1 to indicate a variable-size dimension"
+        message = f"{named}dimension must be integer >= 1, or -1 to indicate a variable-size dimension"
         yield Fault(".dims", message)
     elif tensor.HasField("reshape"):
-        yield from _check_reshape(config, prefix, named, tensor.dims, tensor.reshape.shape)
+        yield from _check_reshape(config, named, tensor.dims, tensor.reshape.shape)
     if kind == "input":
         if tensor.format != ModelInput.FORMAT_NONE and len(tensor.dims) != 3:
             yield Fault(".format", "model input NHWC/NCHW require 3 dims")
@@ -56,24 +56,22 @@ def _check_tensor(config: ModelConfig, kind: str, tensor: ModelInput | ModelOutp
         yield Fault(".is_shape_tensor", "shape tensors are only supported for TensorRT platform")
     if tensor.is_non_linear_format_io:
         if config.platform != _TENSORRT:
-            yield Fault(".is_non_linear_format_io", "Non-linear IO format is only supported for TensorRT platform")
+            yield Fault(".is_non_linear_format_io", "Non-linear IO format is only supported for the TensorRT platform")
         elif len(tensor.dims) != 3:
             yield Fault(".is_non_linear_format_io", "Non-linear IO format I/O requires 3 dims")
 
 
-def _check_reshape(
-    config: ModelConfig, prefix: str, named: str, dims: Sequence[int], shape: Sequence[int]
-) -> Iterator[Fault]:
+def _check_reshape(config: ModelConfig, named: str, dims: Sequence[int], shape: Sequence[int]) -> Iterator[Fault]:
     if not shape:
         if config.max_batch_size == 0:
             message = "cannot have empty reshape for non-batching model as scalar tensors are not supported"
-            yield Fault(".reshape", prefix + message)
+            yield Fault(".reshape", named + message)
         elif -1 in dims or prod(dims) != 1:
             yield Fault(".reshape", f"{named}has different size for dims and reshape")
         return
     if any(dim < 1 and dim != -1 for dim in shape):
         message = "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension"
-        yield Fault(".reshape", prefix + message)
+        yield Fault(".reshape", named + message)
         return
     from_dims, from_shape = _segments(dims), _segments(shape)
     if (len(from_dims) == 1) != (len(from_shape) == 1):

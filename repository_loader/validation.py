@@ -97,18 +97,21 @@ def _check_platform(config: ModelConfig) -> Iterator[Fault]:
 
 
 def _check_batch_tensors(config: ModelConfig) -> Iterator[Fault]:
+    name = config.name
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
     for index, entry in enumerate(config.batch_input):
         path = f"batch_input[{index}]"
         kind = BatchInput.Kind.Name(entry.kind)
         if len(entry.source_input) != 1:
-            yield Fault(path, f"batch input kind '{kind}' expects 1 source input, got {len(entry.source_input)}")
+            yield Fault(
+                path, f"batch input kind '{kind}' expects 1 source input, got {len(entry.source_input)} for {name}"
+            )
         if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
-            yield Fault(f"{path}.data_type", "batch input data type must be TYPE_INT32 or TYPE_FP32")
+            yield Fault(f"{path}.data_type", f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {name}")
         for source in entry.source_input:
             if source not in inputs:
-                yield Fault(f"{path}.source_input", f"unknown source input name '{source}'")
+                yield Fault(f"{path}.source_input", f"unknown source input name '{source}' for {name}")
     seen: set[str] = set()
     for index, scattered in enumerate(config.batch_output):
         path = f"batch_output[{index}]"
@@ -116,16 +119,17 @@ def _check_batch_tensors(config: ModelConfig) -> Iterator[Fault]:
             yield Fault(
                 path,
                 "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, "
-                f"got {len(scattered.source_input)}",
+                f"got {len(scattered.source_input)} for {name}",
             )
         for source in scattered.source_input:
             if source not in inputs:
-                yield Fault(f"{path}.source_input", f"unknown source input name '{source}'")
+                yield Fault(f"{path}.source_input", f"unknown source input name '{source}' for {name}")
         for target in scattered.target_name:
             if target not in outputs:
-                yield Fault(f"{path}.target_name", f"unknown target output name '{target}'")
+                yield Fault(f"{path}.target_name", f"unknown target output name '{target}' for {name}")
             if target in seen:
-                yield Fault(f"{path}.target_name", f"target output name '{target}' can only be specified once")
+                message = f"target output name '{target}' can only be specified once for {name}"
+                yield Fault(f"{path}.target_name", message)
             seen.add(target)
 
 

@@ -33,8 +33,10 @@ async def _index(service: Service, message: bytes) -> bytes:
 async def _unload(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryModelUnloadRequest.FromString(message)
     _check_repository(request.repository_name)
-    dependents = _parameters(request.parameters).get("unload_dependents", False)
-    await service.control.unload(request.model_name, bool(dependents))
+    dependents = request.parameters.get("unload_dependents")
+    if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidArgument("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+    await service.control.unload(request.model_name, dependents is not None and dependents.bool_param)
     return b""
 
 
@@ -103,8 +105,12 @@ async def _trace_settings(service: Service, message: bytes) -> bytes:
 
 async def _log_settings(service: Service, message: bytes) -> bytes:
     request = pb.LogSettingsRequest.FromString(message)
+    changes = _parameters(request.settings)
+    for name, (kind, told) in _LOG_KINDS.items():
+        if type(changes.get(name, kind())) is not kind:
+            raise InvalidArgument(f"expect {told} for '{name}'")
     try:
-        settings = await service.settings.update_log(_parameters(request.settings))
+        settings = await service.settings.update_log(changes)
     except Unavailable as error:
         # Triton's gRPC has another code for it than its HTTP, and names the setting without dashes.
         raise InvalidArgument(error.message.replace("--log_format", "log_format")) from None
@@ -118,6 +124,13 @@ async def _log_settings(service: Service, message: bytes) -> bytes:
             answer.settings[key].string_param = value
     return _bytes(answer)
 
+
+_LOG_KINDS: Final[dict[str, tuple[type, str]]] = {
+    "log_info": (bool, "boolean"),
+    "log_warning": (bool, "boolean"),
+    "log_error": (bool, "boolean"),
+    "log_verbose_level": (int, "int32"),
+}
 
 HANDLERS: Final[dict[str, Handler]] = {
     "RepositoryIndex": _index,

@@ -54,12 +54,12 @@ def _load_request(name: str, parameters: Mapping[str, str | bytes | None]) -> Lo
     for key, value in parameters.items():
         if key == "config":
             if not isinstance(value, str):
-                raise InvalidArgument("invalid value type for 'config' parameter, expected string_param.")
+                raise InvalidArgument("invalid value type for load parameter 'config', expected string_param.")
             config = value
         elif not key.startswith("file:"):
             raise InvalidArgument(f"unrecognized load parameter '{key}'.")
         elif not isinstance(value, bytes):
-            raise InvalidArgument(f"invalid value type for '{key}' parameter, expected bytes_param.")
+            raise InvalidArgument(f"invalid value type for load parameter '{key}', expected bytes_param.")
         else:
             files[key] = value
     return LoadRequest(name, config, files)

@@ -16,9 +16,9 @@ from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.implicit_states import default_states
 from deployments.schedulers.sequence_controls import default_controls
 from protocol.datatypes import BY_ENUM, DataType
-from protocol.errors import ServingError
+from protocol.errors import InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
-from protocol.normalise import model_shape
+from protocol.normalise import check_tensor, request_prefix
 from protocol.signature import Signature
 from repository_loader.package import ModelPackage
 
@@ -42,6 +42,11 @@ def warm_up(
         copies = sample.batch_size if signature.max_batch_size else 1
         if max(copies, sample.count) > _MOST:
             raise ModelLoadError(f"warmup sample '{sample.name}' has a batch_size or count of more than {_MOST}")
+        if copies > max(1, signature.max_batch_size):
+            raise ModelLoadError(
+                f"failed to run warmup sample '{sample.name}': batch size {copies} for '{package.name}', "
+                f"max allowed is {signature.max_batch_size}"
+            )
         inputs = _sample_inputs(package, signature, sample)
         for instance in instances:
             for _ in range(max(1, sample.count)):
@@ -77,9 +82,14 @@ def _sample_inputs(package: ModelPackage, signature: Signature, sample: ModelWar
             raise ModelLoadError(
                 f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
             )
-        array = _array(package, name, setting, BY_ENUM[setting.data_type], ((1, *dims) if batching else dims))
-        spec = signature.inputs.get(name)
-        inputs[name] = array if spec is None else array.reshape(model_shape(spec, batching, array.shape))
+        datatype, shape = BY_ENUM[setting.data_type], ((1, *dims) if batching else dims)
+        array = _array(package, name, setting, datatype, shape)
+        if name in signature.inputs:
+            try:
+                array = array.reshape(check_tensor(signature, name, datatype.name, shape, request_prefix("")))
+            except InvalidArgument as error:
+                raise ModelLoadError(error.message) from None
+        inputs[name] = array
     return {**default_controls(package.config), **default_states(package.config), **inputs}
 
 

@@ -256,7 +256,7 @@ class SequenceScheduler:
 
     def _check(self, request: InferRequest) -> None:
         name = self._model_name
-        if request.rows > 1:
+        if request.rows != 1:
             raise InvalidArgument(
                 f"inference request to model '{name}' must specify batch-size 1 due to requirements of sequence batcher"
             )

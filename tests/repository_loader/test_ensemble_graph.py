@@ -88,6 +88,15 @@ JUDGED: dict[str, tuple[dict[str, str], str, str | None]] = {
         "in ensemble e, ensemble tensor t: inconsistent shape: [2,3] is inferred from model a while [4] is "
         "inferred from model b",
     ),
+    "shape of models that batch": (
+        {
+            "a": "max_batch_size: 4 " + tensors({"x": F4}, {"y": "data_type: TYPE_FP32 dims: 5"}),
+            "b": "max_batch_size: 4 " + PLAIN,
+        },
+        "max_batch_size: 4 " + ensemble(A + B),
+        "in ensemble e, ensemble tensor t: inconsistent shape: [-1,5] is inferred from model a while [-1,4] is "
+        "inferred from model b",
+    ),
     "type of the ensemble itself": (
         {"a": PLAIN, "b": PLAIN},
         ensemble(A + B, {"X": "data_type: TYPE_STRING dims: 4"}),

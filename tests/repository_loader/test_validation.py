@@ -62,7 +62,7 @@ RULES = {
     "dimension": (
         tensor('name: "A" data_type: TYPE_BOOL dims: [ 1, 0 ]'),
         "input[0].dims",
-        "model input dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m",
+        "model input 'A' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m",
     ),
     "format": (
         tensor('name: "A" data_type: TYPE_BOOL dims: [ 1, 2 ] format: FORMAT_NHWC'),
@@ -77,7 +77,7 @@ RULES = {
     "empty reshape": (
         tensor('name: "A" data_type: TYPE_BOOL dims: 1 reshape { }'),
         "input[0].reshape",
-        "model input cannot have empty reshape for non-batching model as scalar tensors are not supported for m",
+        "model input 'A' cannot have empty reshape for non-batching model as scalar tensors are not supported for m",
     ),
     "size of reshape": (
         tensor('name: "A" data_type: TYPE_BOOL dims: [ 2, 3 ] reshape { shape: 5 }'),
@@ -102,27 +102,27 @@ RULES = {
     "batch input sources": (
         f"{PYTHON} batch_input {{ kind: BATCH_ITEM_SHAPE data_type: TYPE_FP32 }}",
         "batch_input[0]",
-        "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0",
+        "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m",
     ),
     "batch input type": (
         f'{PYTHON} batch_input {{ data_type: TYPE_BOOL source_input: "X" }}',
         "batch_input[0].data_type",
-        "batch input data type must be TYPE_INT32 or TYPE_FP32",
+        "batch input data type must be TYPE_INT32 or TYPE_FP32 for m",
     ),
     "batch input source": (
         f'{PYTHON} batch_input {{ data_type: TYPE_FP32 source_input: "Q" }}',
         "batch_input[0].source_input",
-        "unknown source input name 'Q'",
+        "unknown source input name 'Q' for m",
     ),
     "batch output target": (
         f'{PYTHON} batch_output {{ target_name: "Q" source_input: "X" }}',
         "batch_output[0].target_name",
-        "unknown target output name 'Q'",
+        "unknown target output name 'Q' for m",
     ),
     "batch output twice": (
         f'{PYTHON} batch_output {{ target_name: ["Y", "Y"] source_input: "X" }}',
         "batch_output[0].target_name",
-        "target output name 'Y' can only be specified once",
+        "target output name 'Y' can only be specified once for m",
     ),
     "many instances": (
         f"{PYTHON} instance_group {{ count: 1000 }} instance_group {{ count: 25 }}",
@@ -352,13 +352,19 @@ def test_accepts(text: str) -> None:
 
 
 CONTROLS = {
-    "no values": ("", "must specify one of"),
-    "two lists": ("int32_false_true: [ 0, 1 ] bool_false_true: [ false, true ]", "must not specify more than one of"),
+    "no values": ("", "sequence batching must specify either"),
+    "two lists": (
+        "int32_false_true: [ 0, 1 ] bool_false_true: [ false, true ]",
+        "sequence batching specifies more than one from",
+    ),
     "one value": ("int32_false_true: 1", "must have exactly 2 entries"),
-    "values for a correlation id": ("kind: CONTROL_SEQUENCE_CORRID int32_false_true: [ 0, 1 ]", "must not specify"),
+    "values for a correlation id": (
+        "kind: CONTROL_SEQUENCE_CORRID int32_false_true: [ 0, 1 ]",
+        "sequence batching must not specify either",
+    ),
     "float as a correlation id": (
         "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32",
-        "unexpected data type TYPE_FP32",
+        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are TYPE_UINT64",
     ),
 }
 
@@ -385,3 +391,35 @@ def test_accepts_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\0", "a\n", " a", "a ", "x" * 256, "\x1b[31m"])
 def test_refuses_names(name: str) -> None:
     assert check_name(name) is not None
+
+
+STATE = 'state {{ input_name: "i" output_name: "o" data_type: TYPE_FP32 dims: 2 {} }}'
+INITIAL = 'initial_state {{ name: "z" data_type: TYPE_FP32 dims: {} zero_data: true }}'
+INITIAL_STATES = {
+    "size": (
+        INITIAL.format("3"),
+        "'initial_state' dim for input name 'i' doesn't match 'state' dim description. 3 != 2",
+    ),
+    "rank": (
+        INITIAL.format("[ 2, 1 ]"),
+        "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'i'. 2 != 1",
+    ),
+    "two": (
+        INITIAL.format("2") * 2,
+        "initial_state field for state input 'i' must contain exactly one or zero element. Found '2' elements.",
+    ),
+    "no data": (
+        'initial_state { name: "z" data_type: TYPE_FP32 dims: 2 }',
+        "initial_state setting expects state'i' to have state_data set",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), INITIAL_STATES.values(), ids=INITIAL_STATES)
+def test_refuses_initial_states(text: str, expected: str) -> None:
+    assert any(message.startswith(expected) for _, message in faults(sequence(STATE.format(text))))
+
+
+def test_an_ensemble_has_no_backend() -> None:
+    text = 'backend: "python" platform: "ensemble"'
+    assert ("backend", "Ensemble model 'm' must have platform type 'ensemble' and empty backend type") in faults(text)

@@ -26,8 +26,8 @@ class ModelConfig:
         configured = self._config.get("max_batch_size", 0)
         if configured > max_batch_size:
             raise ValueError(
-                f"configuration specifies max_batch_size {configured}, but in auto-complete-config function for model "
-                f"'{self._name}' specifies max_batch_size {max_batch_size}"
+                f"configuration specified max_batch_size {configured}, but in auto-complete-config function for model "
+                f"'{self._name}' specified max_batch_size {max_batch_size}"
             )
         self._config["max_batch_size"] = max_batch_size
 
@@ -40,8 +40,8 @@ class ModelConfig:
         for scheduler in ("sequence_batching", "ensemble_scheduling"):
             if scheduler in self._config:
                 raise ValueError(
-                    f"Configuration specifies scheduling_choice '{scheduler}', but auto-complete-config function for "
-                    f"model '{self._name}' tries to set scheduling_choice 'dynamic_batching'"
+                    f"Configuration specified scheduling_choice as '{scheduler}', but auto-complete-config function "
+                    f"for model '{self._name}' tries to set scheduling_choice as 'dynamic_batching'"
                 )
         self._config.setdefault("dynamic_batching", {})
 
@@ -49,21 +49,19 @@ class ModelConfig:
         """Set `decoupled`.
 
         Raises:
-            ValueError: another property is given, or the configuration says decoupled and the model does not.
+            ValueError: another property is given, or the configuration says otherwise.
         """
         where = f"in auto-complete-config function for model '{self._name}'"
         for key in transaction_policy_dict:
             if key != "decoupled":
-                raise ValueError(f"model transaction policy property {where} contains property other than 'decoupled'.")
-        if "decoupled" not in transaction_policy_dict:
-            raise ValueError(f"model transaction policy {where} is missing 'decoupled' property.")
+                raise ValueError(f"model transaction property {where} contains property other than 'decoupled'.")
         policy = self._config.setdefault("model_transaction_policy", {})
-        decoupled = transaction_policy_dict["decoupled"]
-        if policy.get("decoupled") and not decoupled:
+        decoupled = transaction_policy_dict.get("decoupled", policy.get("decoupled", False))
+        if policy.setdefault("decoupled", decoupled) != decoupled:
             raise ValueError(
-                f"trying to change decoupled property {where}, which is already set to 'True' in the configuration."
+                f"trying to change decoupled property in auto-complete-config for model '{self._name}', "
+                f"which is already set to '{policy['decoupled']}'."
             )
-        policy["decoupled"] = decoupled
 
     def add_input(self, input: Mapping[str, Any]) -> None:
         """Add an input with `name`, `data_type`, `dims` and perhaps `optional`, or check it against the configured one.

@@ -69,7 +69,21 @@ REFUSED: dict[str, tuple[str, Any, type[ServingError], str]] = {
         "LogSettings",
         pb.LogSettingsRequest(settings={"log_info": pb.LogSettingsRequest.SettingValue()}),
         InvalidArgument,
-        "Unable to parse 'log_info': attempt to access JSON non-boolean as boolean",
+        "expect boolean for 'log_info'",
+    ),
+    "log level": (
+        "LogSettings",
+        pb.LogSettingsRequest(settings={"log_verbose_level": pb.LogSettingsRequest.SettingValue(bool_param=True)}),
+        InvalidArgument,
+        "expect int32 for 'log_verbose_level'",
+    ),
+    "unload with a number": (
+        "RepositoryModelUnload",
+        pb.RepositoryModelUnloadRequest(
+            model_name="good", parameters={"unload_dependents": pb.ModelRepositoryParameter(int64_param=1)}
+        ),
+        InvalidArgument,
+        "invalid value type for 'unload_dependents' parameter, expected bool_param.",
     ),
     "trace of unknown": (
         "TraceSetting",

@@ -52,11 +52,23 @@ def test_a_long_string_may_be_the_configuration() -> None:
 
 REFUSED: dict[str, tuple[bytes, type[Exception], str]] = {
     "a repository": (message({}, repository_name="r"), Unsupported, "'repository_name' specification"),
-    "bytes as configuration": (message({"config": b"x"}), InvalidArgument, "for 'config' parameter, expected string"),
-    "much as configuration": (message({"config": FILE}), InvalidArgument, "for 'config' parameter, expected string"),
-    "a string as file": (message({"file:a": "x"}), InvalidArgument, "for 'file:a' parameter, expected bytes_param."),
-    "a long string as file": (message({"file:a": "x" * (2 << 20)}), InvalidArgument, "for 'file:a' parameter"),
-    "a number as file": (message({"file:a": 1}), InvalidArgument, "for 'file:a' parameter, expected bytes_param."),
+    "bytes as configuration": (
+        message({"config": b"x"}),
+        InvalidArgument,
+        "for load parameter 'config', expected string",
+    ),
+    "much as configuration": (
+        message({"config": FILE}),
+        InvalidArgument,
+        "for load parameter 'config', expected string",
+    ),
+    "a string as file": (
+        message({"file:a": "x"}),
+        InvalidArgument,
+        "for load parameter 'file:a', expected bytes_param.",
+    ),
+    "a long string as file": (message({"file:a": "x" * (2 << 20)}), InvalidArgument, "for load parameter 'file:a'"),
+    "a number as file": (message({"file:a": 1}), InvalidArgument, "for load parameter 'file:a', expected bytes_param."),
     "an unknown parameter": (message({"x": True}), InvalidArgument, "unrecognized load parameter 'x'."),
     "a long unknown parameter": (message({"x": FILE}), InvalidArgument, "unrecognized load parameter 'x'."),
     "too many fields": (b"\x1a\x00" * 70_000, InvalidArgument, "a load has more than 65536 fields"),

@@ -88,8 +88,8 @@ def test_inherited_method_is_called(tmp_path):
         ("", "config.as_dict()['input'] = [{'nam': 'X'}]; return config",
          "auto_complete_config function in model 'auto' must return a valid pb.ModelConfig object: "),
         ("", "config.set_max_batch_size(1); return config",
-         "ValueError: configuration specifies max_batch_size 2, but in auto-complete-config function for model 'auto' "
-         "specifies max_batch_size 1"),
+         "ValueError: configuration specified max_batch_size 2, but in auto-complete-config function for model 'auto' "
+         "specified max_batch_size 1"),
         ("", "config.add_input({'name': 'X', 'data_type': 'TYPE_INT8', 'dims': [1]}); return config",
          "ValueError: unable to load model 'auto', configuration expects datatype TYPE_FP32 for input 'X', "
          "model provides TYPE_INT8"),

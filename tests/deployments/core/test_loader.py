@@ -388,6 +388,20 @@ def test_sample_that_cannot_be_made_fails_the_load(tmp_path, text, reason):
     assert [instance.closed for instance in DoublerBackend.made] == [1, 1]
 
 
+UNFIT = [
+    (1, "INT32", 2, "data-type is 'INT32'"),
+    (1, "FP32", 3, "unexpected shape"),
+    (5, "FP32", 2, "max allowed is 4"),
+]
+
+
+@pytest.mark.parametrize(("rows", "datatype", "size", "told"), UNFIT)
+def test_sample_that_the_model_would_not_take_fails_the_load(rows, datatype, size, told):
+    setting = f"data_type: TYPE_{datatype} dims: {size} zero_data: true"
+    with pytest.raises(ModelLoadError, match=told):
+        loader.prepare(package_of(sample(f"batch_size: {rows}", X=setting)), SPECS)
+
+
 @pytest.mark.parametrize("much", ["batch_size: 2147483647", "batch_size: 1 count: 2147483647"])
 def test_sample_of_too_many_rows_or_runs_fails_the_load(much):
     with pytest.raises(ModelLoadError, match="warmup sample 's' has a batch_size or count of more than 65536"):

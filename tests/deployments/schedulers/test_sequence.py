@@ -52,6 +52,10 @@ REFUSED = {
         {"sequence_id": 1, "flags": START, "rows": 2},
         "must specify batch-size 1 due to requirements of sequence batcher",
     ),
+    "no rows": (
+        {"sequence_id": 1, "flags": START, "rows": 0},
+        "must specify batch-size 1 due to requirements of sequence batcher",
+    ),
     "no id": ({"sequence_id": 0, "flags": START}, "must specify a non-zero or non-empty correlation ID"),
     "an empty id": ({"sequence_id": "", "flags": START}, "must specify a non-zero or non-empty correlation ID"),
 }
