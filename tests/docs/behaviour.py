@@ -437,6 +437,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/core/test_version_choice.py::test_each_share_is_kept_in_any_stretch_also_for_every_nth_request",
     ),
     "A sequence stays at its version": (
+        SPLIT + "test_all_requests_of_a_sequence_go_to_one_version",
         TRAFFIC + "test_a_sequence_stays_at_its_version_while_the_weights_change",
         "deployments/core/test_version_choice.py::test_processes_agree_on_a_sequence_and_shares_of_sequences_are_kept",
         "deployments/core/test_version_choice.py::test_a_sequence_stays_until_it_ends_or_starts_anew_or_its_version_goes",
@@ -662,7 +663,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "With `iterative_sequence` a request": (
         SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
     ),
-    "`TRITONSERVER_DELAY_SCHEDULER` and": (SEQUENCES + "test_variables_hold_the_first_batch_back",),
+    "`TRITONSERVER_DELAY_SCHEDULER` and": (
+        SEQUENCES + "test_variables_hold_the_first_batch_back",
+        "deployments/schedulers/test_dynamic.py::test_held_scheduler_starts_when_enough_requests_are_queued",
+    ),
     # Faults
     "A replica that dies while requests are in it": (
         FAULTS + "test_death_of_one_of_two_replicas_loses_no_request",
@@ -1268,6 +1272,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Metrics of models' own": (
         CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
+        CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
         BLS + "test_a_model_calls_models_of_other_processes",
     ),
     "A gauge is what was last set": (

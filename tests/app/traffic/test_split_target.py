@@ -155,6 +155,21 @@ def test_a_request_is_given_up_at_the_version_that_has_it() -> None:
         assert split.versions[version].cancelled == list(range(1, len(split.versions[version].sinks) + 1))
 
 
+@pytest.mark.parametrize("kind", ["sequence_batching", "ensemble_scheduling"])
+def test_all_requests_of_a_sequence_go_to_one_version(kind: str) -> None:
+    split, config = Split(), ModelConfig(name="m")
+    getattr(config, kind).SetInParent()
+    split.traffic = ModelTraffic("m", config, split.totals, split.regions)  # type: ignore[arg-type]
+    split.take(weights={"1": 1, "2": 1})
+    for number in range(1, 21):
+        before = [len(split.versions[version].sinks) for version in (1, 2)]
+        for starts in (b"true", b"false", b"false", b"false"):
+            split.ask(body=b'{"parameters":{"sequence_id":%d,"sequence_start":%s}}' % (number, starts))
+        came = [len(split.versions[version].sinks) - had for version, had in zip((1, 2), before, strict=True)]
+        assert sorted(came) == [0, 4]
+    assert all(split.versions[version].sinks for version in (1, 2))
+
+
 def test_turns_go_on_when_targets_are_found_anew() -> None:
     split = Split(weights={"1": 1, "2": 1})
     split.ask(100)
