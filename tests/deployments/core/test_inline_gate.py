@@ -61,8 +61,8 @@ def test_slow_run_in_the_thread_starts_the_count_anew():
     assert thread_runs_until_inline(gate) >= FIRST_PENALTY
 
 
-@pytest.mark.parametrize("share", [0.05, 0.01], ids=["one in twenty", "one in a hundred"])
-def test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only(share):
+@pytest.mark.parametrize(("share", "most"), [(0.05, 2), (0.01, 4)], ids=["one in twenty", "one in a hundred"])
+def test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only(share, most):
     dice = random.Random(7)
     gate = InlineGate()
     stalls = 0
@@ -73,4 +73,4 @@ def test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only(share
             stalls += duration_ns == 50 * MS
         else:
             gate.ran_in_thread(1, duration_ns)
-    assert 1 <= stalls <= 10
+    assert 1 <= stalls <= most
