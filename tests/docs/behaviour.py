@@ -186,6 +186,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "protocol/test_json_tensor.py::test_depth_is_bounded_on_both_sides",
         "protocol/test_json_tensor.py::test_elements_and_bytes_are_bounded_on_both_sides",
         "protocol/test_json_tensor.py::test_elements_are_counted_before_they_are_parsed",
+        "protocol/test_json_tensor.py::test_limits_follow_a_raised_input_size",
     ),
     "| JSON of a request that is neither inference nor load": (
         "app/http/test_api.py::test_what_is_no_inference_has_little_json_and_a_load_few_members",
@@ -196,7 +197,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "protocol/test_grpc_infer.py::test_limits_hold_on_both_sides",
     ),
     "| tensor rank; one dimension |": ("protocol/test_normalise.py::test_bounds_hold_on_both_sides",),
-    "| one BYTES element |": ("protocol/test_bytes_tensor.py::test_element_length_is_bounded",),
+    "| one BYTES element |": (
+        "protocol/test_bytes_tensor.py::test_element_length_is_bounded",
+        "protocol/test_json_tensor.py::test_limits_follow_a_raised_input_size",
+    ),
     "| instances of a model, and threads": (
         "repository_loader/test_loadability.py::test_what_loading_would_refuse_is_refused_with_its_place",
         "repository_loader/test_validation.py::test_refuses",

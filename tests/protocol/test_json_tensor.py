@@ -130,3 +130,9 @@ def test_half_precision_has_no_json_form() -> None:
     for datatype in ("FP16", "BF16"):
         with pytest.raises(InvalidArgument, match=f"sending {datatype} data via JSON is not supported"):
             array_to_json(np.zeros(1, BY_NAME[datatype].numpy), BY_NAME[datatype])
+
+
+def test_limits_follow_a_raised_input_size() -> None:
+    raised, lowered = Limits.of_input_size(1 << 30), Limits.of_input_size(1000)
+    assert (raised.json_max_elements, raised.max_bytes_element_bytes) == (1 << 28, 1 << 30)
+    assert (lowered.json_max_elements, lowered.max_bytes_element_bytes) == (16 << 20, 64 << 20)
