@@ -106,15 +106,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "`max_inflight_requests` bounds": (BRANCHES + "test_a_step_has_no_more_requests_under_way_than_the_limit_allows",),
     "An error of a step names the step": (
-        "deployments/core/test_loader.py::test_ensemble_runs_over_models_of_the_same_core",
+        "deployments/core/test_loaded_ensembles.py::test_ensemble_runs_over_models_of_the_same_core",
     ),
     "When a client leaves, the steps of its request": (
         ENSEMBLES + "test_steps_of_clients_that_have_left_do_not_run",
         ENSEMBLES + "test_a_client_that_leaves_the_stream_of_an_ensemble_stops_its_step",
     ),
     "A tensor passes between models of one process": (
-        "deployments/core/test_loader.py::test_tensors_between_steps_of_a_core_are_the_same_memory",
-        "deployments/core/test_loader.py::test_independent_steps_run_at_the_same_time",
+        "deployments/core/test_loaded_ensembles.py::test_tensors_between_steps_of_a_core_are_the_same_memory",
+        "deployments/core/test_loaded_ensembles.py::test_independent_steps_run_at_the_same_time",
     ),
     "Each sentence here is one that a test checks": ("docs/test_behaviour_page.py::test_every_sentence_has_a_test",),
     # Limits

@@ -1,7 +1,6 @@
 import asyncio
 import sys
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,75 +14,18 @@ from deployments.schedulers.dynamic import DynamicBatcher
 from deployments.schedulers.ensemble import EnsembleScheduler
 from deployments.schedulers.fifo import FifoBatcher
 from deployments.schedulers.sequence import SequenceScheduler
-from protocol.errors import InvalidArgument, ServingError
-from protocol.infer import InferRequest, InferResponse
+from protocol.errors import ServingError
+from protocol.infer import InferRequest
 from protocol.signature import Signature
-from repository_loader.backend_traits import BACKENDS, BackendTraits
-from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.package import ModelPackage
+from tests.deployments.core.doubler import SPECS, DoublerBackend, doubler_backend, package_of
 from tests.deployments.fakes import config_of, response_cache
-
-SPECS = [InstanceSpec("m_0", "CPU", 0), InstanceSpec("m_1", "CPU", 0)]
-
-
-class Doubler:
-    """A model that doubles; keeps what its instances were given."""
-
-    def __init__(self, spec):
-        self.name = spec.name
-        self.may_run_inline = True
-        self.batches = []
-        self.given = []
-        self.closed = 0
-        self.error = None
-        self.meet = None
-
-    def execute(self, batch):
-        self.batches.append([dict(request.inputs) for request in batch.requests])
-        if self.error is not None:
-            raise self.error
-        if self.meet is not None:
-            self.meet()
-        batch.results = [InferResponse({"Y": 2 * request.inputs["X"]}) for request in batch.requests]
-        self.given += [result.outputs["Y"] for result in batch.results]
-
-    def close(self):
-        self.closed += 1
-
-
-class DoublerBackend:
-    """The backend `doubler`; a test may reach the instances it made last."""
-
-    made: list[Doubler]
-    error: Exception | None = None
-    loading = staticmethod(lambda: None)
-
-    def __init__(self, clock=None):
-        pass
-
-    def load(self, package, specs):
-        if self.error is not None:
-            raise self.error
-        DoublerBackend.loading()
-        DoublerBackend.made = [Doubler(spec) for spec in specs]
-        for instance in DoublerBackend.made:
-            instance.error = ValueError("too cold") if package.config.parameters["fail"].string_value else None
-        return list(DoublerBackend.made)
 
 
 @pytest.fixture(autouse=True)
 def backend(monkeypatch):
-    doubler = BackendTraits(
-        "doubler", implementation=f"{__name__}:DoublerBackend", requires={"torch": "eagleray[torch]"}
-    )
-    monkeypatch.setitem(BACKENDS, "doubler", doubler)
-    yield
-    DoublerBackend.error = None
-    DoublerBackend.loading = staticmethod(lambda: None)
-
-
-def package_of(text="", path=""):
-    name = "" if "backend:" in text or "platform:" in text else 'backend: "doubler" '
-    return ModelPackage("m", 1, config_of(name + "max_batch_size: 4 " + text), str(path), "", "")
+    with doubler_backend(monkeypatch):
+        yield
 
 
 def sample(head, **inputs):
@@ -262,6 +204,8 @@ def test_a_model_whose_files_change_while_it_loads_answers_for_no_other(tmp_path
 
 
 def test_close_answers_everything_and_leaves_no_thread():
+    others = set(threading.enumerate())
+
     async def run():
         clock = LoopClock(asyncio.get_running_loop())
         core = Core(clock)
@@ -272,7 +216,7 @@ def test_close_answers_everything_and_leaves_no_thread():
             core.infer("m", -1, InferRequest({"X": x}, 1, lambda request, result: replies.append(result)))
         await core.remove("m", 1).close()
         assert sorted(reply.outputs["Y"][0, 0] for reply in replies) == [2 * index for index in range(100)]
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("m_")]
+        assert not [thread for thread in {*threading.enumerate()} - others if thread.name.startswith("m_")]
 
     asyncio.run(run())
     assert [instance.closed for instance in DoublerBackend.made] == [1, 1]
@@ -412,104 +356,3 @@ def test_sample_that_fails_fails_the_load():
     failing = 'parameters { key: "fail" value { string_value: "yes" } }'
     with pytest.raises(ModelLoadError, match="failed to run warmup sample 's': too cold"):
         loader.prepare(package_of(sample("batch_size: 1", X=ZERO_X) + failing), SPECS)
-
-
-async def ensemble_core(scheduling, outputs="", inner=""):
-    """Return a core with model m, and ensemble e over it."""
-    clock = LoopClock(asyncio.get_running_loop())
-    core = Core(clock)
-    package = package_of(inner)
-    core.add(await loader.load(package, SPECS, clock, core))
-    text = f'name: "e" platform: "ensemble" max_batch_size: 4 {outputs} ensemble_scheduling {{ {scheduling} }}'
-    ensemble = ModelPackage("e", 1, config_of(text), "", "", "")
-    core.add(await loader.load(ensemble, [], clock, core, {"m": Signature.from_config(package.config)}))
-    return core
-
-
-def step_of_m(taken, given):
-    maps = f'input_map {{ key: "X" value: "{taken}" }} output_map {{ key: "Y" value: "{given}" }}'
-    return f'step {{ model_name: "m" model_version: -1 {maps} }}'
-
-
-def test_tensors_between_steps_of_a_core_are_the_same_memory():
-    async def run():
-        core = await ensemble_core(step_of_m("X", "t") + step_of_m("t", "Y"))
-        done = asyncio.get_running_loop().create_future()
-        sent = np.ones((1, 2), np.float32)
-        core.infer("e", -1, InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result)))
-        answer = (await done).outputs["Y"]
-        taken = [request["X"] for instance in DoublerBackend.made for (request,) in instance.batches]
-        first, second = sorted(taken, key=lambda array: float(array[0, 0]))
-        made = {float(array[0, 0]): array for instance in DoublerBackend.made for array in instance.given}
-        assert np.shares_memory(first, sent)
-        assert np.shares_memory(second, made[2.0]) and np.shares_memory(answer, made[4.0])
-
-    asyncio.run(run())
-
-
-def test_independent_steps_run_at_the_same_time():
-    async def run():
-        both = 'output { name: "Y" data_type: TYPE_FP32 dims: 2 } output { name: "Z" data_type: TYPE_FP32 dims: 2 }'
-        core = await ensemble_core(step_of_m("X", "Y") + step_of_m("X", "Z"), both)
-        barrier = threading.Barrier(2)
-        for instance in DoublerBackend.made:
-            instance.may_run_inline = False
-            instance.meet = partial(barrier.wait, 10)  # fails unless both are there
-        done = asyncio.get_running_loop().create_future()
-        sent = np.ones((1, 2), np.float32)
-        core.infer("e", -1, InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result)))
-        answer = await done
-        assert list(answer.outputs) == ["Y", "Z"]
-        taken = [request["X"] for instance in DoublerBackend.made for (request,) in instance.batches]
-        assert all(np.shares_memory(array, sent) and not array.flags.writeable for array in taken) and len(taken) == 2
-        await core.remove("m", 1).close()
-
-    asyncio.run(run())
-
-
-def test_a_step_that_is_given_up_is_given_up_by_its_own_scheduler():
-    async def run():
-        core = await ensemble_core(
-            step_of_m("X", "Y"), inner="sequence_batching { max_sequence_idle_microseconds: 1000000 }"
-        )
-        given_up = []
-        core.resolve("m").cancel = given_up.append
-        done = asyncio.get_running_loop().create_future()
-        sent = np.ones((1, 2), np.float32)
-        request = InferRequest({"X": sent}, 1, lambda request, result: done.set_result(result), sequence_id=5, flags=1)
-        core.infer("e", -1, request)
-        core.cancel(request)
-        assert [(child.sequence_id, child is request) for child in given_up] == [(5, False)]
-        await done
-
-    asyncio.run(run())
-
-
-def test_ensemble_runs_over_models_of_the_same_core():
-    async def run():
-        clock = LoopClock(asyncio.get_running_loop())
-        core = Core(clock)
-        inner = package_of("dynamic_batching { }")
-        core.add(await loader.load(inner, SPECS, clock, core))
-        text = (
-            'name: "e" platform: "ensemble" ensemble_scheduling { '
-            'step { model_name: "m" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } } '
-            'step { model_name: "m" model_version: -1 input_map { key: "X" value: "t" } output_map { key: "Y" value: "Y" } } }'
-        )
-        ensemble = ModelPackage("e", 1, config_of("max_batch_size: 4 " + text), "", "", "")
-        core.add(await loader.load(ensemble, [], clock, core, {"m": Signature.from_config(inner.config)}))
-        done = asyncio.get_running_loop().create_future()
-        x = np.ones((2, 2), np.float32)
-        core.infer("e", -1, InferRequest({"X": x}, 2, lambda request, result: done.set_result(result)))
-        np.testing.assert_array_equal((await done).outputs["Y"], 4 * x)
-
-        failed = asyncio.get_running_loop().create_future()
-        for instance in DoublerBackend.made:
-            instance.error = InvalidArgument("not today")
-        core.infer("e", -1, InferRequest({"X": x}, 2, lambda request, result: failed.set_result(result)))
-        error = await failed
-        assert (type(error), str(error)) == (InvalidArgument, "in ensemble 'e', step 'm': not today")
-        for name in ("e", "m"):
-            await core.remove(name, 1).close()
-
-    asyncio.run(run())

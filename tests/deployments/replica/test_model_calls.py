@@ -252,7 +252,7 @@ async def test_a_call_carries_all_that_a_request_can(models: Models) -> None:
                     preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
                     trace=requests[0].trace())
                 told = json.loads(request.exec().output_tensors()[0].as_numpy()[0])
-                assert told == ["me", 7, 3, 9, '{"depth": 2}'], told
+                assert told == ["me", 7, 3, 9, '{"depth":2}'], told
                 return [answer(np.array([1], np.int32))]
         """,
     )
