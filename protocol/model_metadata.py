@@ -1,6 +1,6 @@
 """The metadata documents of KServe v2: what a server is and what a model takes and gives."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
@@ -24,9 +24,9 @@ EXTENSIONS = (
 )
 
 
-def server_metadata(name: str, version: str, extensions: Sequence[str] = EXTENSIONS) -> dict[str, Any]:
+def server_metadata(name: str, version: str) -> dict[str, Any]:
     """Return the document at `/v2`; `name` is the server's id."""
-    return {"name": name, "version": version, "extensions": list(extensions)}
+    return {"name": name, "version": version, "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(config: ModelConfig, versions: Iterable[int]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the server and its models are: Triton's metadata, configuration and repository index."""
 
-from typing import Any, Final
+from typing import Any
 
 from app.service.example_body import example_body
 from app.service.health import UNREADY
@@ -9,22 +9,6 @@ from app.service.routing import Routing
 from deployments.control.directory import READY, UNAVAILABLE, VersionEntry
 from protocol.model_metadata import model_metadata, server_metadata
 from repository_loader.namespaces import shared_name
-
-# What is offered so far, of the names that Triton lists.
-EXTENSIONS: Final = (
-    "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-)
 
 
 class Metadata:
@@ -38,7 +22,7 @@ class Metadata:
 
     def server(self) -> dict[str, Any]:
         """Return the server's metadata."""
-        return server_metadata(self._server_id, self._version, EXTENSIONS)
+        return server_metadata(self._server_id, self._version)
 
     def model(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return a model's metadata with its ready versions, or with the one that is asked for."""

@@ -115,7 +115,7 @@ def model_ready(driver: Driver) -> None:
 def server_metadata(driver: Driver) -> None:
     found = driver.get("get_server_metadata")
     assert found["name"] == "triton"
-    assert "system_shared_memory" in found["extensions"]
+    assert {"system_shared_memory", "cuda_shared_memory"} <= set(found["extensions"])
 
 
 def model_metadata(driver: Driver) -> None:
