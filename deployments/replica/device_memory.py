@@ -46,7 +46,7 @@ class DeviceAllocation:
         find_gpu()
         if len(handle) != HANDLE_BYTES:
             raise DeviceMemoryError(f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
-        if device_id > _MAX_ID:
+        if abs(device_id) > _MAX_ID:
             raise DeviceMemoryError(f"there is no GPU {device_id}")
         self._context = _context(device_id)
         self._address = ctypes.c_uint64()

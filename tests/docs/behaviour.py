@@ -1037,6 +1037,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEVERAL + "test_shared_memory_registered_at_one_is_known_to_both",
         "deployments/replica/test_shared_memory.py::test_every_process_of_the_node_has_a_change_at_once",
     ),
+    "refuses a cluster in which Eagleray runs already": (
+        CLUSTER + "test_serve_joins_a_running_cluster_and_leaves_it_running",
+    ),
     "CUDA shared memory that a client registers": (
         "e2e/test_gpus.py::test_tensors_may_lie_in_the_memory_of_a_gpu",
         "deployments/replica/test_device_regions.py::test_every_ingress_opens_a_region_and_no_replica_does",
