@@ -73,6 +73,10 @@ class Models:
         """Return the target of one version; None when neither this process nor a lane has it."""
         return self._host.target(name, version) or self._fleet.target(name, version)
 
+    def awaited(self, name: str, version: int) -> Target | None:
+        """Return the target of a version whose last replica died, while requests wait for the next one."""
+        return self._fleet.awaited(name, version)
+
     def version_ready(self, name: str, version: int, entry: VersionEntry) -> bool:
         """Whether a version can be asked from here."""
         # What a replica failed to load, or an ensemble whose step failed, may have a lane all the same.

@@ -1,6 +1,6 @@
 """Where a request goes, or Triton's words for why it goes nowhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -52,11 +52,17 @@ class Routing:
         return target, inputs
 
     def infer_target(self, name: str, version: int = -1) -> Target:
-        """Return where to send a request for inference, and count it if it goes nowhere; raises as `resolve`."""
+        """Return where to send a request for inference, and count it if it goes nowhere; raises as `resolve`.
+
+        One for a model whose last replica died waits for the next.
+        """
         try:
             return self.traced(name, self.target(name, version))
         except Unavailable as error:
             entry = self._models.directory.models.get(name)
+            awaited = self._awaited(name, version, entry)
+            if awaited is not None:
+                return self.traced(name, awaited)
             if entry is not None and entry.versions:
                 self._refusals.count(name, max(entry.versions) if version == -1 else version, error)
             raise
@@ -72,6 +78,12 @@ class Routing:
         if found is None or not found.ready:
             raise self._why_not(name, version)
         return found
+
+    def _awaited(self, name: str, version: int, entry: ModelEntry | None) -> Target | None:
+        """Return where requests wait for a replica in place of one that died; the version is the one they would get."""
+        taken = () if entry is None else entry.taken_versions()
+        awaited = [number for number in taken if version in (-1, number) and self._models.awaited(name, number)]
+        return self._models.awaited(name, _preferred(awaited, entry)) if entry and awaited else None
 
     def _shared(self, name: str, entry: ModelEntry) -> Target | None:
         """Return where requests that name no version go."""
@@ -103,10 +115,7 @@ class Routing:
         if version == -1:
             if all(state.failed or state.left for state in entry.versions.values()):
                 return NotFound(f"Request for unknown model: '{name}' has no available versions")
-            weights = entry.traffic.get("weights", {})
-            version = max(
-                (number for number in entry.versions if weights.get(str(number))), default=max(entry.versions)
-            )
+            version = _preferred(entry.versions, entry)
         if version not in entry.versions:
             return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
         return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
@@ -115,6 +124,12 @@ class Routing:
         """Whether a model answers a request with any number of responses; False for an unknown one."""
         config = self._models.config(name)
         return config is not None and config.model_transaction_policy.decoupled
+
+
+def _preferred(versions: Collection[int], entry: ModelEntry) -> int:
+    """Return the highest version that has a weight, or the highest where none has one."""
+    weights = entry.traffic.get("weights", {})
+    return max((number for number in versions if weights.get(str(number))), default=max(versions))
 
 
 def _untraced(name: str, target: Target) -> Target:

@@ -94,7 +94,11 @@ class ModelEntry:
 
     def takes(self, version: int) -> bool:
         """Whether a version (-1: any) takes requests."""
-        return any(state.taken for number, state in self.versions.items() if version in (-1, number))
+        return any(version in (-1, number) for number in self.taken_versions())
+
+    def taken_versions(self) -> list[int]:
+        """Return the versions that take requests."""
+        return [number for number, state in self.versions.items() if state.taken]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as plain data."""

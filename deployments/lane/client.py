@@ -35,10 +35,14 @@ _MAX_LENT_BYTES: Final = ARENA_BYTES // 2
 
 
 class CallTarget(Protocol):
-    """What a call is for: a model version, and the way to send it to another replica."""
+    """What a call is for: a model version, and the way to send it to another replica.
+
+    `awaits_replacement` while its last replica is gone and Serve makes another one.
+    """
 
     model_name: str
     version: int
+    awaits_replacement: bool
 
     def send(self, call: "LaneCall") -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""
@@ -65,7 +69,8 @@ class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead.
 
     `deaths` counts the replicas that died while it was in them, perhaps of it, and `lone_deaths`, set with the first of
-    them, those that it had to itself; `given_up`, when set, hears that it is cancelled.
+    them, those that it had to itself; `given_up`, when set, hears that it is cancelled; `refused_by` are the lanes to
+    replicas whose queues had no room for it.
     A client's request is counted in `cells`. `trace` is None for one that is not traced.
     """
 
@@ -82,6 +87,7 @@ class LaneCall:
         "lone_deaths",
         "near",
         "parts",
+        "refused_by",
         "sink",
         "size",
         "target",
@@ -105,6 +111,7 @@ class LaneCall:
         self.delivered = False
         self.near = False
         self.lone_deaths: int
+        self.refused_by: tuple[LaneClient | None, ...] = ()
         self.given_up: Callable[[LaneCall], None] | None = None
         self.cells: Cells | None = None
         self.began_ns = 0

@@ -42,7 +42,8 @@ class Fleet:
         self._loop = loop
         self._away_s = away_s
         self._limits = Limits(max_inflight, refusals, regions, meters)
-        self._routes = Routes(self._limits, changed)
+        self._changed = changed
+        self._routes = Routes(self._limits, self._routes_changed)
         self._retry = Retry(self._routes, refusals)
         self._groups: dict[str, dict[str, Link]] = {}
         self._open: dict[LaneClient, Link] = {}
@@ -113,8 +114,11 @@ class Fleet:
     def lane_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
         """Take the list of models that a replica serves."""
         self._routes.take_table(lane, rows)
-        self._retry.replicas_changed()
         self._dismiss_overdue()
+
+    def _routes_changed(self) -> None:
+        self._retry.replicas_changed()
+        self._changed()
 
     def lane_goes_away(self, lane: LaneClient) -> None:
         """Stop sending to a replica that drains."""
@@ -126,7 +130,7 @@ class Fleet:
 
     def lane_lost(self, lane: LaneClient, calls: list[LaneCall]) -> None:
         """Send what the replica did not answer to another one."""
-        self._routes.withdraw(lane)
+        self._routes.withdraw(lane, lost=True)
         link = self._open.pop(lane, None)
         death = Death(unmeant=not lane.leaving, alone=lane.alone)
         if link is not None:
@@ -140,6 +144,14 @@ class Fleet:
     def target(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
         return self._routes.find(name, version)
+
+    def awaited(self, name: str, version: int = -1) -> LaneTarget | None:
+        """Return the target of a version (-1: any) whose last replica died, while requests wait for another one."""
+        return self._routes.awaited(name, version)
+
+    def expect(self, taken: Collection[tuple[str, int]]) -> None:
+        """Take which versions Serve shall have replicas of; requests wait for no other."""
+        self._routes.expect(taken)
 
     def versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that live replicas serve."""

@@ -1,9 +1,15 @@
 """The routing table of a process: which model versions other processes serve, and the lanes that lead to each."""
 
+import asyncio
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
 
 from deployments.lane.client import LaneClient, TableRow
 from deployments.lane.target import LaneTarget, Limits
+
+REPLACEMENT_S: Final = 60.0
+"""How long requests for a version wait for another replica, from the death of its last one on."""
 
 
 class Routes:
@@ -13,6 +19,7 @@ class Routes:
         self._limits = limits
         self._changed = changed
         self._targets: dict[str, dict[int, LaneTarget]] = {}
+        self._awaited: dict[tuple[str, int], LaneTarget] = {}
         self._faults: dict[LaneClient, dict[tuple[str, int], str]] = {}
         self._unready: dict[LaneClient, set[tuple[str, int]]] = {}
 
@@ -23,6 +30,16 @@ class Routes:
             return None
         return versions.get(version if version != -1 else max(versions))
 
+    def awaited(self, name: str, version: int = -1) -> LaneTarget | None:
+        """Return the target of a version whose last replica died (-1: the highest one); None where none is awaited."""
+        if version != -1 or not self._awaited:
+            return self._awaited.get((name, version))
+        return self._awaited.get(max((key for key in self._awaited if key[0] == name), default=(name, version)))
+
+    def expect(self, taken: Collection[tuple[str, int]]) -> None:
+        """Refuse what waits for a replica of any other version."""
+        self._end_wait({key: target for key, target in self._awaited.items() if key not in taken})
+
     def versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that live replicas serve."""
         return self._targets.get(name, {}).keys()
@@ -32,7 +49,7 @@ class Routes:
         for name, version in sleepers:
             versions = self._targets.setdefault(name, {})
             if version not in versions:
-                versions[version] = LaneTarget(name, version, self._limits)
+                versions[version] = self._new_target(name, version)
             versions[version].may_wait(wake)
         for name, versions in tuple(self._targets.items()):
             for version, target in tuple(versions.items()):
@@ -57,35 +74,61 @@ class Routes:
     def take_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
         """Take the list of model versions that a replica has."""
         served = [row for row in rows if not row.fault]
-        self._drop(lane, {(row.name, row.version) for row in served})
+        faults = {(row.name, row.version): row.fault for row in rows if row.fault}
+        emptied = self._drop(lane, {(row.name, row.version) for row in served})
+        self._await_replacements([each for each in emptied if (each.model_name, each.version) in faults])
         for row in served:
             versions = self._targets.setdefault(row.name, {})
             if row.version not in versions:
-                versions[row.version] = LaneTarget(row.name, row.version, self._limits)
+                versions[row.version] = self._new_target(row.name, row.version)
             versions[row.version].choice.add(lane, row.number, capacity=row.capacity, spill=row.spill)
             versions[row.version].follow_sequences(row.sequence_idle_us)
             versions[row.version].lane_added()
         self._unready.pop(lane, None)
         if unready := {(row.name, row.version) for row in served if not row.says_ready}:
             self._unready[lane] = unready
-        self._faults[lane] = {(row.name, row.version): row.fault for row in rows if row.fault}
+        self._faults[lane] = faults
         self._changed()
 
-    def withdraw(self, lane: LaneClient) -> None:
-        """Send nothing more over a lane."""
+    def _new_target(self, name: str, version: int) -> LaneTarget:
+        """Return a target for a version that had none, with what waits for it."""
+        return self._awaited.pop((name, version), None) or LaneTarget(name, version, self._limits)
+
+    def withdraw(self, lane: LaneClient, *, lost: bool = False) -> None:
+        """Send nothing more over a lane; if it was `lost`, requests for what it alone led to wait for another one."""
         self._faults.pop(lane, None)
         self._unready.pop(lane, None)
-        if self._drop(lane, set()):
+        emptied = self._drop(lane, set())
+        if lost:
+            self._await_replacements(emptied)
+        if emptied:
             self._changed()
 
-    def _drop(self, lane: LaneClient, kept: set[tuple[str, int]]) -> bool:
-        """Take a lane out of all targets but the kept; returns whether one has no lane left."""
-        emptied = False
+    def _await_replacements(self, targets: list[LaneTarget]) -> None:
+        """Have requests for what has no replica any more wait for the one that Serve makes in its place."""
+        awaited = {(target.model_name, target.version): target for target in targets}
+        if awaited:
+            self._awaited |= awaited
+            for target in targets:
+                target.await_replacement()
+            asyncio.get_running_loop().call_later(REPLACEMENT_S, partial(self._end_wait, awaited))
+
+    def _end_wait(self, targets: dict[tuple[str, int], LaneTarget]) -> None:
+        """Refuse what waits for these targets, as far as they are still those that are awaited."""
+        over = {key: target for key, target in targets.items() if self._awaited.get(key) is target}
+        for key, target in over.items():
+            del self._awaited[key]
+            target.must_not_wait()
+        if over:
+            self._changed()
+
+    def _drop(self, lane: LaneClient, kept: set[tuple[str, int]]) -> list[LaneTarget]:
+        """Take a lane out of all targets but the kept; returns those that have no lane left."""
+        emptied = []
         for name, versions in tuple(self._targets.items()):
             for version, target in tuple(versions.items()):
                 if (name, version) not in kept and target.choice.remove(lane) and not target.ready:
-                    del versions[version]
-                    emptied = True
+                    emptied.append(versions.pop(version))
             if not versions:
                 del self._targets[name]
         return emptied

@@ -20,7 +20,7 @@ class Suspects:
     Schedulers take requests in order, so the one that kills is among the oldest: the first eight go one after the
     other, each with a replica to itself (`send` is told so), and then all others at once. Those that were in two deaths
     go before them, alone too. They wait for a replica, as long as `max_wait_s`: who gets 503 for a request that kills
-    might send it again and again.
+    might send it again and again. So do the others while the one that died is being replaced.
     """
 
     def __init__(self, send: Callable[[LaneCall, bool], ServingError | None], max_wait_s: float = MAX_WAIT_S) -> None:
@@ -73,7 +73,8 @@ class Suspects:
             alone = call.deaths > 1 or self._cleared < _LIKELY_COUNT
             self._under_way = call if alone else None
             error = self._send(call, alone)
-            if error is not None and call.deaths > 1 and isinstance(error, Unavailable):
+            waits = call.deaths > 1 or call.target.awaits_replacement
+            if error is not None and waits and isinstance(error, Unavailable):
                 self._under_way = None
                 self._waiting.appendleft(call)
                 break

@@ -47,6 +47,7 @@ class LaneTarget:
         self.choice = LaneChoice()
         self.sent = 0
         self.waiting: WaitingCalls | None = None
+        self.awaits_replacement = False
         self._limits = limits
         self._sequences: SequenceLanes | None = None
         self._meter = None if limits.meters is None else limits.meters.of(model_name, version)
@@ -58,8 +59,8 @@ class LaneTarget:
 
     @property
     def ready(self) -> bool:
-        """Whether a live lane leads to the model, or requests may wait for one."""
-        return bool(self.choice.lanes) or self.waiting is not None
+        """Whether a live lane leads to the model, or the model sleeps and requests wake it."""
+        return bool(self.choice.lanes) or (self.waiting is not None and not self.awaits_replacement)
 
     @property
     def ongoing(self) -> int:
@@ -68,17 +69,27 @@ class LaneTarget:
 
     def may_wait(self, wake: Callable[[], None]) -> None:
         """Have requests wait while there is no lane; `wake` is called when one does."""
+        self.awaits_replacement = False
         if self.waiting is None:
             self.waiting = WaitingCalls(wake, self.refuse)
+        self.waiting.wake = wake
 
     def must_not_wait(self) -> None:
         """Refuse requests while there is no lane, also those that wait."""
         waiting, self.waiting = self.waiting, None
+        self.awaits_replacement = False
         self._send_all(waiting)
+
+    def await_replacement(self) -> None:
+        """Have requests wait for the next lane; the last replica has died, and Serve makes another one."""
+        self.may_wait(_serve_knows)
+        self.awaits_replacement = True
 
     def lane_added(self) -> None:
         """Send what waits."""
-        if self.waiting:
+        if self.awaits_replacement:
+            self.must_not_wait()
+        elif self.waiting:
             self._send_all(self.waiting)
 
     def _send_all(self, waiting: WaitingCalls | None) -> None:
@@ -209,7 +220,8 @@ class LaneTarget:
         lanes = self.choice.near() if call.near else self.choice.lanes
         if isinstance(call, SequenceCall) or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
             return False
-        others = [lane for lane in lanes if lane is not call.lane and len(lane.calls) < self._limits.max_inflight]
+        call.refused_by = (*call.refused_by, call.lane)
+        others = [lane for lane in lanes if lane not in call.refused_by and len(lane.calls) < self._limits.max_inflight]
         if not others:
             return False
         lane = min(others, key=lambda other: len(other.calls))
@@ -248,3 +260,7 @@ class LaneTarget:
             token.lane.cancel(token)
         if token.given_up is not None:
             token.given_up(token)
+
+
+def _serve_knows() -> None:
+    """Wake nobody: Serve replaces a replica that died without being asked."""

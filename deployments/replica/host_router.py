@@ -112,7 +112,8 @@ class HostRouter:
         if here:
             self._core.infer(model_name, version, request)
             return
-        target = self._fleet.target(model_name, version) if self._fleet is not None else None
+        fleet = self._fleet
+        target = (fleet.target(model_name, version) or fleet.awaited(model_name, version)) if fleet else None
         codec = self._codecs.get(model_name)
         if target is None or codec is None:
             self._refuse(request, Unavailable(f"Request for unknown model: '{model_name}' is not at ready state"))

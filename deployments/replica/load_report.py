@@ -29,7 +29,7 @@ class LoadReport:
         self._some = asyncio.Event()
 
     def follow(self, models: Mapping[str, ModelEntry]) -> None:
-        """Take from a directory which versions scale, and which of these may have no replica."""
+        """Take from a directory which versions are served, which scale, and which of these may have no replica."""
         self._scaled, sleepers = set(), set()
         for name, entry in models.items():
             config = entry.model_config if "autoscaling." in entry.config else None
@@ -38,6 +38,7 @@ class LoadReport:
                 versions = {(name, number) for number, state in entry.versions.items() if not state.failed}
                 self._scaled |= versions
                 sleepers |= versions if rules.min_replicas == 0 else set()
+        self._fleet.expect({(name, version) for name, entry in models.items() for version in entry.taken_versions()})
         self._fleet.set_sleepers(sleepers, self._some.set)
         if self._scaled:
             self._some.set()

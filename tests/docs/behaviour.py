@@ -18,6 +18,7 @@ SLOW = "deployments/log/test_slow_requests.py::"
 REFUSALS = "app/service/test_refusal_log.py::"
 COMMANDS = "e2e/test_command_line.py::"
 NAMESAKES = "e2e/test_namesakes.py::"
+ROUTING = "app/service/test_routing.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
 ACCESS = "e2e/test_access.py::"
@@ -676,7 +677,16 @@ TESTS: dict[str, tuple[str, ...]] = {
         FAULTS + "test_death_of_one_of_two_replicas_loses_no_request",
         LANE + "test_a_request_is_not_sent_again_once_a_response_was_delivered",
     ),
-    "With no other replica they get 503": (FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",),
+    "With no other replica they wait": (
+        FAULTS + "test_death_of_a_lone_replica_fails_no_request",
+        LANE + "test_requests_wait_for_the_replica_in_place_of_the_only_one_that_died",
+        LANE + "test_requests_wait_for_a_replica_that_is_not_replaced_for_a_minute",
+        LANE + "test_nothing_waits_for_a_replica_of_what_was_unloaded",
+    ),
+    "Readiness and the repository index say meanwhile": (
+        FAULTS + "test_death_of_a_lone_replica_fails_no_request",
+        ROUTING + "test_a_request_goes_to_a_version_that_is_ready_before_it_waits_for_one_that_died",
+    ),
     "A request that kills its replica": (
         RETRY + "test_one_poison_request_costs_few_replicas_and_no_other_request",
         RETRY + "test_what_a_lone_poison_request_costs",
@@ -716,7 +726,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "One that was in two deaths waits": (RETRY + "test_a_request_that_was_in_two_deaths_waits_for_a_replica",),
     "The repository index says UNAVAILABLE": (
-        FAULTS + "test_death_of_a_lone_replica_is_503_until_it_is_back",
+        FAULTS + "test_death_of_a_lone_replica_fails_no_request",
         FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",
     ),
     "Each instance of a Python model has a process of its own": (

@@ -80,6 +80,11 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
         ("64 MiB", WAITING_CALLS + "MAX_BYTES"),
         ("60 s", WAITING_CALLS + "MAX_WAIT_S"),
     ),
+    "With no other replica they wait": (
+        ("1,000", WAITING_CALLS + "MAX_CALLS"),
+        ("64 MiB", WAITING_CALLS + "MAX_BYTES"),
+        ("60 s", "deployments.lane.routes.REPLACEMENT_S"),
+    ),
     # Loading and unloading
     "A command that reaches the controller is carried out": (("15 s", "app.ingress.client_state._KEEP_TIMEOUT_S"),),
     # Versions and traffic

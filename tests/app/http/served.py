@@ -55,6 +55,8 @@ class FakeFleet:
     def target(self, name: str, version: int) -> None:
         return None
 
+    awaited = target
+
     def says_ready(self, name: str, version: int) -> bool:
         return True
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from deployments.core.counts import MODEL, Label
+from deployments.lane import routes
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
 from deployments.lane.client import MAX_INFLIGHT_BYTES
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
@@ -104,16 +105,79 @@ async def test_requests_in_a_replica_that_dies_go_to_another() -> None:
 
 
 @on_loop
-async def test_a_request_of_the_only_replica_fails_when_it_dies() -> None:
+async def test_requests_wait_for_the_replica_in_place_of_the_only_one_that_died() -> None:
+    async with Lanes(2) as lanes:
+        waiting = await two_of_a_dead_replica(lanes)
+        lanes.publish(lanes.replicas[1])
+        for body, sink in waiting.items():
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert (sink.error, sink.responses) == (None, [body])
+        assert lanes.fleet.target("echo") is not None
+        assert lanes.fleet.awaited("echo") is None
+
+
+async def two_of_a_dead_replica(lanes: Lanes) -> dict[bytes, Sink]:
+    """Return what waits after the death of the only replica: what was in it, and what has come since."""
+    first = lanes.replicas[0]
+    lanes.publish(first)
+    await lanes.until(lambda: lanes.lanes_open == 1)
+    first.model.hold = True
+    inside, _ = lanes.send(b"inside")
+    await lanes.until(lambda: bool(first.model.held))
+    first.die()
+    await lanes.until(lambda: lanes.fleet.target("echo") is None)
+    target = lanes.fleet.awaited("echo", 1)
+    assert target is lanes.fleet.awaited("echo")
+    assert target is not None
+    assert not target.ready
+    later = Sink()
+    target.submit((b"later",), None, later)
+    await asyncio.sleep(0.05)
+    assert not inside.done.is_set()
+    assert not later.done.is_set()
+    return {b"inside": inside, b"later": later}
+
+
+def assert_refused(sink: Sink) -> None:
+    assert type(sink.error) is Unavailable
+    assert sink.error.message == "Request for unknown model: 'echo' version 1 is not at ready state"
+
+
+@on_loop
+async def test_requests_wait_for_a_replica_that_is_not_replaced_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "REPLACEMENT_S", 0.2)
     async with Lanes() as lanes:
-        lanes.replicas[0].model.hold = True
-        sink, _ = lanes.send()
-        await lanes.until(lambda: bool(lanes.replicas[0].model.held))
-        lanes.replicas[0].die()
-        await asyncio.wait_for(sink.done.wait(), 5)
-        assert type(sink.error) is Unavailable
-        assert sink.error.message == "Request for unknown model: 'echo' version 1 is not at ready state"
-        assert lanes.fleet.target("echo") is None
+        waiting = await two_of_a_dead_replica(lanes)
+        for sink in waiting.values():
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert_refused(sink)
+        assert lanes.fleet.awaited("echo") is None
+
+
+@on_loop
+async def test_nothing_waits_for_a_replica_of_what_was_unloaded() -> None:
+    async with Lanes() as lanes:
+        waiting = await two_of_a_dead_replica(lanes)
+        lanes.fleet.expect({("echo", 1)})
+        assert not any(sink.done.is_set() for sink in waiting.values())
+        lanes.fleet.expect({("echo", 2)})
+        assert_refused(waiting[b"later"])
+        assert_refused(waiting[b"inside"])
+        assert lanes.fleet.awaited("echo", 1) is None
+
+
+@on_loop
+async def test_what_waits_for_a_replica_can_be_cancelled() -> None:
+    async with Lanes(2) as lanes:
+        await two_of_a_dead_replica(lanes)
+        target = lanes.fleet.awaited("echo")
+        assert target is not None
+        sink = Sink()
+        target.cancel(target.submit((b"given up",), None, sink))
+        lanes.publish(lanes.replicas[1])
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        assert (await lanes.ask()).error is None
+        assert not sink.done.is_set()
 
 
 @on_loop

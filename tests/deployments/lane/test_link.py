@@ -239,6 +239,8 @@ def test_the_mark_of_a_replica_on_another_node_is_not_read(caplog: pytest.LogCap
         await lanes.until(lambda: bool(replica.model.held))
         with caplog.at_level(logging.ERROR):
             replica.die("left by a namesake")
+            await lanes.until(lambda: not lanes.lanes_open)
+            lanes.fleet.expect(())
             await asyncio.wait_for(sink.done.wait(), 5)
         assert type(sink.error) is Unavailable
         assert warnings(caplog) == []

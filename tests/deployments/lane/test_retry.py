@@ -197,13 +197,23 @@ def test_requests_that_wait_to_be_sent_again_can_be_cancelled() -> None:
     run(test, replicas=2)
 
 
-def test_without_another_replica_those_that_were_together_are_refused_for_now() -> None:
+@pytest.mark.usefixtures("unhurried")
+def test_without_another_replica_those_that_were_together_wait_and_only_one_is_blamed() -> None:
     async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for model in models:
+            model.mark = "Segmentation fault"
+        lanes.publish(lanes.replicas[0])
+        await lanes.until(lambda: lanes.lanes_open == 1)
         sinks = [lanes.send(body)[0] for body in (POISON, b"good")]
+        for model, following in zip(models[:2], lanes.replicas[1:], strict=False):
+            await lanes.until(lambda dying=model: dying.dead and not lanes.lanes_open)  # type: ignore[misc]
+            lanes.publish(following)
         await answered(sinks)
-        assert [type(sink.error) for sink in sinks] == [Unavailable, Unavailable]
+        assert type(sinks[0].error) is Internal
+        assert (sinks[1].error, sinks[1].responses) == (None, [b"good"])
+        assert sum(model.dead for model in models) == 2
 
-    run(test, replicas=1)
+    run(test, replicas=3)
 
 
 def test_a_request_that_was_in_two_deaths_waits_for_a_replica() -> None:

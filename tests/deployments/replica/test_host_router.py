@@ -81,6 +81,9 @@ def test_a_step_that_has_answered_is_not_answered_again_when_the_ensemble_is_can
             away = Away(lanes)
             request = await away.start()
             lanes.replicas[0].die()
+            await lanes.until(lambda: lanes.fleet.target("echo") is None)
+            assert not away.answers.order  # the step waits for another replica
+            lanes.fleet.expect(())
             await lanes.until(lambda: bool(away.answers.order))
             away.scheduler.cancel(request)
             await away.drained()

@@ -1,0 +1,108 @@
+"""Where a request goes while the only replica of a version is being replaced."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.service.models import Models
+from app.service.routing import Routing
+from deployments.control.directory import READY, UNLOADED, Directory, VersionEntry
+from deployments.core.counts import MODEL, Label
+from deployments.core.refusals import Refusals
+from protocol.errors import Unavailable
+from tests.app.http.served import FakeHost, entry
+from tests.deployments.lane.harness import Lanes, Sink
+
+
+class Served:
+    """Replicas of `echo`: the first has versions 1 and 2, the second version 1, the third version 2."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        host: Any = FakeHost()
+        self.lanes = lanes
+        self.models = Models(host, lanes.fleet)
+        self.routing = Routing(self.models, Refusals(lanes.counted))
+        self.versions = {number: VersionEntry(READY) for number in (1, 2)}
+        model = entry("echo")
+        model.versions = self.versions
+        self.models.directory = Directory("epoch", 1, True, {"echo": model})
+        first, _, third = lanes.replicas
+        for replica in (first, third):
+            replica.server.set_model("echo", 2, replica.model)
+        third.server.set_model("echo", 1, None)
+
+    async def dies(self) -> None:
+        """Have the first replica die as the only one."""
+        self.lanes.publish(self.lanes.replicas[0])
+        await self.lanes.until(lambda: self.ready() == [1, 2] and self.lanes.lanes_open == 1)
+        self.lanes.replicas[0].die()
+        await self.lanes.until(lambda: not self.ready())
+
+    def ready(self) -> list[int]:
+        return self.models.ready_versions("echo")
+
+
+def run(test: Any) -> None:
+    async def started() -> None:
+        async with Lanes(3) as lanes:
+            await test(Served(lanes))
+
+    asyncio.run(started())
+
+
+def test_a_request_goes_to_a_version_that_is_ready_before_it_waits_for_one_that_died() -> None:
+    async def test(served: Served) -> None:
+        await served.dies()
+        with pytest.raises(Unavailable):
+            served.routing.target("echo")  # which readiness asks
+        assert served.routing.infer_target("echo").version == 2
+        assert not served.routing.infer_target("echo").ready
+        assert served.routing.infer_target("echo", 1).version == 1
+        sink = Sink()
+        served.routing.infer_target("echo", 2).submit((b"waits",), None, sink)
+        served.lanes.publish(served.lanes.replicas[1])
+        await served.lanes.until(lambda: served.ready() == [1])
+        assert served.routing.infer_target("echo").version == 1
+        assert served.routing.infer_target("echo").ready
+        assert served.routing.infer_target("echo", 2).version == 2
+        assert not sink.done.is_set()
+        served.lanes.publish(*served.lanes.replicas[1:])
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert (sink.error, sink.responses) == (None, [b"waits"])
+        assert served.routing.infer_target("echo").version == 2
+        assert served.routing.infer_target("echo").ready
+
+    run(test)
+
+
+def test_what_waits_is_for_the_version_that_has_a_weight() -> None:
+    async def test(served: Served) -> None:
+        served.models.directory.models["echo"].traffic = {"weights": {"1": 100}}
+        await served.dies()
+        assert served.routing.infer_target("echo").version == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("reason", [UNLOADED, "the weights are gone"])
+def test_nothing_waits_for_a_version_that_is_not_served_any_more(reason: str) -> None:
+    async def test(served: Served) -> None:
+        await served.dies()
+        served.versions[2].failed_to_load(reason)
+        assert served.routing.infer_target("echo").version == 1
+        with pytest.raises(Unavailable):
+            served.routing.infer_target("echo", 2)
+        served.versions[1].lost_its_replicas()
+        assert served.routing.infer_target("echo").version == 1
+
+    run(test)
+
+
+def test_what_waits_is_not_counted_as_refused() -> None:
+    async def test(served: Served) -> None:
+        await served.dies()
+        served.routing.infer_target("echo").submit((b"waits",), None, Sink())
+        assert Label(MODEL, "echo", 2) not in served.lanes.counted.rows
+
+    run(test)
