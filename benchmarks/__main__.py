@@ -210,7 +210,8 @@ def main(
         if with_rows:
             prepare(home, {load_generator(row.work) for row in rows})
             write_models(home.models)
-            with awake() if stays_awake else nullcontext():
+            with awake() if stays_awake else nullcontext("cores may sleep") as cores:
+                click.echo(f"meanwhile {cores}", err=True)
                 comparisons = measure_rows(settings, rows)
         if startup:
             startups = measure_startups(settings, placements)
