@@ -48,6 +48,7 @@ class DirectoryFollower:
         self._directory = models.directory
         self._settings = settings
         self._embedded: dict[str, dict[str, Any]] = {}
+        self._copies: dict[str, dict[str, Any]] = {}
         self._watched: dict[str, Callable[[], None]] = {}
 
     async def run(self) -> None:
@@ -79,6 +80,8 @@ class DirectoryFollower:
         if news is None:
             return
         directory.take(news)
+        if directory.copies != self._copies:
+            self._routes_changed()  # before anybody hears that the change was followed: some copies are void now
         self._settings.take(directory.client_state)
         self._models.changed()
         await self._watch(directory.deployments)
@@ -86,13 +89,16 @@ class DirectoryFollower:
         self._host.set_traffic(
             {name: Traffic.from_dict(entry.traffic) for name, entry in directory.models.items() if entry.traffic}
         )
-        if directory.embedded != self._embedded:
-            embedded = copy.deepcopy(directory.embedded)
-            await asyncio.to_thread(self._files.bring, list(embedded.values()))
-            await self._host.apply(list(embedded.values()))
-            self._embedded = dict(directory.embedded)
+        if directory.embedded != self._embedded or directory.copies != self._copies:
+            reports = directory.embedded != self._embedded
+            embedded, copies = dict(directory.embedded), dict(directory.copies)
+            hosted = list(copy.deepcopy({**copies, **embedded}).values())
+            await asyncio.to_thread(self._files.bring, hosted)
+            await self._host.apply(hosted, [_key(row) for key, row in copies.items() if key not in embedded])
+            self._embedded, self._copies = embedded, copies
             self._routes_changed()
-            await self._report_embedded()
+            if reports:
+                await self._report_embedded()
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
         news: dict[str, Any] | None = await _answer(self._controller.watch.remote(epoch, generation))
@@ -118,6 +124,11 @@ class DirectoryFollower:
                 self._fleet.set_replicas(group, addresses)
 
         return changed
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int]:
+    package = row["package"]
+    return package["name"], int(package["version"])
 
 
 async def _answer(response: DeploymentResponse[Any]) -> Any:

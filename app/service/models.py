@@ -71,7 +71,15 @@ class Models:
 
     def find(self, name: str, version: int) -> Target | None:
         """Return the target of one version; None when neither this process nor a lane has it."""
-        return self._host.target(name, version) or self._fleet.target(name, version)
+        here = self._host.target(name, version)
+        if here is None or ((name, version) in self._host.copies and not self._is_copy(name, version)):
+            return self._fleet.target(name, version)
+        return here
+
+    def _is_copy(self, name: str, version: int) -> bool:
+        """Whether what this process hosts beside its replicas is what these serve, or are about to."""
+        row = self.directory.copies.get(f"{name}/{version}")
+        return row is not None and self._host.copies_now(name, version, row["digest"])
 
     def awaited(self, name: str, version: int) -> Target | None:
         """Return the target of a version whose last replica died, while requests wait for the next one."""

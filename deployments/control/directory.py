@@ -128,8 +128,8 @@ class Directory:
 
     `epoch` is the controller's own, "" before it has told anything, and `generation` counts its changes. `settled`
     says that all models were tried. `deployments` are (application, deployment) of every group, `hosted` the names of
-    the models of each; `embedded` the models
-    that an ingress hosts itself, as `HostedModel.to_dict` writes them, by name and version; `client_state` what
+    the models of each; `embedded` the models that an ingress hosts itself, as `HostedModel.to_dict` writes them, by
+    name and version; `copies` ensembles that it hosts beside their replicas, in the same form; `client_state` what
     clients have set for all ingresses.
     """
 
@@ -140,6 +140,7 @@ class Directory:
     deployments: dict[str, tuple[str, str]] = field(default_factory=dict)
     hosted: dict[str, list[str]] = field(default_factory=dict)
     embedded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    copies: dict[str, dict[str, Any]] = field(default_factory=dict)
     client_state: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -164,6 +165,7 @@ class Directory:
         _merge(self.deployments, deployments, news["full"])
         _merge(self.hosted, hosted, news["full"])
         _merge(self.embedded, tables["embedded"], news["full"])
+        _merge(self.copies, tables["copies"], news["full"])
         _merge(self.client_state, tables["client_state"], news["full"])
 
     def ask_for_all(self) -> None:

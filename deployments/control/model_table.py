@@ -21,6 +21,8 @@ from deployments.control.directory import (
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
+from repository_loader.copied_ensembles import copied_ensembles
+from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan, ModelPlan, Plan
 from repository_loader.snapshot import RepositoryModel
 from repository_loader.traffic import Traffic
@@ -43,6 +45,7 @@ class ModelTable:
         self._names: Collection[str] = ()
         self._leaving: tuple[DeploymentPlan, ...] = ()
         self._embedded: dict[str, dict[str, Any]] = {}
+        self._copies: dict[str, dict[str, Any]] = {}
 
     def replace(self, desired: DesiredState, refused: Mapping[str, str]) -> None:
         """Take a new desired state; versions that run as before keep their state.
@@ -69,10 +72,8 @@ class ModelTable:
         for name in traffic.keys() | desired.canaries.keys() & self.models.keys():
             self.models[name].traffic = _traffic_row(traffic.get(name, Traffic()), desired.canaries.get(name))
         packages = packages_by_name(desired.plan)
-        self._embedded = {
-            f"{model.name}/{model.version}": HostedModel.of(model, packages).to_dict()
-            for model in desired.plan.embedded
-        }
+        self._embedded = _hosted_rows(desired.plan.embedded, packages)
+        self._copies = _hosted_rows(copied_ensembles(desired.plan), packages)
         for name, entry in self.models.items():
             if name in before:
                 _keep_states(entry, before[name])
@@ -237,7 +238,12 @@ class ModelTable:
                 f"{each.app_name}#{each.name}": _deployment_row(each) for each in (*self._leaving, *self.deployments)
             },
             "embedded": self._embedded,
+            "copies": self._copies,
         }
+
+
+def _hosted_rows(models: Iterable[ModelPlan], packages: Mapping[str, ModelPackage]) -> dict[str, dict[str, Any]]:
+    return {f"{model.name}/{model.version}": HostedModel.of(model, packages).to_dict() for model in models}
 
 
 def _deployment_row(deployment: DeploymentPlan) -> list[Any]:

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-TABLES: Final = ("models", "deployments", "embedded", "client_state")
+TABLES: Final = ("models", "deployments", "embedded", "copies", "client_state")
 MAX_GONE_KEYS: Final = 1000
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -108,6 +108,7 @@ class ModelHost:
         self.calls = ModelCalls(loop, self.core, self.router, self._clock)
         self._readiness = Readiness(loop, self._says)
         self.served: dict[Key, ServedModel] = {}
+        self.copies: Collection[Key] = ()
         self.meters: RequestMeters | None = None
         self.guard: StallGuard | None = None
         self.loading: set[Key] = set()
@@ -116,13 +117,14 @@ class ModelHost:
         self._down: set[Key] = set()
         self.seconds: dict[Key, float] = {}
 
-    async def apply(self, models: Sequence[dict[str, Any]]) -> None:
-        """Make the hosted models be these (as `HostedModel.to_dict` writes them).
+    async def apply(self, models: Sequence[dict[str, Any]], copies: Collection[Key] = ()) -> None:
+        """Make the hosted models be these (as `HostedModel.to_dict` writes them); `copies` have replicas elsewhere.
 
         What is hosted already and has the same digest is left alone; a model that fails to load is noted in `failures`
         and harms no other: what served in its place serves on. New versions are ready before old ones go.
         """
         async with self._lock:
+            self.copies = copies
             with nullcontext() if self.guard is None else self.guard.patient():
                 await self._change(models)
 
@@ -211,7 +213,8 @@ class ModelHost:
         old = self.served.get(key)
         self.served[key] = served = ServedModel(model, codecs, slow)
         replaced = self.core.add(model)
-        logger.info("successfully loaded '%s' version %d", name, version, extra=about(name, version))
+        level = logging.DEBUG if key in self.copies else logging.INFO
+        logger.log(level, "successfully loaded '%s' version %d", name, version, extra=about(name, version))
         self._readiness.follow(served)
         if old is not None:
             old.ready = False
@@ -304,6 +307,10 @@ class ModelHost:
             return None
         return LocalTarget(served, None if self.meters is None else self.meters.of(name, version), self.regions)
 
+    def copies_now(self, name: str, version: int, digest: str) -> bool:
+        """Whether a hosted version is a copy of what has this digest."""
+        return self._present.get((name, version)) == digest
+
     def check(self, limit_s: float) -> None:
         """Look for versions of which an instance is stuck or dead; none of them takes requests any more.
 
@@ -333,10 +340,11 @@ class ModelHost:
     def report(self) -> list[list[Any]]:
         """Return name, version, reason ("" when loaded), seconds and digest of what is served, and of what failed.
 
-        A version that serves on although its successor failed has two rows.
+        Copies are not of them. A version that serves on although its successor failed has two rows.
         """
         rows: list[list[Any]] = [[*key, "", self.seconds.get(key, 0.0), self._present[key]] for key in self.served]
-        return rows + [[*key, reason, 0.0, digest] for key, (reason, digest) in self.failures.items()]
+        rows += [[*key, reason, 0.0, digest] for key, (reason, digest) in self.failures.items()]
+        return [row for row in rows if (row[0], row[1]) not in self.copies]
 
     async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Finish what is under way and free every model, all at the same time, within `timeout_s` and some seconds.

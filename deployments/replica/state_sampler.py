@@ -34,7 +34,7 @@ class StateSampler:
     def sample(self) -> None:
         """Note the state of now."""
         host = self._host
-        known = {*host.served, *host.failures, *host.loading}
+        known = {*host.served, *({*host.failures, *host.loading} - {*host.copies})}
         for key in self._noted - known:
             self._note(key, *_NOTHING)
         for key in known:
@@ -44,7 +44,9 @@ class StateSampler:
                 self._note(key, 0, 0, 0, int(loading), int(not loading))
                 continue
             executing = 0 if served.model.pool is None else served.model.pool.executing_count
-            self._note(key, served.model.oldest_age_ns, executing, int(served.ready), 0, int(not served.ready))
+            counts = key not in host.copies  # as a replica
+            ready = int(counts and served.ready)
+            self._note(key, served.model.oldest_age_ns, executing, ready, 0, int(counts and not served.ready))
         self._noted = known
         lanes = cast(LaneCounts, self._rows.row(Label(LANES, "", 0)))
         lanes.socket_bytes, lanes.shared_bytes = LANE_TRAFFIC.socket_bytes, LANE_TRAFFIC.shared_bytes

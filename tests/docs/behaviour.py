@@ -18,6 +18,7 @@ SLOW = "deployments/log/test_slow_requests.py::"
 REFUSALS = "app/service/test_refusal_log.py::"
 COMMANDS = "e2e/test_command_line.py::"
 NAMESAKES = "e2e/test_namesakes.py::"
+COPIED = "e2e/test_copied_ensembles.py::"
 ROUTING = "app/service/test_routing.py::"
 LANE = "deployments/lane/test_lane.py::"
 LINK = "deployments/lane/test_link.py::"
@@ -671,6 +672,18 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`TRITONSERVER_DELAY_SCHEDULER` and": (
         SEQUENCES + "test_variables_hold_the_first_batch_back",
         "deployments/schedulers/test_dynamic.py::test_held_scheduler_starts_when_enough_requests_are_queued",
+    ),
+    "An ensemble whose steps all run in other processes": (
+        COPIED + "test_no_request_waits_for_its_replica",
+        COPIED + "test_requests_are_counted_once",
+        COPIED + "test_a_reload_holds_in_every_ingress_when_it_is_answered",
+        "repository_loader/test_copied_ensembles.py::test_an_ensemble_whose_steps_run_elsewhere_is_copied",
+        "app/service/test_routing.py::test_a_copy_is_asked_only_while_it_is_one_of_what_the_directory_says",
+    ),
+    "That replica is for models that call": (COPIED + "test_a_model_reaches_its_replica",),
+    "An ensemble that sets `eagleray.placement`": (
+        "repository_loader/test_copied_ensembles.py::test_an_ensemble_with_something_of_its_own_is_not",
+        "repository_loader/test_copied_ensembles.py::test_an_ensemble_with_a_bound_of_its_own_is_not",
     ),
     # Faults
     "A replica that dies while requests are in it": (

@@ -371,7 +371,6 @@ def test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed(server: S
     with Load(server, "lone", client_count=4, pause_s=0.01).running() as load:
         (pid,) = wait_until(lambda: len(load.answers) > 100 and load.pids(), "answers")
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: again() and any(each.status == 503 for each in load.answers), "a refusal")
         wait_until(lambda: again() and load.pids() - {pid}, "answers of the next replica", timeout_s=60)
     after = again()
     falling = [
@@ -382,10 +381,10 @@ def test_counters_never_fall_and_miss_nothing_when_a_replica_is_killed(server: S
     ]
     assert falling == []
     statuses = Counter(answer.status for answer in load.answers)
-    assert statuses[503] and set(statuses) <= {200, 503, 500}  # 500: it was the only one in the replica
+    assert set(statuses) <= {200, 500}  # 500: it was the only one in the replica
     added = {key: after[key] - before.get(key, 0) for key in after}
     refused = sum(value for key, value in added.items() if key[0] == "nv_inference_request_failure")
-    assert refused == statuses[503] + statuses[500]
+    assert refused == statuses[500]
     # What the replica counted in the moment of its death may not have been answered.
     assert statuses[200] <= added["nv_inference_request_success", "1", ""] <= statuses[200] + 4
     assert server.statistics("lone")["inference_count"] == after["nv_inference_count", "1", ""]

@@ -1,6 +1,6 @@
 """The whole HTTP application over a service whose directory and models are the test's own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from google.protobuf import json_format, text_format
@@ -35,6 +35,11 @@ class FakeHost:
         self.echo = EchoTarget()
         self.ready: set[tuple[str, int]] = set()
         self.moody: set[tuple[str, int]] = set()
+        self.copies: Collection[tuple[str, int]] = ()
+        self.digests: dict[tuple[str, int], str] = {}
+
+    def copies_now(self, name: str, version: int, digest: str) -> bool:
+        return self.digests.get((name, version)) == digest
 
     def target(self, name: str, version: int = -1) -> EchoTarget | None:
         return self.echo if (name, version) in self.ready else None

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ class EmbeddingHost(FakeHost):
         super().__init__()
         self.rows: list[list[Any]] = []
 
-    async def apply(self, models: list[dict[str, Any]]) -> None:
+    async def apply(self, models: list[dict[str, Any]], copies: Collection[tuple[str, int]] = ()) -> None:
+        self.copies = copies
         self.rows = [[model["package"]["name"], 1, "", 0.1] for model in models]
 
     def report(self) -> list[list[Any]]:
@@ -109,14 +110,18 @@ class Followed:
         host: Any = self.host
         controller: Any = self.controller
         self.models = Models(host, fleet)
+        self._woken = self.models._changed
+        self.followed_when_told: list[bool] = []
         loop = asyncio.get_running_loop()
         health = Health(self.models, Routing(self.models, Refusals(Totals())), strict_readiness=True)
         self.settings = ClientSettings(TraceSettings(), LogSettings(), health)
         files = OverrideFiles(Path("/nonexistent"), NoFiles())
-        self.follower = DirectoryFollower(
-            controller, self.models, self.settings, host, files, fleet, loop, lambda: None
-        )
+        self.follower = DirectoryFollower(controller, self.models, self.settings, host, files, fleet, loop, self._told)
         self.task = loop.create_task(self.follower.run())
+
+    def _told(self) -> None:
+        """Note whether somebody who waits for the directory may have been woken before."""
+        self.followed_when_told.append(self._woken.is_set())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
@@ -220,6 +225,31 @@ def test_new_controller_is_told_what_clients_have_set() -> None:
         await followed.until(lambda: known.epoch == controller.publisher.epoch)
         assert followed.settings.log()["log_format"] == "ISO8601"
         assert controller.publisher.rows("client_state") == known.client_state
+        await followed.end()
+
+    asyncio.run(run())
+
+
+def test_copies_are_hosted_and_not_reported_and_void_before_anybody_hears_of_a_change() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, host = followed.controller, followed.host
+        copies = {
+            "model0/1": {
+                "package": {"name": "model0", "version": 1, "model_path": "/r/model0"},
+                "label_files": {},
+                "digest": "one",
+            }
+        }
+        controller.publisher.publish(settled=True, models=rows("", READY), copies=copies)
+        await followed.until(lambda: bool(host.rows))
+        assert host.copies == [("model0", 1)]
+        assert followed.followed_when_told[0] is False
+        await asyncio.sleep(0.05)
+        assert controller.reports == []
+        controller.publisher.publish(copies={})
+        await followed.until(lambda: not host.rows)
+        assert list(host.copies) == []
         await followed.end()
 
     asyncio.run(run())

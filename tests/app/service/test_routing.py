@@ -20,6 +20,7 @@ class Served:
 
     def __init__(self, lanes: Lanes) -> None:
         host: Any = FakeHost()
+        self.host = host
         self.lanes = lanes
         self.models = Models(host, lanes.fleet)
         self.routing = Routing(self.models, Refusals(lanes.counted))
@@ -104,5 +105,27 @@ def test_what_waits_is_not_counted_as_refused() -> None:
         await served.dies()
         served.routing.infer_target("echo").submit((b"waits",), None, Sink())
         assert Label(MODEL, "echo", 2) not in served.lanes.counted.rows
+
+    run(test)
+
+
+def test_a_copy_is_asked_only_while_it_is_one_of_what_the_directory_says() -> None:
+    async def test(served: Served) -> None:
+        served.lanes.publish(served.lanes.replicas[0])
+        await served.lanes.until(lambda: served.ready() == [1, 2])
+        host, directory, elsewhere = served.host, served.models.directory, served.routing.target("echo", 1)
+        host.ready, host.copies, host.digests = {("echo", 1)}, [("echo", 1)], {("echo", 1): "old"}
+        assert served.routing.target("echo", 1) is elsewhere
+        directory.copies = {"echo/1": {"digest": "old"}}
+        assert served.routing.target("echo", 1) is host.echo
+        directory.copies = {"echo/1": {"digest": "new"}}
+        assert served.routing.target("echo", 1) is elsewhere
+        host.digests = {("echo", 1): "new"}
+        assert served.routing.target("echo", 1) is host.echo
+        host.ready = set()
+        assert served.routing.target("echo", 1) is elsewhere
+        host.ready, host.copies = {("echo", 1)}, []
+        directory.copies = {}
+        assert served.routing.target("echo", 1) is host.echo  # embedded, or about to leave
 
     run(test)
