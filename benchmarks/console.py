@@ -75,7 +75,7 @@ def serve(pipe: Connection, models: int, busy: bool = False, plan: dict[str, Any
         with TemporaryDirectory(dir="/dev/shm") as folder:
             rows = NodeCounters(NodeFolder("node", Path(folder)))
             host: Any = SimpleNamespace(
-                regions=None, target=lambda *_: SimpleNamespace(ready=True), says_ready=lambda *_: True
+                regions=None, copies=(), target=lambda *_: SimpleNamespace(ready=True), says_ready=lambda *_: True
             )
             fleet: Any = SimpleNamespace(target=lambda *_: None, says_ready=lambda *_: True)
             service = Service("triton", "0", True, host, fleet, _Counters(rows), Refusals(rows))

@@ -104,8 +104,10 @@ class LaneTarget:
         sink: Sink,
         wire: int = HTTP,
         trace: Trace | None = None,
+        *,
+        from_client: bool = True,
     ) -> LaneCall | None:
-        """Send a request; its bytes are kept until it is answered."""
+        """Send a request; its bytes are kept until it is answered. Those of clients are counted as such."""
         near = False
         regions = self._limits.regions
         if regions is not None and regions.registered and names_region(parts, json_length, wire):
@@ -114,7 +116,7 @@ class LaneTarget:
                 try:
                     parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=not near)
                 except ServingError as refused:
-                    self._fail_unsent(sink, wire, refused)
+                    self._fail_unsent(sink, wire, refused, from_client)
                     return None
         size = 0
         for part in parts:
@@ -123,7 +125,7 @@ class LaneTarget:
         call.near = near
         call.trace = trace
         meter = self._meter
-        if meter is not None:
+        if meter is not None and from_client:
             meter.begun[wire] += 1
             call.cells = meter.cells[wire] or meter.open(wire)
             call.began_ns = monotonic_ns()
@@ -149,13 +151,15 @@ class LaneTarget:
         sink: Sink,
         wire: int = HTTP,
         trace: Trace | None = None,
+        *,
+        from_client: bool = True,
     ) -> LaneCall | None:
         mark = read_mark(parts, json_length, wire)
         if mark is None:
-            return LaneTarget.submit(self, parts, json_length, sink, wire, trace)
+            return LaneTarget.submit(self, parts, json_length, sink, wire, trace, from_client=from_client)
         assert self._sequences is not None
         if self.waiting is not None and not self.choice.lanes:
-            return LaneTarget.submit(self, parts, json_length, sink, wire, trace)
+            return LaneTarget.submit(self, parts, json_length, sink, wire, trace, from_client=from_client)
         self.sent += 1
         lane = self._sequences.choose(mark, self.choice.lanes)
         regions = self._limits.regions
@@ -168,13 +172,13 @@ class LaneTarget:
             try:
                 parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=far)
             except ServingError as refused:
-                self._fail_unsent(sink, wire, refused)
+                self._fail_unsent(sink, wire, refused, from_client)
                 return None
         call = SequenceCall(self, parts, json_length, sink, sum(map(len, parts)), wire)
         call.mark = mark
         call.trace = trace
         meter = self._meter
-        if meter is not None:
+        if meter is not None and from_client:
             call.cells = meter.begin(wire)
             call.began_ns = monotonic_ns()
         if lane is None:
@@ -245,8 +249,8 @@ class LaneTarget:
             self._meter.fail(call.wire, call.cells, error)
         call.sink.on_error(error)
 
-    def _fail_unsent(self, sink: Sink, wire: int, error: ServingError) -> None:
-        if self._meter is not None:
+    def _fail_unsent(self, sink: Sink, wire: int, error: ServingError, from_client: bool) -> None:
+        if self._meter is not None and from_client:
             self._meter.fail(wire, self._meter.begin(wire), error)
         sink.on_error(error)
 

@@ -38,7 +38,7 @@ class _RemoteStep:
     def send(self, json_length: int, parts: Sequence[Buffer]) -> None:
         """Send the step's request."""
         assert self._request is not None
-        self._token = self._target.submit(parts, json_length, self, trace=self._request.trace)
+        self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         body = parts[0] if len(parts) == 1 else b"".join(parts)

@@ -103,6 +103,8 @@ def test_requests_are_counted_once(server: Server) -> None:
     assert counted(server) == (before[0] + ASKED, before[1] + ASKED)
     text = server.metrics_text()
     assert f'nv_inference_count{{model="pipeline",version="1"}} {before[0] + ASKED}' in text
+    assert 'eagleray_responses_total{model="pipeline",version="1",protocol="http",code="200"}' in text
+    assert 'eagleray_responses_total{model="add_one"' not in text  # no client has asked it
     ready = 'eagleray_replicas{model="pipeline",version="1",state="ready"} '
     wait_until(lambda: f"{ready}1\n" in server.metrics_text(), "the one replica in the metrics")
 

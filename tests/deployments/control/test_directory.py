@@ -48,6 +48,7 @@ async def test_follower_gets_everything_first_and_then_only_what_changed() -> No
         "models": {"b": entry(READY)},
         "deployments": {},
         "embedded": {},
+        "copies": {},
         "client_state": {},
     }
     assert directory.settled and directory.models["b"].versions[1].state == READY
