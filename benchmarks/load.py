@@ -1,4 +1,7 @@
-"""Load on a server, by wrk (HTTP) or h2load (gRPC, and both at a fixed rate), after a check that it answers right."""
+"""Load on a server, after a check that it answers right.
+
+By wrk (HTTP) or h2load: gRPC, both protocols at a fixed rate, and models that compute for long.
+"""
 
 import json
 import os
@@ -34,6 +37,9 @@ PROTOCOLS = ("http", "grpc")
 EDGE_S = 0.3
 """The CPU meter leaves out so much at both ends of a run."""
 
+SETTLE_S = 1.0
+"""What the warm-up leaves behind of a model that computes for long, a batch, is over after so much."""
+
 
 class LoadError(Exception):
     """A server did not answer as it must; the message says what came instead."""
@@ -58,7 +64,7 @@ class Run:
 
 def load_generator(work: Work) -> str:
     """Return the program that makes the load."""
-    return "wrk" if work.protocol == "http" and not work.rate_rps else "h2load"
+    return "wrk" if work.protocol == "http" and not work.rate_rps and not work.least_s else "h2load"
 
 
 def check_answer(peer: Peer, model: str, body: Body, models: Path, answer_file: Path | None) -> None:
@@ -110,6 +116,8 @@ def measure(peer: Peer, work: Work, http: Body, grpc: Body, duration_s: float) -
 
     with load.start(min(duration_s, 1.5)) as warm_up:
         warm_up.communicate()
+    if work.least_s:
+        time.sleep(SETTLE_S)
     counts_before = execution_counts(peer, work.model)
     with load.start(duration_s) as process:
         time.sleep(EDGE_S)
@@ -164,7 +172,8 @@ class Wrk:
 class H2Load:
     """h2load with one thread: as many connections as asked for, each with one request in flight.
 
-    It does not read grpc-status, so a failed call counts as an answer; `check_answer` comes first for that reason.
+    The rate is that of the answers until the last one: a batch that the end of the run cuts off counts in neither the
+    requests nor the time, as with ONNX Runtime alone. h2load does not read grpc-status, so a failed call counts as an answer; `check_answer` comes first for that reason.
     """
 
     def __init__(self, url: str, body: Body, work: Work, http1: bool = False) -> None:
@@ -178,12 +187,10 @@ class H2Load:
         for name, value in body.headers.items():
             self.command += ["-H", f"{name}: {value}"]
         self.url = url + body.path
-        self.duration_s = 1
 
     def start(self, duration_s: float) -> "subprocess.Popen[str]":
-        self.duration_s = max(1, round(duration_s))
         self.log.unlink(missing_ok=True)
-        return start([*self.command, "-D", str(self.duration_s), self.url], dict(os.environ))
+        return start([*self.command, "-D", str(max(1, round(duration_s))), self.url], dict(os.environ))
 
     def read(self, output: str) -> Result:
         try:
@@ -191,12 +198,14 @@ class H2Load:
         except FileNotFoundError as error:
             raise LoadError(f"h2load printed no result: {output[-400:]}") from error
         self.log.unlink()
-        times_us = [int(row[2]) for row in rows if row[1] == "200"]
-        if len(times_us) < 2:
+        answers = [(int(started_us), int(time_us)) for started_us, status, time_us, *_ in rows if status == "200"]
+        if len(answers) < 2:
             raise LoadError(f"h2load got no answers: {output[-400:]}")
-        percentiles = statistics.quantiles(times_us, n=100)
-        errors = len(rows) - len(times_us)
-        return Result(len(times_us) / self.duration_s, percentiles[49], percentiles[98], errors)
+        percentiles = statistics.quantiles((time_us for _, time_us in answers), n=100)
+        first_us = min(started_us for started_us, _ in answers)
+        last_us = max(started_us + time_us for started_us, time_us in answers)
+        throughput = len(answers) / (last_us - first_us) * 1e6
+        return Result(throughput, percentiles[49], percentiles[98], len(rows) - len(answers))
 
 
 def start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":

@@ -16,7 +16,7 @@ MIN_SHARED_MEMORY_GAIN = 1.3
 """A row by shared memory must reach so many times the rate of the same row without it."""
 
 COMPUTE_S = 15.0
-"""Models that compute are measured for so long: a batch takes up to 0.4 s, and one is cut off at the end."""
+"""Models that compute are measured for so long: a batch takes up to 0.4 s."""
 
 PeerName = Literal["triton", "bare"]
 
