@@ -173,7 +173,8 @@ class H2Load:
     """h2load with one thread: as many connections as asked for, each with one request in flight.
 
     The rate is that of the answers until the last one: a batch that the end of the run cuts off counts in neither the
-    requests nor the time, as with ONNX Runtime alone. h2load does not read grpc-status, so a failed call counts as an answer; `check_answer` comes first for that reason.
+    requests nor the time, as with ONNX Runtime alone. h2load does not read grpc-status, so a failed call counts as an
+    answer; `check_answer` comes first for that reason.
     """
 
     def __init__(self, url: str, body: Body, work: Work, http1: bool = False) -> None:
