@@ -22,7 +22,7 @@ _OFFERED = {
     "ModelReplica": "deployments.replica.model_replica",
     "RepositoryController": "deployments.control.repository_controller",
     "complete_on_node": "deployments.control.node_completion",
-    "wake_main_thread_less": "deployments.replica.worker_wakes",
+    "calm_serve_controller": "deployments.serve_internals",
 }
 _SHARED = ("deployments", "repository_loader", "protocol")
 

@@ -21,6 +21,7 @@ from app.cli.doctor import doctor
 from app.cli.model_logs import logs
 from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
+from app.cli.ray_variables import RAY_VARIABLES
 from app.cli.triton_flags import ALIASES, OLD_TRACE_FLAGS, REASONS
 from app.edge.api_keys import ApiKeys, new_key
 from app.environment import environment, unknown_variables
@@ -185,16 +186,8 @@ def serve(
             raise click.UsageError(f"--log-file: {error}") from None
     if TraceSettings(settings.trace_config).exports and not exporter_is_installed():
         raise click.UsageError(f"--trace-config mode=opentelemetry needs the package {EXPORTER_PACKAGE}")
-    # Read by Ray when it is imported, here and in every process that it starts.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
-    # Ten times a second is what Serve does to control and to update gauges that Ray reads every 10 s.
-    os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.2")
-    os.environ.setdefault("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "5000")
-    os.environ.setdefault("RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH", "eagleray:wake_main_thread_less")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in RAY_VARIABLES.items():
+        os.environ.setdefault(name, value)
     if not ray_address:
         # Despite its name it says, everywhere, that nothing of Ray's need be reached from other machines.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
