@@ -18,6 +18,7 @@ import click
 import uvloop
 from tritonclient.grpc import service_pb2
 
+from benchmarks.awake import awake
 from benchmarks.body import Body
 from benchmarks.home import Home, PreparationError, prepare
 from benchmarks.load import LoadError, measure
@@ -269,7 +270,7 @@ def main(rounds: int, duration_s: float, placement: str, triton_port: int, eagle
     cores: list[float] = []
     try:
         prepare(home, {"wrk", "h2load"})
-        with tempfile.TemporaryDirectory(prefix="eagleray-python-") as name:
+        with awake(), tempfile.TemporaryDirectory(prefix="eagleray-python-") as name:
             folder = Path(name)
             write_repository(folder / "models")
             for number in range(rounds):
