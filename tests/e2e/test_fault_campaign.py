@@ -218,16 +218,9 @@ def test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_
     print(f"twice the load that fits: {outcome}; recovered after {recovered_s:.1f} s")
     assert outcome.wrong == []
     assert outcome.refused + len(outcome.answered) == outcome.sent
-    # As many requests wait as are answered in two seconds, and what comes within one; how long that takes then is the
-    # machine's affair.
-    patience_s = 5 * max(slower(), FITS / answers_per_s(outcome))
-    assert outcome.quantile_s(0.99) < patience_s
-    assert recovered_s < patience_s
-
-
-def answers_per_s(outcome: Outcome) -> float:
-    first_s, last_s = outcome.answered[0][0], max(at_s + took_s for at_s, took_s in outcome.answered)
-    return len(outcome.answered) / (last_s - first_s)
+    # 256 requests may wait, or as many as are answered in two seconds; how long that takes is the machine's affair.
+    assert outcome.quantile_s(0.99) < 5 * slower()
+    assert recovered_s < 5 * slower()
 
 
 def quick(outcome: Outcome, since_s: float) -> int:
