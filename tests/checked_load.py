@@ -6,6 +6,7 @@ import json
 import textwrap
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,7 +57,8 @@ class Outcome:
     """What became of the requests; `pids` are those of the processes that answered, in order.
 
     `answered` holds when each request with an answer was due, and how long that took, in seconds; `refusals` when those
-    were due that got 503 with `Retry-After`, and `wrong` names everything else.
+    were due that got 503 with `Retry-After`, and `wrong` names everything else. `late_s` is how late the client itself
+    was at most, in each second.
     """
 
     sent: int = 0
@@ -65,6 +67,7 @@ class Outcome:
     refusals: list[float] = field(default_factory=list)
     reconnects: int = 0
     wrong: list[str] = field(default_factory=list)
+    late_s: dict[int, float] = field(default_factory=dict)
 
     def quantile_s(self, share: float) -> float:
         """Return the time that this share of the answers took at most."""
@@ -79,6 +82,19 @@ class Outcome:
         """Return how long after this time the last request was due that was refused, or waited for long."""
         late = [at_s for at_s, took_s in self.answered if took_s > QUICK_S]
         return max((at_s - since_s for at_s in (*late, *self.refusals) if at_s > since_s), default=0.0)
+
+    def history(self) -> str:
+        """Tell of each second how many requests were due and refused, and how many answers came."""
+        due = Counter(int(at_s) for at_s, _ in self.answered)
+        refused = Counter(map(int, self.refusals))
+        came = Counter(int(at_s + took_s) for at_s, took_s in self.answered)
+        first, last = min(due | refused, default=0), max(due | refused | came, default=-1)
+        seconds = range(first, last + 1)
+        return "\n".join(
+            f"second {at - first}: {due[at] + refused[at]} due, {refused[at]} of them refused, {came[at]} answers, "
+            f"the client {1e3 * self.late_s.get(at, 0.0):.0f} ms late"
+            for at in seconds
+        )
 
     def __str__(self) -> str:
         quantiles = ", ".join(
@@ -129,6 +145,8 @@ class CheckedLoad:
             await asyncio.sleep(max(0.0, at_s - time.monotonic()))
             if self._stop.is_set():
                 break
+            second, late_s = int(at_s), time.monotonic() - at_s
+            self.outcome.late_s[second] = max(late_s, self.outcome.late_s.get(second, 0.0))
             due.put_nowait((number, at_s))
             at_s += 1 / self.rate
         for _ in connections:

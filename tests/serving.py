@@ -1,8 +1,11 @@
 """Starts `eagleray serve` as a user does, in a process of its own, and sees that it leaves none behind."""
 
+import contextlib
 import http.client
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -22,6 +25,9 @@ READY_LINE = "Ctrl-C drains and stops."
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 GONE_TIMEOUT_S = 10.0
+_TEST_PORTS = range(20000, 32000)
+"""Between those of Ray's workers and those that the kernel chooses for itself."""
+_PORTS = itertools.cycle(random.SystemRandom().sample(_TEST_PORTS, len(_TEST_PORTS)))
 QUIET_IMPORT_S = 1.2
 """How long `import ray.serve` takes on a quiet machine."""
 
@@ -47,10 +53,12 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0, p
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing listens on; not the same one twice, and none that the kernel gives to connections."""
+    while True:
+        port = next(_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
 
 
 def environment(**more: str) -> dict[str, str]:
