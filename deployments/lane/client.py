@@ -25,6 +25,7 @@ from deployments.lane.frames import (
 from deployments.lane.sink import Sink
 from deployments.lane.trace_frames import IDENTITY_BYTES, identity, take_records, wall_ahead_ns
 from protocol.errors import QueueFull, ServingError, from_grpc_code
+from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class LaneCall:
     `deaths` counts the replicas that died while it was in them, perhaps of it, and `lone_deaths`, set with the first of
     them, those that it had to itself; `given_up`, when set, hears that it is cancelled; `refused_by` are the lanes to
     replicas whose queues had no room for it.
-    A client's request is counted in `cells`. `trace` is None for one that is not traced.
+    A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a `mark` is
+    within a sequence, and no other replica than the one that holds it can answer it.
     """
 
     __slots__ = (
@@ -85,6 +87,7 @@ class LaneCall:
         "json_length",
         "lane",
         "lone_deaths",
+        "mark",
         "near",
         "parts",
         "refused_by",
@@ -116,6 +119,7 @@ class LaneCall:
         self.cells: Cells | None = None
         self.began_ns = 0
         self.trace: Trace | None = None
+        self.mark: SequenceMark | None = None
 
 
 class TableRow(NamedTuple):

@@ -6,7 +6,6 @@ from typing import Final
 from deployments.core.refusals import Refusals
 from deployments.lane.client import LaneCall
 from deployments.lane.routes import Routes
-from deployments.lane.sequence_lanes import SequenceCall
 from deployments.lane.suspects import Suspects
 from protocol.errors import Internal, ServingError, Unavailable
 
@@ -92,7 +91,7 @@ class Retry:
 def _refusal(call: LaneCall, *, guilty: bool) -> ServingError | None:
     """Return why a call is not sent again, None if it is."""
     name = call.target.model_name
-    if isinstance(call, SequenceCall):
+    if call.mark is not None:
         return Unavailable(
             f"the replica of model '{name}' that held sequence {call.mark.sequence_id} is gone; start the sequence anew"
         )

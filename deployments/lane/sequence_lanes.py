@@ -6,21 +6,13 @@ from hashlib import blake2b
 from time import monotonic
 from typing import Final
 
-from deployments.lane.client import LaneCall, LaneClient
+from deployments.lane.client import LaneClient
 from deployments.lane.frames import Buffer
 from deployments.lane.wire import HTTP
 from protocol.sequence_mark import SequenceMark, grpc_sequence, http_sequence
 
 MAX_SEQUENCES: Final = 65_536
 """Sequences whose replica an ingress remembers; of others the ids alone decide."""
-
-
-class SequenceCall(LaneCall):
-    """A request within a sequence; no other replica can answer it."""
-
-    __slots__ = ("mark",)
-
-    mark: SequenceMark
 
 
 class SequenceLanes:

@@ -9,13 +9,14 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
 from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
-from deployments.lane.frames import PATIENT, Buffer, Kind
+from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
-from deployments.lane.sequence_lanes import SequenceCall, SequenceLanes, read_mark
+from deployments.lane.sequence_lanes import SequenceLanes, read_mark
 from deployments.lane.sink import Sink
 from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
 from protocol.errors import QueueFull, ServingError, Unavailable
+from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
 
 _MAX_REPLICAS_ASKED: Final = 3
@@ -94,7 +95,7 @@ class LaneTarget:
 
     def _send_all(self, waiting: WaitingCalls | None) -> None:
         for call in waiting.release() if waiting is not None else ():
-            if (error := self.send(call)) is not None:
+            if (error := self._send_waiting(call)) is not None:
                 self.refuse(call, error)
 
     def submit(
@@ -174,22 +175,38 @@ class LaneTarget:
             except ServingError as refused:
                 self._fail_unsent(sink, wire, refused, from_client)
                 return None
-        call = SequenceCall(self, parts, json_length, sink, sum(map(len, parts)), wire)
+        call = LaneCall(self, parts, json_length, sink, sum(map(len, parts)), wire)
         call.mark = mark
         call.trace = trace
         meter = self._meter
         if meter is not None and from_client:
             call.cells = meter.begin(wire)
             call.began_ns = monotonic_ns()
-        if lane is None:
-            self.refuse(call, self._nowhere())
-        elif len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
-            self.refuse(call, QueueFull())
-        else:
-            lane.call(self.choice.lanes[lane], call)
-            if mark.starts:
-                self._end_elsewhere(mark.sequence_id, lane)
+        error = self._send_in_sequence(call, mark, lane)
+        if error is not None:
+            self.refuse(call, error)
         return call
+
+    def _send_in_sequence(self, call: LaneCall, mark: SequenceMark, lane: LaneClient | None) -> ServingError | None:
+        """Put a call on the lane of its sequence; returns why that is not possible."""
+        if lane is None:
+            return self._nowhere()
+        if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+            return QueueFull()
+        lane.call(self.choice.lanes[lane], call)
+        if mark.starts:
+            self._end_elsewhere(mark.sequence_id, lane)
+        return None
+
+    def _send_waiting(self, call: LaneCall) -> ServingError | None:
+        """Put a call on a lane that has waited for one; that its model has sequences may be known only now."""
+        if self._sequences is None:
+            return self.send(call)
+        json_length = None if call.json_length == NO_JSON_LENGTH else call.json_length
+        call.mark = read_mark(call.parts, json_length, call.wire)
+        if call.mark is None:
+            return self.send(call)
+        return self._send_in_sequence(call, call.mark, self._sequences.choose(call.mark, self.choice.lanes))
 
     def _end_elsewhere(self, sequence_id: int | str, lane: LaneClient) -> None:
         """End what other replicas may hold of a sequence that starts; another ingress may remember that they do."""
@@ -222,7 +239,7 @@ class LaneTarget:
     def send_elsewhere(self, call: LaneCall) -> bool:
         """Send a call that found a full queue to the least loaded other replica, unless all were asked by now."""
         lanes = self.choice.near() if call.near else self.choice.lanes
-        if isinstance(call, SequenceCall) or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
+        if call.mark is not None or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
             return False
         call.refused_by = (*call.refused_by, call.lane)
         others = [lane for lane in lanes if lane not in call.refused_by and len(lane.calls) < self._limits.max_inflight]

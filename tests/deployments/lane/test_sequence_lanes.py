@@ -266,6 +266,41 @@ def test_a_client_that_changes_its_ingress_when_a_replica_was_added_never_hears_
     asyncio.run(run())
 
 
+def test_sequences_that_began_while_there_was_no_replica_go_on_where_they_began():
+    """They wait for the first of two new replicas; that the second is there too, a moment later, moves none."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory() as folder:
+            dead, first, second = replicas = [Replica(folder, f"r{number}", loop) for number in range(3)]
+            for replica in replicas:
+                replica.server.set_model("echo", 1, await sums())
+                await replica.server.listen([replica.sock])
+            fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), away_s=0.0)
+            fleet.set_replicas("echo#v1", {"r0": dead.address})
+            await Lanes.until(lambda: _lanes(fleet) == 1)
+            dead.die()
+            await Lanes.until(lambda: fleet.awaited("echo") is not None)
+            began, went_on = ([Sink() for _ in range(40)] for _ in range(2))
+            for number, sink in enumerate(began, 1):
+                fleet.awaited("echo").submit((body(number, 1, start=True),), None, sink)
+            fleet.set_replicas("echo#v1", {replica.address.replica_id: replica.address for replica in (first,)})
+            await Lanes.until(lambda: all(sink.done.is_set() for sink in began))
+            fleet.set_replicas("echo#v1", {replica.address.replica_id: replica.address for replica in (first, second)})
+            await Lanes.until(lambda: _lanes(fleet) == 2)
+            for number, sink in enumerate(went_on, 1):
+                fleet.target("echo").submit((body(number, 2, end=True),), None, sink)
+            await Lanes.until(lambda: all(sink.done.is_set() for sink in went_on))
+            await fleet.close()
+            for replica in (first, second):
+                await replica.server.drain(0.0)
+        assert [str(sink.error) for sink in went_on if sink.error is not None] == []
+        sent = enumerate(went_on, 1)
+        assert all(orjson.loads(sink.responses[0])["outputs"][0]["data"] == [3 + number] for number, sink in sent)
+
+    asyncio.run(run())
+
+
 def _lanes(fleet):
     target = fleet.target("echo")
     return len(target.choice.lanes) if target else 0
