@@ -164,9 +164,10 @@ class LaneClient(FrameProtocol):
     """One connection to one replica.
 
     `near` says that it goes by Unix socket, so that both ends can share memory; `leaving` that its end says nothing
-    against the calls on it: the replica drains, was dismissed, or its node is gone. `welcome` says that the replica
-    has accepted the lane, `refusal` why it has not. `alone` is the call that runs with nothing else in the replica, 0
-    when it is another lane's, None while there is none.
+    against the calls on it: the replica drains, was dismissed, or its node is gone. `withdrawn` says that it gets
+    nothing new, whatever models its replica has. `welcome` says that the replica has accepted the lane, `refusal` why
+    it has not. `alone` is the call that runs with nothing else in the replica, 0 when it is another lane's, None while
+    there is none.
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class LaneClient(FrameProtocol):
         self.near = near
         self.replica_id = replica_id
         self.leaving = False
+        self.withdrawn = False
         self.welcome = False
         self.refusal = ""
         self._secret = secret.encode()

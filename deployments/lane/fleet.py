@@ -17,6 +17,7 @@ from deployments.lane.target import LaneTarget, Limits
 
 AWAY_S: Final = 2.0
 """Longer than Serve takes to tell a replica of a change, and to see that it has taken it."""
+_LOOK_S: Final = 0.5
 
 
 class Fleet:
@@ -105,8 +106,14 @@ class Fleet:
         if link.lane is not None:
             self._routes.withdraw(link.lane)
             link.lane.leaving = True
-            if not link.lane.calls:
-                link.lane.close()
+            self._close_answered(link.lane)
+
+    def _close_answered(self, lane: LaneClient) -> None:
+        """Close a lane as soon as what is under way on it is answered."""
+        if lane.calls:
+            self._loop.call_later(_LOOK_S, self._close_answered, lane)
+        else:
+            lane.close()
 
     def _lane_opened(self, link: Link, lane: LaneClient) -> None:
         self._open[lane] = link

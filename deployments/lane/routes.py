@@ -73,6 +73,8 @@ class Routes:
 
     def take_table(self, lane: LaneClient, rows: list[TableRow]) -> None:
         """Take the list of model versions that a replica has."""
+        if lane.withdrawn:
+            return
         served = [row for row in rows if not row.fault]
         faults = {(row.name, row.version): row.fault for row in rows if row.fault}
         emptied = self._drop(lane, {(row.name, row.version) for row in served})
@@ -96,6 +98,7 @@ class Routes:
 
     def withdraw(self, lane: LaneClient, *, lost: bool = False) -> None:
         """Send nothing more over a lane; if it was `lost`, requests for what it alone led to wait for another one."""
+        lane.withdrawn = True
         self._faults.pop(lane, None)
         self._unready.pop(lane, None)
         emptied = self._drop(lane, set())
