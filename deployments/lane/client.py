@@ -36,14 +36,15 @@ _MAX_LENT_BYTES: Final = ARENA_BYTES // 2
 
 
 class CallTarget(Protocol):
-    """What a call is for: a model version, and the way to send it to another replica.
-
-    `awaits_replacement` while its last replica is gone and Serve makes another one.
-    """
+    """What a call is for: a model version, and the way to send it to another replica."""
 
     model_name: str
     version: int
-    awaits_replacement: bool
+
+    @property
+    def may_get_replica(self) -> bool:
+        """Whether requests wait while there is no replica: one is being made, or is made for who asks."""
+        ...
 
     def send(self, call: "LaneCall") -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""
@@ -70,8 +71,8 @@ class LaneCall:
     """One request under way. Its parts are kept until it is answered, so that another replica can be asked instead.
 
     `deaths` counts the replicas that died while it was in them, perhaps of it, and `lone_deaths`, set with the first of
-    them, those that it had to itself; `given_up`, when set, hears that it is cancelled; `refused_by` are the lanes to
-    replicas whose queues had no room for it.
+    them, those that it had to itself; `given_up`, when set, hears that it is `cancelled`, which may happen while others
+    are refused beside it; `refused_by` are the lanes to replicas whose queues had no room for it.
     A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a `mark` is
     within a sequence, and no other replica than the one that holds it can answer it.
     """
@@ -79,6 +80,7 @@ class LaneCall:
     __slots__ = (
         "attempts",
         "began_ns",
+        "cancelled",
         "cells",
         "deaths",
         "delivered",
@@ -115,6 +117,7 @@ class LaneCall:
         self.near = False
         self.lone_deaths: int
         self.refused_by: tuple[LaneClient | None, ...] = ()
+        self.cancelled = False
         self.given_up: Callable[[LaneCall], None] | None = None
         self.cells: Cells | None = None
         self.began_ns = 0

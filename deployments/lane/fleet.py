@@ -170,12 +170,12 @@ class Fleet:
 
     def ongoing(self, name: str, version: int) -> int:
         """Return how many requests for a version are under way from here, or wait for a replica."""
-        target = self._routes.find(name, version)
-        return 0 if target is None else target.ongoing
+        target = self._routes.find(name, version) or self._routes.awaited(name, version)
+        return (0 if target is None else target.ongoing) + self._retry.waiting_count(name, version)
 
     def sent(self, name: str, version: int) -> int:
         """Return how many requests for a version have begun here since it could first be reached."""
-        target = self._routes.find(name, version)
+        target = self._routes.find(name, version) or self._routes.awaited(name, version)
         return 0 if target is None else target.sent
 
     def says_ready(self, name: str, version: int) -> bool:

@@ -51,6 +51,8 @@ class Retry:
             alone = calls[0].id
         again: dict[tuple[str, int], list[LaneCall]] = {}
         for call in calls:
+            if call.cancelled:
+                continue
             suspected = death.unmeant and alone in (None, call.id)
             if suspected:
                 call.lone_deaths = (call.lone_deaths if call.deaths else 0) + (alone is not None)
@@ -64,7 +66,12 @@ class Retry:
             if error is not None:
                 call.target.refuse(call, error)
         for key, suspects in again.items():
-            self._suspects_of(key).add(suspects)
+            self._suspects_of(key).add([call for call in suspects if not call.cancelled])
+
+    def waiting_count(self, name: str, version: int) -> int:
+        """Return how many calls for a version wait here for a replica."""
+        suspects = self._suspects.get((name, version))
+        return 0 if suspects is None else suspects.waiting_count
 
     def replicas_changed(self) -> None:
         """Send the calls that wait for a replica which they shall have alone."""
@@ -84,7 +91,8 @@ class Retry:
     def _send(self, call: LaneCall, alone: bool = False) -> ServingError | None:
         target = call.target
         self._refusals.count_retry(target.model_name, target.version)
-        found = self._routes.find(target.model_name, target.version) or target
+        key = target.model_name, target.version
+        found = self._routes.find(*key) or self._routes.awaited(*key) or target
         return found.send_alone(call) if alone else found.send(call)
 
 

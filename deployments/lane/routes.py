@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Final
 
 from deployments.lane.client import LaneClient, TableRow
 from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.waiting_calls import WaitingCalls
 
 REPLACEMENT_S: Final = 60.0
 """How long requests for a version wait for another replica, from the death of its last one on."""
@@ -38,7 +38,7 @@ class Routes:
 
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
         """Refuse what waits for a replica of any other version."""
-        self._end_wait({key: target for key, target in self._awaited.items() if key not in taken})
+        self._end_waits({target.waiting for key, target in self._awaited.items() if key not in taken})
 
     def versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that live replicas serve."""
@@ -51,14 +51,18 @@ class Routes:
             if version not in versions:
                 versions[version] = self._new_target(name, version)
             versions[version].may_wait(wake)
+        awake = False
         for name, versions in tuple(self._targets.items()):
             for version, target in tuple(versions.items()):
                 if target.waiting is not None and (name, version) not in sleepers:
+                    awake = True
                     target.must_not_wait()
                     if not target.ready:
                         del versions[version]
             if not versions:
                 del self._targets[name]
+        if awake:
+            self._changed()
 
     def fault(self, name: str, version: int) -> str:
         """Return why a version serves no more, "" when no replica says so."""
@@ -109,19 +113,18 @@ class Routes:
 
     def _await_replacements(self, targets: list[LaneTarget]) -> None:
         """Have requests for what has no replica any more wait for the one that Serve makes in its place."""
-        awaited = {(target.model_name, target.version): target for target in targets}
-        if awaited:
-            self._awaited |= awaited
+        if targets:
             for target in targets:
                 target.await_replacement()
-            asyncio.get_running_loop().call_later(REPLACEMENT_S, partial(self._end_wait, awaited))
+                self._awaited[target.model_name, target.version] = target
+            waits = {target.waiting for target in targets}
+            asyncio.get_running_loop().call_later(REPLACEMENT_S, self._end_waits, waits)
 
-    def _end_wait(self, targets: dict[tuple[str, int], LaneTarget]) -> None:
-        """Refuse what waits for these targets, as far as they are still those that are awaited."""
-        over = {key: target for key, target in targets.items() if self._awaited.get(key) is target}
-        for key, target in over.items():
-            del self._awaited[key]
-            target.must_not_wait()
+    def _end_waits(self, waits: set[WaitingCalls | None]) -> None:
+        """Refuse what waits here still; a target may have been back since, and be awaited once more."""
+        over = [key for key, target in self._awaited.items() if target.waiting in waits]
+        for key in over:
+            self._awaited.pop(key).must_not_wait()
         if over:
             self._changed()
 

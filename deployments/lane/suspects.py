@@ -35,6 +35,11 @@ class Suspects:
     def __bool__(self) -> bool:
         return bool(self._waiting) or self._under_way is not None
 
+    @property
+    def waiting_count(self) -> int:
+        """How many are on no lane."""
+        return len(self._waiting)
+
     def add(self, calls: Iterable[LaneCall]) -> None:
         """Take calls, in the order in which they had been sent; some may have been taken before."""
         first: list[LaneCall] = []
@@ -73,7 +78,7 @@ class Suspects:
             alone = call.deaths > 1 or self._cleared < _LIKELY_COUNT
             self._under_way = call if alone else None
             error = self._send(call, alone)
-            waits = call.deaths > 1 or call.target.awaits_replacement
+            waits = call.deaths > 1 or call.target.may_get_replica
             if error is not None and waits and isinstance(error, Unavailable):
                 self._under_way = None
                 self._waiting.appendleft(call)
@@ -96,8 +101,8 @@ class Suspects:
 
     def _refuse_waiting(self) -> None:
         self._timer = None
-        waiting, self._waiting = self._waiting, deque()
-        for call in waiting:
+        while self._waiting:
+            call = self._waiting.popleft()
             call.target.refuse(call, Unavailable(f"no replica of model '{call.target.model_name}' has started in time"))
 
 

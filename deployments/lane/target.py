@@ -64,6 +64,11 @@ class LaneTarget:
         return bool(self.choice.lanes) or (self.waiting is not None and not self.awaits_replacement)
 
     @property
+    def may_get_replica(self) -> bool:
+        """Whether requests wait while there is no lane."""
+        return self.waiting is not None
+
+    @property
     def ongoing(self) -> int:
         """Requests under way on the lanes that lead to the model, and those that wait for one."""
         return sum(len(lane.calls) for lane in self.choice.lanes) + (len(self.waiting) if self.waiting else 0)
@@ -95,7 +100,7 @@ class LaneTarget:
 
     def _send_all(self, waiting: WaitingCalls | None) -> None:
         for call in waiting.release() if waiting is not None else ():
-            if (error := self._send_waiting(call)) is not None:
+            if not call.cancelled and (error := self._send_waiting(call)) is not None:
                 self.refuse(call, error)
 
     def submit(
@@ -275,6 +280,7 @@ class LaneTarget:
         """Give a request up."""
         if token is None:
             return
+        token.cancelled = True
         if token.cells is not None:
             give_up(token.cells)
         if token.lane is not None:

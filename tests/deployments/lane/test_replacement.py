@@ -1,0 +1,134 @@
+"""Requests whose model has no replica at the moment: those that were in its last one, and those that come since."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deployments.lane import routes
+from protocol.errors import ServingError, Unavailable
+from tests.deployments.lane.harness import Lanes, Sink
+from tests.deployments.lane.test_lane import on_loop, two_of_a_dead_replica
+from tests.deployments.lane.test_request_meter import counts
+
+
+class Stream(Sink):
+    """Gives up the others when one of its requests fails, as a gRPC stream does whose client wants real errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.give_up: Callable[[], None] = lambda: None
+
+    def on_error(self, error: ServingError) -> None:
+        super().on_error(error)
+        self.give_up()
+
+
+@on_loop
+async def test_each_death_has_a_minute_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "REPLACEMENT_S", 0.5)
+    async with Lanes(2) as lanes:
+        first, second = lanes.replicas
+        lanes.publish(first)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        first.die()
+        await lanes.until(lambda: lanes.lanes_open == 0)
+        over_s = asyncio.get_running_loop().time() + 0.5
+        lanes.publish(second)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        monkeypatch.setattr(routes, "REPLACEMENT_S", 60.0)
+        second.die()
+        await lanes.until(lambda: lanes.lanes_open == 0)
+        await lanes.until(lambda: asyncio.get_running_loop().time() > over_s + 0.1)
+        assert lanes.fleet.awaited("echo") is not None
+
+
+async def in_a_dead_replica(lanes: Lanes) -> Sink:
+    """Return a request that was in the only replica of a model that may have none, when it died."""
+    first = lanes.replicas[0]
+    lanes.fleet.set_sleepers({("echo", 1)}, lambda: None)
+    lanes.publish(first)
+    await lanes.until(lambda: lanes.lanes_open == 1)
+    first.model.hold = True
+    sink, _ = lanes.send(b"inside")
+    await lanes.until(lambda: bool(first.model.held))
+    first.die()
+    await lanes.until(lambda: lanes.lanes_open == 0)
+    return sink
+
+
+@on_loop
+async def test_what_was_in_the_only_replica_of_a_model_that_scales_from_none_waits_as_what_comes_later() -> None:
+    async with Lanes(2) as lanes:
+        inside = await in_a_dead_replica(lanes)
+        later, _ = lanes.send(b"later")
+        await asyncio.sleep(0.05)
+        assert not inside.done.is_set()
+        assert lanes.fleet.ongoing("echo", 1) == 2, "both want a replica"
+        lanes.publish(lanes.replicas[1])
+        for sink, body in (inside, b"inside"), (later, b"later"):
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert (sink.error, sink.responses) == (None, [body])
+
+
+@on_loop
+async def test_what_was_in_the_only_replica_of_a_model_that_scales_from_none_is_refused_when_it_is_unloaded() -> None:
+    async with Lanes(2) as lanes:
+        inside = await in_a_dead_replica(lanes)
+        lanes.fleet.set_sleepers(set(), lambda: None)
+        assert type(inside.error) is Unavailable
+
+
+@on_loop
+async def test_the_load_of_a_model_that_waits_for_a_replica_is_what_it_was() -> None:
+    """A count of requests that fell to 0 and came back would look like a million that begin at once."""
+    async with Lanes(2) as lanes:
+        waiting = await two_of_a_dead_replica(lanes)
+        assert (lanes.fleet.sent("echo", 1), lanes.fleet.ongoing("echo", 1)) == (2, 2)
+        lanes.publish(lanes.replicas[1])
+        for sink in waiting.values():
+            await asyncio.wait_for(sink.done.wait(), 5)
+        assert (lanes.fleet.sent("echo", 1), lanes.fleet.ongoing("echo", 1)) == (2, 0)
+
+
+@on_loop
+async def test_a_request_that_is_given_up_as_another_is_refused_is_not_refused_too() -> None:
+    async with Lanes(2) as lanes:
+        await two_of_a_dead_replica(lanes)
+        target = lanes.fleet.awaited("echo", 1)
+        assert target is not None
+        stream, other = Stream(), Sink()
+        target.submit((b"a",), None, stream)
+        token = target.submit((b"b",), None, other)
+        stream.give_up = lambda: target.cancel(token)
+        lanes.fleet.expect(set())
+        assert type(stream.error) is Unavailable
+        assert not other.done.is_set()
+        assert counts(lanes) == {"under way": 0, "succeeded": 0, "failed": 3, "cancelled": 1}
+
+
+@pytest.mark.parametrize("fails_first", [True, False], ids=["before it", "after it"])
+@on_loop
+async def test_a_request_that_is_given_up_as_another_fails_goes_to_no_other_replica(fails_first: bool) -> None:
+    async with Lanes(2) as lanes:
+        first, second = lanes.replicas
+        lanes.publish(first)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        first.model.hold = second.model.hold = True
+        target: Any = lanes.fleet.target("echo")
+        stream, other = Stream(), Sink()
+        order = (stream, other) if fails_first else (other, stream)
+        tokens = {sink: target.submit((b"x",), None, sink) for sink in order}
+        stream.give_up = lambda: target.cancel(tokens[other])
+        await lanes.until(lambda: len(first.model.held) == 2)
+        tokens[stream].delivered = True
+        lanes.publish()
+        await lanes.until(lambda: lanes.lanes_open == 2)
+        first.die()
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        await asyncio.sleep(0.05)
+        assert stream.error is not None
+        assert not other.done.is_set()
+        assert second.model.held == []
+        assert counts(lanes) == {"under way": 0, "succeeded": 0, "failed": 1, "cancelled": 1}
