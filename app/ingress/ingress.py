@@ -162,7 +162,9 @@ class Ingress:
         ]
 
     def _directory_changed(self) -> None:
-        self._load.follow(self.service.models.directory.models)
+        directory = self.service.models.directory
+        self._fleet.expect(directory.taken)
+        self._load.follow(directory.models)
         self._traffic.follow()
         self._routes_changed()
 

@@ -148,6 +148,11 @@ class Directory:
         """Whether the controller has told anything yet."""
         return bool(self.epoch)
 
+    @property
+    def taken(self) -> set[tuple[str, int]]:
+        """The versions that take requests, each with the name of its model."""
+        return {(name, version) for name, entry in self.models.items() for version in entry.taken_versions()}
+
     def take(self, news: Mapping[str, Any]) -> None:
         """Take what `Publisher.news` returned."""
         self.epoch, self.generation, self.settled = news["epoch"], news["generation"], news["settled"]

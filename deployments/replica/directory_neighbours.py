@@ -154,6 +154,7 @@ class DirectoryNeighbours:
                     news = await self._controller.watch.remote(directory.epoch, directory.generation)
                 if news is not None:
                     directory.take(news)
+                    self._fleet.expect(directory.taken)
                     self._watch_called()
                     self.changed()
             except (Exception, asyncio.CancelledError) as error:

@@ -38,7 +38,6 @@ class LoadReport:
                 versions = {(name, number) for number, state in entry.versions.items() if not state.failed}
                 self._scaled |= versions
                 sleepers |= versions if rules.min_replicas == 0 else set()
-        self._fleet.expect({(name, version) for name, entry in models.items() for version in entry.taken_versions()})
         self._fleet.set_sleepers(sleepers, self._some.set)
         if self._scaled:
             self._some.set()

@@ -1,0 +1,60 @@
+import asyncio
+import tempfile
+from typing import Any
+
+from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, ModelEntry, VersionEntry
+from deployments.control.publisher import Publisher
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
+from deployments.lane.fleet import Fleet
+from deployments.replica.directory_neighbours import DirectoryNeighbours
+from deployments.replica.group_watch import GroupWatch
+from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
+
+
+class Controller:
+    """Publishes models of one version, as a deployment handle of the controller reaches it."""
+
+    def __init__(self) -> None:
+        self._publisher = Publisher()
+        self.watch = self
+
+    def remote(self, epoch: str, generation: int) -> Any:
+        return self._publisher.news(epoch, generation)
+
+    def publish(self, **versions: VersionEntry) -> None:
+        models = {name: ModelEntry("{}", versions={1: version}).to_dict() for name, version in versions.items()}
+        self._publisher.publish(models=models, deployments={})
+
+
+def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_models_that_are_called() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        controller = Controller()
+        controller.publish(echo=VersionEntry(READY))
+        with tempfile.TemporaryDirectory() as folder:
+            step = Replica(folder, "step", loop)
+            await step.server.listen([step.sock])
+            fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
+            watch = GroupWatch(fleet, loop, lambda app, name, listener: lambda: None)
+            neighbours = DirectoryNeighbours(loop, fleet, watch, lambda signatures: None, lambda: controller)
+            fleet.set_replicas("steps#v1", {"step": step.address})
+            await Lanes.until(lambda: fleet.target("echo") is not None)
+            step.die()
+            await Lanes.until(lambda: fleet.awaited("echo") is not None)
+            sink = Sink()
+            fleet.awaited("echo").submit((b"hello",), None, sink)  # type: ignore[union-attr]
+            neighbours.have_scaled(["called"])
+            await Lanes.until(lambda: neighbours.left("called", 1))
+            assert not sink.done.is_set()
+            controller.publish(echo=VersionEntry(READY), called=VersionEntry(READY))
+            await Lanes.until(lambda: not neighbours.left("called", 1))
+            assert not sink.done.is_set()
+            controller.publish(echo=VersionEntry(UNAVAILABLE, UNLOADED), called=VersionEntry(READY))
+            await Lanes.until(sink.done.is_set)
+            assert sink.error is not None and sink.error.http_status == 503
+            neighbours.close()
+            await fleet.close()
+            await step.server.drain(0.0)
+
+    asyncio.run(run())
