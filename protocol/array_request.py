@@ -44,8 +44,8 @@ def request_from_arrays(
     rows, shapes = normalise(signature, described, id)
     shaped = {}
     for (name, array), shape in zip(arrays.items(), shapes, strict=True):
-        if array.dtype.kind in "SU":
-            array = _bytes_objects(array)
+        if array.dtype.kind in "OSU":
+            array = _bytes_objects(name, array)
         shaped[name] = array.reshape(shape)
     return InferRequest(
         shaped,
@@ -64,8 +64,13 @@ def _array(name: str, given: object) -> Array:
         raise InvalidArgument(f"input '{name}' is no array: its rows are not of one length") from None
 
 
-def _bytes_objects(array: Array) -> Array:
-    encoded = [item if isinstance(item, bytes) else str(item).encode() for item in array.ravel().tolist()]
+def _bytes_objects(name: str, array: Array) -> Array:
+    elements = array.ravel().tolist()
+    if array.dtype.kind == "O" and set(map(type, elements)) <= {bytes}:
+        return array
     objects = np.empty(array.size, object)
-    objects[:] = encoded
+    try:
+        objects[:] = [item if type(item) is bytes else str(item).encode() for item in elements]
+    except Exception:  # whatever the `__str__` of an element raises, and text that UTF-8 cannot hold
+        raise InvalidArgument(f"input '{name}' has an element that is no text") from None
     return objects.reshape(array.shape)

@@ -223,7 +223,7 @@ class InstancePool:
         try:
             instance.execute(batch)
             if len(batch.results) != len(batch.requests) and not batch.answered:
-                raise Internal(_failure(instance, f"{len(batch.results)} results for {len(batch.requests)} requests"))
+                raise Internal(failure(instance, f"{len(batch.results)} results for {len(batch.requests)} requests"))
         except ServingError as error:
             if isinstance(error, GpuFault):
                 self._fault = f"model instance '{instance.name}' has lost its GPU: {error.message}"
@@ -231,7 +231,7 @@ class InstancePool:
         except BaseException as error:  # KeyboardInterrupt and its like would end the thread, and so the instance
             whose = about_requests("", None, batch.requests)
             log.exception("instance %s failed a batch of %d requests", instance.name, len(batch.requests), extra=whose)
-            fail(batch, Internal(_failure(instance, f"{type(error).__name__}: {error}")), self._now_ns())
+            fail(batch, Internal(failure(instance, f"{type(error).__name__}: {error}")), self._now_ns())
         else:
             _set_times(batch, self._now_ns())
 
@@ -257,5 +257,6 @@ def _nothing() -> None:
     pass
 
 
-def _failure(instance: ModelInstance, message: str) -> str:
+def failure(instance: ModelInstance, message: str) -> str:
+    """Return Triton's words for why an instance has failed a batch."""
     return f"Failed to process the request(s) for model instance '{instance.name}', message: {message}"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from deployments.backends.backend import Batch, ModelInstance
 from deployments.core.clock import Clock
-from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool, Worker, fail
+from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool, Worker, fail, failure
 from deployments.core.rate_limit import RateLimiter
 from deployments.schedulers.scheduler import STOPPING
-from protocol.errors import Cancelled, Unavailable
+from protocol.errors import Cancelled, Internal, Unavailable
 
 
 class LimitedPool(InstancePool):
@@ -25,6 +25,7 @@ class LimitedPool(InstancePool):
         self._keys = dict(zip(map(id, instances), keys, strict=True))
         self._holders: dict[Batch, str] = {}
         self._waiting: dict[Batch, Worker] = {}
+        self._closing = False
 
     @property
     def finished(self) -> Callable[[Batch], None]:
@@ -51,6 +52,9 @@ class LimitedPool(InstancePool):
         self._waiting[batch] = worker
 
         def granted() -> None:
+            if batch not in self._waiting or self._closing:  # its instance has died, or runs nothing more
+                self._limiter.release(key)
+                return
             del self._waiting[batch]
             self._holders[batch] = key
             self.idle.append(worker)
@@ -63,10 +67,15 @@ class LimitedPool(InstancePool):
         self._limiter.acquire(key, granted)
 
     def _changed(self, worker: Worker) -> None:
-        """Take note that an instance has died or come back; one that has a batch waiting is not idle."""
+        """Take note that an instance has died or come back; what waited for its turn with one that dies has failed.
+
+        It may be of a sequence that no other process knows.
+        """
         super()._changed(worker)
-        if worker in self._waiting.values() and worker in self.idle:
-            self.idle.remove(worker)
+        for batch in [batch for batch, waiting in self._waiting.items() if waiting is worker]:
+            del self._waiting[batch]
+            fail(batch, Internal(failure(worker.instance, "its process has died")), self._now_ns())
+            self._finish(batch)
 
     def _finish(self, batch: Batch) -> None:
         key = self._holders.pop(batch, "")
@@ -76,6 +85,7 @@ class LimitedPool(InstancePool):
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the instances, have the limiter forget them, and refuse what waits for it."""
+        self._closing = True
         super().close(timeout_s)
         self._call_soon_threadsafe(self._leave)
 

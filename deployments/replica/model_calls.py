@@ -15,7 +15,7 @@ from deployments.replica.host_router import HostRouter
 from deployments.replica.neighbours import Neighbours, NoNeighbours
 from protocol.array_request import request_from_arrays
 from protocol.errors import Cancelled, Internal, InvalidArgument, NotFound, ServingError, Unavailable
-from protocol.infer import MAX_CALLERS, InferRequest, InferResponse
+from protocol.infer import MAX_CALLERS, SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from protocol.limits import DEFAULT_LIMITS
 from protocol.normalise import effective_priority
 from protocol.request_parameters import RequestParameters, read_parameters
@@ -183,7 +183,7 @@ class _OpenCall:
             bfloat16=call.bfloat16,
         )
         request.sequence_id = call.sequence_id or given.sequence_id
-        request.flags = call.flags | given.flags
+        request.flags = call.flags & (SEQUENCE_START | SEQUENCE_END) | given.flags
         request.timeout_us = call.timeout_us or given.timeout_us
         request.priority = effective_priority(signature, given.priority)
         request.callers = call.callers

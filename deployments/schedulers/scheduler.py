@@ -227,6 +227,7 @@ class PoolScheduler:
 
     def _fail(self, request: InferRequest, error: ServingError, reason: str) -> None:
         """Answer a request that has left the queue without having run."""
+        request.started_ns = 0  # the failure is counted here, also where an earlier run has rescheduled it
         self._statistics.counts.pending_count -= 1
         self._statistics.record_failure(reason, self._now_ns() - request.received_ns)
         reply(request, error)

@@ -344,6 +344,7 @@ class SequenceScheduler:
             self._open_count -= 1
             self._statistics.counts.pending_count -= 1
             self._statistics.record_failure(reason, now_ns - request.received_ns)
+            request.started_ns = 0  # of a request that was to run again, which is counted now
             reply(request, error)
         if self._drained is not None:
             self._check_drained()

@@ -142,8 +142,8 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        """Replace the flags."""
-        self._flags = flags
+        """Replace the flags; raises TypeError if they are no number."""
+        self._flags = _integer("flags", flags, 0, 32)
 
     def timeout(self) -> int:
         """Return the timeout in microseconds, 0 for none."""

@@ -1,5 +1,6 @@
 """`pb_utils.ResponseSender`: answers a request from any thread, once or, for decoupled models, many times."""
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -8,8 +9,11 @@ from typing import Protocol
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.response import InferenceResponse
+from deployments.log.line_format import about_requests
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse, StreamedResponse
+
+_LOG = logging.getLogger(__name__)
 
 RESPONSE_COMPLETE_FINAL = 1
 
@@ -47,7 +51,11 @@ class ReplyQueue:
         outcomes = self._outcomes
         while outcomes:
             request, outcome = outcomes.popleft()
-            request.reply(request, outcome)
+            try:
+                request.reply(request, outcome)
+            except Exception:
+                whose = about_requests("", None, (request,))
+                _LOG.exception("the reply to request '%s' failed", request.id, extra=whose)
 
 
 class ResponseSender:

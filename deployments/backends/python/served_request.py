@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from operator import index
 from typing import ClassVar, NoReturn
 
 from deployments.backends.python.errors import TritonModelException
@@ -62,8 +63,8 @@ class ServedRequest(InferenceRequest):
         return self._request.flags & (SEQUENCE_START | SEQUENCE_END)
 
     def set_flags(self, flags: int) -> None:
-        """Replace the flags."""
-        self._request.flags = flags
+        """Replace the flags of the sequence."""
+        self._request.flags = self._request.flags & RESCHEDULED | index(flags) & (SEQUENCE_START | SEQUENCE_END)
 
     def timeout(self) -> int:
         """Return the client's timeout in microseconds, 0 for none."""

@@ -3,10 +3,11 @@
 import os
 import socket
 
+import numpy as np
 import pytest
 
 from deployments.backends.python.process.area import OwnArea, PeerArea
-from deployments.backends.python.process.channel import Channel
+from deployments.backends.python.process.channel import Channel, Writer
 from deployments.backends.python.process.outbox import Outbox
 
 
@@ -40,3 +41,12 @@ def test_a_process_that_reads_nothing_is_given_up(ends):
     while not overruns:
         outbox.send("news", None, "x" * 1000)
     outbox.close()
+
+
+def test_what_comes_after_the_end_of_a_process_is_written_nowhere(ends):
+    here, _ = ends
+    outbox = Outbox(here, lambda: pytest.fail("nothing is too much"))
+    outbox.close()
+    writer = Writer()
+    outbox.send("result", writer, writer.describe({"Y": np.zeros(100_000)}))
+    assert here._own.size_bytes == 0  # the file is closed by then, and its number may be another's

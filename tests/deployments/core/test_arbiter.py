@@ -7,12 +7,14 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.backends.backend import RemoteInstance
 from deployments.core.arbiter import Arbiter
 from deployments.core.counts import Totals
 from deployments.core.limited_pool import LimitedPool
 from deployments.core.rate_limit import ALL_DEVICES, Needs, Resource, needs_of
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.default import DefaultScheduler
+from protocol.infer import InferResponse
 from repository_loader.package import InstanceSpec
 from tests.deployments.fakes import Answers, FakeClock, FakeInstance
 
@@ -227,3 +229,76 @@ def test_what_still_waits_when_the_model_goes_is_refused():
     pool.close(0.1)
     clock.wait_for_thread()
     assert "Server is stopping" in answers.error("r") and turnstile.log == ["remove k"]
+
+
+class FakeProcess(RemoteInstance):
+    """An instance that runs elsewhere, and dies when the test says so."""
+
+    def __init__(self):
+        self.name = "m_0"
+        self.alive = True
+        self.begun = []
+
+    def attach(self, clock, done, changed):
+        self.done, self.changed = done, changed
+
+    def begin(self, batch):
+        assert self.alive and len(self.begun) == 0
+        self.begun.append(batch)
+
+    def finish(self):
+        batch = self.begun.pop()
+        batch.results = [InferResponse({}) for _ in batch.requests]
+        self.done(batch)
+
+    def set_alive(self, alive):
+        self.alive = alive
+        self.changed()
+
+    def begin_close(self):
+        pass
+
+    def close(self, timeout_s=30.0):
+        pass
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("back", [False, True], ids=["dead when its turn comes", "back when its turn comes"])
+def test_what_waits_for_the_turn_of_a_process_that_dies_has_failed(cancelled, back):
+    clock, answers, turnstile, process = FakeClock(), Answers(), Turnstile(), FakeProcess()
+    pool = LimitedPool([process], clock, turnstile, ["k"])
+    scheduler = DefaultScheduler(pool, ModelStatistics("m", 1, Totals()), clock)
+    request = answers.request("r0")
+    scheduler.submit(request)
+    clock.run()
+    if cancelled:
+        scheduler.cancel(request)
+    process.set_alive(False)
+    if back:
+        process.set_alive(True)
+    turnstile.grant("k")
+    clock.run()
+    assert "'m_0', message: its process has died" in answers.error("r0")
+    assert turnstile.log == ["release k"] and not pool.running_count
+
+    if not back:
+        process.set_alive(True)
+    for name in ("r1", "r2"):
+        scheduler.submit(answers.request(name))
+        clock.run()
+    for _ in range(2):
+        turnstile.grant("k")
+        process.finish()
+        clock.run()
+    assert answers.order == ["r0", "r1", "r2"] and turnstile.log == ["release k"] * 3
+
+
+def test_a_turn_that_comes_when_the_instances_are_closed_runs_nothing():
+    clock, answers = FakeClock(), Answers()
+    turnstile, instances, pool, scheduler = limited(clock, "k")
+    scheduler.submit(answers.request("r"))
+    clock.run()
+    pool.close(0.1)
+    turnstile.grant("k")
+    clock.wait_for_thread()
+    assert "Server is stopping" in answers.error("r") and instances[0].batches == [] and not pool.running_count

@@ -8,9 +8,15 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
+from deployments.core.counts import Totals
+from deployments.core.response_streams import ResponseStreams
+from deployments.core.statistics import ModelStatistics
 from deployments.core.statistics_document import documents
-from protocol.infer import InferRequest, InferResponse
+from deployments.core.traced_request import begin_streams
+from deployments.schedulers.sequence import SequenceScheduler
+from protocol.infer import RESCHEDULED, InferRequest, InferResponse
 from repository_loader.package import InstanceSpec, ModelPackage
+from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
 
 CONFIG = """
 name: "count" backend: "python" max_batch_size: 4
@@ -78,3 +84,27 @@ def test_a_request_that_fails_is_counted_as_failed(tmp_path: Path) -> None:
     assert statistics["inference_stats"]["fail"]["count"] == 1
     assert statistics["metrics"]["failures"]["BACKEND"] == 1
     assert statistics["inference_stats"]["success"]["count"] == 0
+
+
+def test_a_request_that_runs_again_and_is_cancelled_meanwhile_is_counted_once():
+    clock, pool = FakeClock(), FakePool(FakeClock())
+    statistics = ModelStatistics("m", 1, Totals())
+    config = config_of("sequence_batching { direct { } iterative_sequence: true max_sequence_idle_microseconds: 9 }")
+    scheduler = SequenceScheduler(config, [pool], statistics, clock)
+    streams = ResponseStreams(statistics, clock)
+    answers = Answers()
+    request = answers.request("r")
+    streams.open(request)
+    scheduler.submit(request)
+    clock.run()
+    (batch,) = pool.running
+    pool.running.clear()
+    begin_streams(batch, clock.now_ns())
+    batch.infer_start_ns = batch.infer_end_ns = batch.end_ns = clock.now_ns()
+    batch.answered = True
+    request.flags |= RESCHEDULED
+    pool.finished(batch)
+    scheduler.cancel(request)
+    clock.run()
+    assert answers.error("r") == "Cancelled: " and not streams.open_count
+    assert statistics.counts.canceled_count + statistics.counts.backend_count == 1

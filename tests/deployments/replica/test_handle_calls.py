@@ -7,14 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.core.counts import Totals
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
+from protocol.array_request import request_from_arrays
 from protocol.errors import InvalidArgument, NotFound
 from protocol.limits import Limits
+from protocol.signature import Signature
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 
@@ -121,3 +125,14 @@ def test_a_call_that_is_cancelled_leaves_the_queue(run: Runner) -> None:
         assert [await outcome(answer) for answer in running] == [[np.float32(0.3), 0]] * 2
 
     run(test)
+
+
+def test_strings_may_be_objects_of_any_kind():
+    model = Signature.from_config(
+        text_format.Parse('name: "m" input { name: "X" data_type: TYPE_STRING dims: -1 }', ModelConfig())
+    )
+    given = np.array([b"b", "s", np.str_("n"), 3, None], object)
+    request = request_from_arrays(model, {"X": given}, lambda *_: None)
+    assert request.inputs["X"].tolist() == [b"b", b"s", b"n", b"3", b"None"]
+    with pytest.raises(InvalidArgument, match="'X'"):
+        request_from_arrays(model, {"X": np.array(["\ud800"], object)}, lambda *_: None)

@@ -442,3 +442,21 @@ async def test_is_model_ready(models: Models) -> None:
     )
     async with models.hosted() as call:
         assert await call("caller", 0) == [1, 1, 0, 0]
+
+
+@on_a_loop
+async def test_flags_that_are_not_a_sequences_say_nothing_to_the_called_model(models: Models) -> None:
+    sequences = "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
+    flags = "[r.set_flags(np.uint32(7)) for r in requests]\n        return"
+    models.add("add_one", ADD_ONE.replace("return", flags), CONFIG + sequences)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                got = request_to("add_one", x_of(requests[0]), correlation_id=7, flags=np.uint32(7)).exec()
+                return [answer(got.output_tensors()[0].as_numpy())]
+        """,
+    )
+    async with asyncio.timeout(20), models.hosted() as call:
+        assert await call("caller", 1) == [2]

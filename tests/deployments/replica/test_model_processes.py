@@ -194,6 +194,16 @@ def test_a_process_that_dies_again_and_again_is_started_less_and_less_often() ->
     assert clock.delays_s[-1] == 0
 
 
+def test_a_process_that_cannot_be_started_again_is_tried_less_and_less_often_however_long_it_has_lived() -> None:
+    clock = Turns()
+    restart = Restart(clock, lambda: None)
+    clock.time_ns += 60_000_000_000
+    for _ in range(9):
+        restart.begin()
+        clock.time_ns += int(clock.delays_s[-1] * 1e9) + 1_000_000_000
+    assert clock.delays_s == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
 def test_the_sequences_of_an_instance_that_dies_are_over(models: Models) -> None:
     async def run() -> None:
         models.add("counts", DIES, "sequence_batching { max_sequence_idle_microseconds: 60000000 }")

@@ -1,5 +1,6 @@
 """A process of a Python model instance, as the replica sees it: from its start to its death."""
 
+import contextlib
 import os
 import select
 import signal
@@ -143,15 +144,15 @@ class Child:
         """
         order = self.order
         paths = order.file_path, order.version_path, order.model_path
-        self._work.send(
-            "load", None, order.name, *paths, order.fields, order.args, self._server is not None, metric.exported_to()
-        )
+        serves = self._server is not None
+        with contextlib.suppress(OSError):  # it has ended already, which is heard now
+            self._work.send("load", None, order.name, *paths, order.fields, order.args, serves, metric.exported_to())
         self._wait(lambda: self._state[0])
         while self._questions.read():  # what it has logged on the way
             pass
         kind, reason = self._state
-        if kind != "ready":
-            how = f"the process of model instance '{order.name}' {self.ending()}" if kind == "" else reason
+        if kind != "ready" or self._dead:
+            how = reason if kind == "failed" else f"the process of model instance '{order.name}' {self.ending()}"
             self.kill("could not load the model")
             self.release()
             raise ModelLoadError(how)
@@ -187,19 +188,17 @@ class Child:
         writer = Writer(self._regions.place)
         first = self._number
         self._number += len(batch.requests)
-        if self.order.decoupled:
-            begin_streams(batch, batch.start_ns)
-            for place, request in enumerate(batch.requests):
-                self._open[first + place] = request
         try:
             requests = [request_fields(first + place, request, writer) for place, request in enumerate(batch.requests)]
             self._work.send("batch", writer, requests)
         except AreaFullError as error:
-            for place in range(len(batch.requests)):
-                self._open.pop(first + place, None)
             raise Internal(str(error)) from None
         except OSError as error:  # it is dead, which is about to be heard, or reads nothing
             self.kill(f"took no batch: {error.strerror}")
+        if self.order.decoupled:
+            begin_streams(batch, batch.start_ns)
+            for place, request in enumerate(batch.requests):
+                self._open[first + place] = request
         self._batch = batch
         self._first = first
 

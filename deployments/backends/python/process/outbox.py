@@ -25,10 +25,13 @@ class Outbox:
         self._waiting: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
+        self._closed = False
 
     def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
         """Send a message, now or as soon as there is room."""
         with self._lock:
+            if self._closed:  # and so are the files that large tensors would be written to
+                return
             if len(self._waiting) >= self._max_waiting:
                 self._overrun()
                 return
@@ -50,6 +53,7 @@ class Outbox:
     def close(self) -> None:
         """Send nothing more."""
         with self._lock:
+            self._closed = True
             self._waiting.clear()
             if self._timer is not None:
                 self._timer.cancel()

@@ -11,6 +11,7 @@ from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.restart import Restart
 from deployments.backends.python.server import ModelServer
 from deployments.log.line_format import about_requests
+from deployments.schedulers.scheduler import reply
 from protocol.errors import Internal
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class ProcessInstance(RemoteInstance):
         self._batch: Batch | None = None
         self._timer: Timer | None = None
         self._closing = False
+        self._resting = False  # there is no process until it is time to start it again
         self._gone = threading.Event()
         self._clock: Clock | None = None
         self._done: Callable[[Batch], None] = _nobody
@@ -84,6 +86,8 @@ class ProcessInstance(RemoteInstance):
     def begin_close(self) -> None:
         """Tell the process to finish and to end; any thread may call this."""
         self._closing = True
+        if self._resting:
+            self._gone.set()
         self._child.say_close()
 
     def close(self, timeout_s: float = 30.0) -> None:
@@ -132,23 +136,29 @@ class ProcessInstance(RemoteInstance):
         error = Internal(f"Failed to process the request(s) for model instance '{self.name}', message: {how}")
         batch, unanswered = self._batch, child.take_open()
         child.release()
-        if self._closing:
-            self._gone.set()
-        else:
+        if not self._closing:
             with_it = unanswered or (batch.requests if batch else ())
             whose = about_requests(Path(self._order.model_path).name, None, with_it)
             _LOG.error("%s; %d requests were with it", how, len(with_it), extra=whose)
-            self._restart.begin()
+        self._rest()
         self._changed()
         for request in unanswered:
-            request.reply(request, error)
+            reply(request, error)
         if batch is not None:
             batch.answered = self._order.decoupled
             batch.results = () if batch.answered else [error] * len(batch.requests)
             self._finished(batch)
 
+    def _rest(self) -> None:
+        self._resting = True
+        if self._closing:
+            self._gone.set()
+        else:
+            self._restart.begin()
+
     def _start_again(self) -> None:
         if not self._closing:
+            self._resting = False
             threading.Thread(target=self._load_again, name=f"{self.name}-restart", daemon=True).start()
 
     def _load_again(self) -> None:
@@ -175,7 +185,7 @@ class ProcessInstance(RemoteInstance):
             return
         if reason is not None:
             _LOG.error("model instance '%s' cannot be loaded again: %s", self.name, reason.reason)
-            self._restart.begin()
+            self._rest()
             return
         _LOG.info("model instance '%s' has a new process", self.name)
         self._restart.started()

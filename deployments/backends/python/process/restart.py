@@ -28,7 +28,7 @@ class Restart:
         self._clock = clock
         self._start = start
         self._delay_s = 0.0
-        self._started_ns = clock.now_ns()
+        self._started_ns: int | None = clock.now_ns()
 
     def started(self) -> None:
         """Note that the process runs."""
@@ -36,7 +36,8 @@ class Restart:
 
     def begin(self) -> None:
         """Call `start` when it is time; the process has died, or could not be started."""
-        if self._clock.now_ns() - self._started_ns > LASTING_S * 1e9:
+        if self._started_ns is not None and self._clock.now_ns() - self._started_ns > LASTING_S * 1e9:
             self._delay_s = 0.0
+        self._started_ns = None
         delay_s, self._delay_s = self._delay_s, min(LAST_DELAY_S, max(FIRST_DELAY_S, 2 * self._delay_s))
         self._clock.call_later(delay_s, self._start)

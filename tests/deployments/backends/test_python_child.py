@@ -1,0 +1,139 @@
+"""What happens at the edges of the life of a model's process, and when there is no shared memory for it."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.backend import initialize_args
+from deployments.backends.python.process import area
+from deployments.backends.python.process.child import Child, LoadOrder
+from deployments.backends.python.process.exchange import signature_fields
+from deployments.backends.python.response_sender import ReplyQueue
+from deployments.core import loader
+from deployments.core.clock import LoopClock
+from deployments.core.core import Core
+from protocol.errors import Internal
+from protocol.infer import InferRequest
+from protocol.signature import Signature
+from repository_loader.package import InstanceSpec, ModelPackage
+
+SPEC = InstanceSpec("m_0", "CPU", 0, own_process=True)
+CONFIG = """
+name: "m" backend: "python"
+input { name: "X" data_type: TYPE_INT32 dims: -1 }
+output { name: "Y" data_type: TYPE_INT32 dims: -1 }
+"""
+ECHO = """
+import os, threading, time
+from pathlib import Path
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        {initialize}
+    def execute(self, requests):
+        {execute}
+"""
+
+
+def written(folder: Path, initialize: str = "pass", execute: str = "os._exit(3)", more: str = "") -> ModelPackage:
+    (folder / "model.py").write_text(ECHO.format(initialize=initialize, execute=execute))
+    config = text_format.Parse(CONFIG + more, ModelConfig())
+    return ModelPackage("m", 1, config, str(folder), str(folder), str(folder / "model.py"))
+
+
+def order_of(package: ModelPackage) -> LoadOrder:
+    fields = signature_fields(Signature.for_backend(package.config))
+    args = initialize_args(package, SPEC)
+    return LoadOrder("m_0", package.file_path, package.version_path, package.model_path, fields, args, False)
+
+
+def test_a_process_that_dies_as_soon_as_it_is_ready_is_not_loaded(tmp_path: Path) -> None:
+    package = written(tmp_path, "threading.Timer(0.3, os._exit, (3,)).start()")
+    child = Child(order_of(package), None, lambda batch: None, lambda: None)
+    wait = child._wait
+
+    def wait_late(over: object) -> None:
+        child.process.wait()
+        wait(over)  # type: ignore[arg-type]
+
+    child._wait = wait_late  # type: ignore[method-assign, assignment]
+    with pytest.raises(ModelLoadError, match="ended with exit code 3"):
+        child.load()
+
+
+def test_a_process_that_is_dead_before_it_hears_what_to_load_is_not_loaded(tmp_path: Path) -> None:
+    child = Child(order_of(written(tmp_path)), None, lambda batch: None, lambda: None)
+    os.kill(child.process.pid, signal.SIGKILL)
+    child.process.wait()
+    with pytest.raises(ModelLoadError, match="was ended by SIGKILL"):
+        child.load()
+
+
+def test_an_instance_that_waits_to_be_started_again_is_closed_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    died = tmp_path / "died"
+    initialize = f"os._exit(4) if os.path.exists({str(died)!r}) else None"
+    package = written(tmp_path, initialize, f"open({str(died)!r}, 'w').close(); os._exit(3)")
+
+    async def run() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        model = await loader.load(package, [SPEC], clock, Core(clock))
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        request = InferRequest({"X": np.zeros(1, np.int32)}, 1, lambda _, result: answer.set_result(result))
+        model.submit(request)
+        await asyncio.wait_for(answer, 20)
+        while caplog.text.count("cannot be loaded again") < 3:  # the next is tried after 2 s
+            await asyncio.sleep(0.01)
+        began_s = time.monotonic()
+        await model.close(20)
+        assert time.monotonic() - began_s < 1.5
+
+    asyncio.run(run())
+
+
+def test_a_request_of_a_decoupled_model_that_finds_no_shared_memory_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = written(tmp_path, more="model_transaction_policy { decoupled: true }")
+    monkeypatch.setattr(area, "MAX_BYTES", 0)
+
+    async def run() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        model = await loader.load(package, [SPEC], clock, Core(clock))
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        request = InferRequest({"X": np.zeros(10_000, np.int32)}, 1, lambda _, result: answer.set_result(result))
+        model.submit(request)
+        assert "no room for" in str(await asyncio.wait_for(answer, 20))
+        assert model.statistics.counts.backend_count == 1
+        assert model.streams is not None and not model.streams.open_count
+        await model.close(20)
+
+    asyncio.run(run())
+
+
+def test_a_reply_that_fails_holds_up_no_other_response() -> None:
+    calls: list[Callable[[], None]] = []
+    heard: list[str] = []
+    replies = ReplyQueue(calls.append)
+
+    def reply(request: InferRequest, result: object) -> None:
+        heard.append(request.id)
+        if request.id == "fails":
+            raise ValueError("cannot be written")
+
+    for name in ("fails", "other"):
+        replies.put(InferRequest({}, 1, reply, id=name), Internal("no"))
+    for call in calls:
+        call()
+    assert heard == ["fails", "other"]
