@@ -72,7 +72,7 @@ class Routing:
         found = None
         entry = self._models.directory.models.get(name)
         if entry is not None:
-            found = self._models.find(name, version) if version != -1 else self._shared(name, entry)
+            found = self._shared(name, entry) if version == -1 else self._one(name, version, entry)
         else:
             self._traffic.pop(name, None)
         if found is None or not found.ready:
@@ -84,6 +84,10 @@ class Routing:
         taken = () if entry is None else entry.taken_versions()
         awaited = [number for number in taken if version in (-1, number) and self._models.awaited(name, number)]
         return self._models.awaited(name, _preferred(awaited, entry)) if entry and awaited else None
+
+    def _one(self, name: str, version: int, entry: ModelEntry) -> Target | None:
+        """Return where requests that name a version go; a replica may have it though it takes none."""
+        return self._models.find(name, version) if entry.takes(version) else None
 
     def _shared(self, name: str, entry: ModelEntry) -> Target | None:
         """Return where requests that name no version go."""

@@ -7,7 +7,7 @@ import pytest
 
 from app.service.models import Models
 from app.service.routing import Routing
-from deployments.control.directory import READY, UNLOADED, Directory, VersionEntry
+from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, UNLOADING, Directory, VersionEntry
 from deployments.core.counts import MODEL, Label
 from deployments.core.refusals import Refusals
 from protocol.errors import Unavailable
@@ -96,6 +96,30 @@ def test_nothing_waits_for_a_version_that_is_not_served_any_more(reason: str) ->
             served.routing.infer_target("echo", 2)
         served.versions[1].lost_its_replicas()
         assert served.routing.infer_target("echo").version == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        VersionEntry(READY, held=True),
+        VersionEntry(UNLOADING),
+        VersionEntry(UNAVAILABLE, UNLOADED),
+        VersionEntry(UNAVAILABLE, "a step of the ensemble failed"),
+    ],
+    ids=["on trial", "unloading", "unloaded", "failed"],
+)
+def test_a_version_that_takes_no_requests_gets_none_by_its_number_either(state: VersionEntry) -> None:
+    async def test(served: Served) -> None:
+        served.lanes.publish(served.lanes.replicas[0])
+        await served.lanes.until(lambda: served.ready() == [1, 2])
+        assert served.routing.infer_target("echo", 2).version == 2
+        served.versions[2] = state
+        assert served.routing.infer_target("echo").version == 1
+        assert served.routing.infer_target("echo", 1).version == 1
+        with pytest.raises(Unavailable):
+            served.routing.infer_target("echo", 2)
 
     run(test)
 
