@@ -184,21 +184,26 @@ def _forget(parameters: Any) -> None:
 
 
 class _CopyingSink:
-    """Copies outputs into their regions and passes the rest on."""
+    """Copies outputs into their regions and passes the rest on, up to a response that does not fit."""
 
     def __init__(self, sink: Sink, places: dict[str, OpenRange]) -> None:
         self._sink = sink
         self._places = places
+        self._failed = False
 
     def on_error(self, error: ServingError) -> None:
-        self._sink.on_error(error)
+        if not self._failed:
+            self._sink.on_error(error)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        if self._failed:
+            return
         body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         try:
             length, kept = self._copy(json_length, body)
         except ServingError as error:
-            self._sink.on_error(error)
+            self.on_error(error)
+            self._failed = True
             return
         self._sink.on_response(length, kept, final)
 

@@ -222,6 +222,8 @@ class LaneTarget:
     def send(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane; returns why that is not possible."""
         lane = self.choice.next(near=call.near)
+        if lane is None and self.choice.lanes:
+            return self._go_far(call) or self.send(call)
         if lane is None and self.waiting is not None:
             return self.waiting.add(call)
         if lane is None:
@@ -234,11 +236,26 @@ class LaneTarget:
     def send_alone(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane that shall run with nothing else in its replica; returns why that is not possible."""
         lane = self.choice.next(near=call.near)
+        if lane is None and self.choice.lanes:
+            return self._go_far(call) or self.send_alone(call)
         if lane is None:
             if self.waiting is not None:
                 self.waiting.wake()
             return self._nowhere()
         lane.call(self.choice.lanes[lane], call, Kind.LONE_REQUEST, PATIENT if call.deaths > 1 else 0)
+        return None
+
+    def _go_far(self, call: LaneCall) -> ServingError | None:
+        """Copy in what a call names in regions: only replicas of other nodes are left; returns why it cannot be."""
+        assert self._limits.regions is not None
+        length = None if call.json_length == NO_JSON_LENGTH else call.json_length
+        try:
+            parts, length, sink = inline(call.parts, length, call.wire, self._limits.regions, call.sink, far=True)
+        except ServingError as refused:
+            return refused
+        call.parts, call.json_length, call.sink = parts, NO_JSON_LENGTH if length is None else length, sink
+        call.size = sum(map(len, parts))
+        call.near = False
         return None
 
     def send_elsewhere(self, call: LaneCall) -> bool:

@@ -1,5 +1,9 @@
+import asyncio
 import secrets
+import socket
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +12,21 @@ import orjson
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
+from deployments.lane.fleet import Fleet
 from deployments.lane.remote_regions import inline, names_region
-from deployments.lane.wire import GRPC, HTTP, WireCodec
+from deployments.lane.wire import GRPC, GRPC_STREAM, HTTP, WireCodec
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import Internal, NotFound, ServingError
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
+from protocol.shared_memory import RegionRange
 from protocol.signature import Signature
+from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 
 CONFIG = """
 name: "echo" max_batch_size: 8
@@ -122,6 +131,28 @@ def test_an_output_that_does_not_fit_its_region_is_an_error(regions: Regions) ->
     assert "(8 bytes) should be at least 16 bytes to hold the results" in client.error.message
 
 
+def test_an_answer_that_does_not_fit_its_region_ends_a_stream(regions: Regions) -> None:
+    class Stream(Client):
+        responses = 0
+
+        def on_response(self, json_length: int | None, parts: Any, final: bool) -> None:
+            assert self.error is None, "an answer after the error"
+            self.responses += 1
+
+    request = ModelInferRequest(model_name="echo", outputs=[{"name": "X"}])
+    parameters = request.outputs[0].parameters
+    parameters["shared_memory_region"].string_param = "out"
+    parameters["shared_memory_byte_size"].int64_param = 8
+    client = Stream()
+    _, _, sink = inline([request.SerializeToString()], None, GRPC_STREAM, regions, client, far=True)
+    for size, final in (8, False), (16, False), (8, False), (8, True):
+        response = ModelInferResponse(outputs=[{"name": "X"}], raw_output_contents=[bytes(size)])
+        message = ModelStreamInferResponse(infer_response=response).SerializeToString()
+        sink.on_response(None, [message], final)
+    assert isinstance(client.error, Internal)
+    assert client.responses == 1
+
+
 def test_an_unknown_region_is_not_found(regions: Regions) -> None:
     place = {"shared_memory_region": "nowhere", "shared_memory_byte_size": 16}
     body = orjson.dumps({"inputs": [{"name": "A", "shape": [1, 4], "datatype": "INT32", "parameters": place}]})
@@ -163,3 +194,44 @@ def test_what_a_model_of_this_node_can_reach_is_left_to_it(regions: Regions) -> 
     assert kept["inputs"][0]["parameters"] == {"binary_data_size": 16}
     assert kept["inputs"][1] == header["inputs"][1]
     assert kept["outputs"] == header["outputs"]
+
+
+@pytest.mark.parametrize("asleep", [False, True], ids=["", "of a model that may have none"])
+def test_a_request_whose_replica_of_this_node_dies_goes_to_another_node_with_what_is_in_its_region(
+    asleep: bool, regions: Regions
+) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory() as folder:
+            near, far = (Replica(folder, name, loop) for name in ("near", "far"))
+            listener = socket.create_server(("127.0.0.1", 0))
+            listener.setblocking(False)
+            await near.server.listen([near.sock])
+            await far.server.listen([far.sock, listener])
+            far.address = replace(
+                far.address, node_id="node-2", tcp_host="127.0.0.1", tcp_port=listener.getsockname()[1]
+            )
+            fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), regions=regions, away_s=0.0)
+            if asleep:
+                fleet.set_sleepers({("echo", 1)}, lambda: None)
+            fleet.set_replicas("echo#v1", {replica.address.replica_id: replica.address for replica in (near, far)})
+            await Lanes.until(lambda: fleet.lane_count == 2 and all(lane.welcome for lane in fleet._open))
+            near.model.hold = True
+            sink = Sink()
+            tensor = {"name": "A", "datatype": "INT32", "shape": [1, 4], "parameters": PLACE}
+            target = fleet.target("echo")
+            assert target is not None
+            target.submit((orjson.dumps({"inputs": [tensor]}),), None, sink)
+            regions.open(RegionRange("in", 0, 16)).write(A.tobytes())
+            await Lanes.until(lambda: bool(near.model.held))
+            near.die()
+            await asyncio.wait_for(sink.done.wait(), 5)
+            assert sink.error is None
+            (body,) = sink.responses
+            assert body.endswith(A.tobytes())
+            assert b"shared_memory_region" not in body
+            await fleet.close()
+            for replica in (near, far):
+                await replica.server.drain(0.0)
+
+    asyncio.run(run())
