@@ -223,13 +223,15 @@ class BranchingEnsembleScheduler:
                 del run.unread[key], run.tensors[key]
                 run.skipped.discard(key)
         if reader.step is None:
-            self._respond(run, tensors)
-        elif run.request.cancelled:
-            self._fail(run, Cancelled(""))
-        elif _is_skipped(reader.step, tensors, skipped):
-            self._skip(run, reader.step, iteration, tensors)
-        else:
-            self._send(run, reader.step, iteration, tensors)
+            return self._respond(run, tensors)
+        if run.request.cancelled:
+            return self._fail(run, Cancelled(""))
+        try:
+            is_skipped = _is_skipped(reader.step, tensors, skipped)
+        except ServingError as error:
+            return self._fail(run, step_error(self._name, reader.step, error))
+        go_on = self._skip if is_skipped else self._send
+        go_on(run, reader.step, iteration, tensors)
 
     def _send(self, run: _Run, step: Step, iteration: Iteration, tensors: dict[int, Array | None]) -> None:
         request = run.request

@@ -10,6 +10,8 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelEnsembling
 
 from deployments.backends.backend import ModelLoadError
+from protocol.datatypes import of_array
+from protocol.errors import InvalidArgument
 from protocol.infer import Array
 from protocol.signature import Signature, TensorSpec
 from repository_loader.ensemble_conditions import Condition, ConditionError, Conditions, Value, read_conditions
@@ -60,12 +62,19 @@ class When:
     condition: Condition
 
     def holds(self, array: Array | None) -> bool:
-        """Whether the step runs; a tensor that is not there fits no condition."""
+        """Whether the step runs; a tensor that is not there fits no condition.
+
+        Raises:
+            InvalidArgument: a Python model has made something of another datatype, which cannot be compared.
+        """
         if array is None:
             return False
         condition = self.condition
         value = condition.value.encode() if isinstance(condition.value, str) else condition.value
-        found = _COMPARISONS[condition.comparison](array, value)
+        try:
+            found = _COMPARISONS[condition.comparison](array, value)
+        except TypeError:
+            raise InvalidArgument(f"a tensor of {of_array(array).name} cannot be compared with {value!r}") from None
         return bool(found.all() if condition.every else found.any())
 
 

@@ -25,6 +25,7 @@ from protocol.errors import Internal
 from protocol.infer import InferRequest
 from protocol.signature import Signature
 from repository_loader.package import InstanceSpec, ModelPackage
+from tests.deployments.replica.hosted_models import COUNTDOWN, DECOUPLED, Models, on_a_loop
 
 SPEC = InstanceSpec("m_0", "CPU", 0, own_process=True)
 CONFIG = """
@@ -137,3 +138,24 @@ def test_a_reply_that_fails_holds_up_no_other_response() -> None:
     for call in calls:
         call()
     assert heard == ["fails", "other"]
+
+
+@on_a_loop
+async def test_a_call_whose_responses_find_no_shared_memory_ends_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = Models(tmp_path, True).add("countdown", COUNTDOWN.replace("[number]", "[number] * 9_000"), DECOUPLED)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                got = list(request_to("countdown", x_of(requests[0])).exec(decoupled=True))
+                [request_to("countdown", x_of(requests[0])).exec() for _ in range(9)]
+                return [answer(np.array([len(got), "no room" in str(got[-1].error()), os.getpid()]))]
+        """.replace("class", "import os\n\n        class", 1),
+    )
+    async with asyncio.timeout(20), models.hosted() as call:
+        monkeypatch.setattr(area, "MAX_BYTES", 0)
+        heard = [await call("caller", 3) for _ in range(5)]
+        assert heard == [[1, True, heard[0][2]]] * 5

@@ -1,7 +1,9 @@
 """What a replica tells the process of a model that reads slowly, or not at all."""
 
+import gc
 import os
 import socket
+import threading
 
 import numpy as np
 import pytest
@@ -50,3 +52,25 @@ def test_what_comes_after_the_end_of_a_process_is_written_nowhere(ends):
     writer = Writer()
     outbox.send("result", writer, writer.describe({"Y": np.zeros(100_000)}))
     assert here._own.size_bytes == 0  # the file is closed by then, and its number may be another's
+
+
+def test_what_the_garbage_collector_says_while_a_message_is_written_follows_it(ends):
+    here, there = ends
+
+    class Dropped:
+        def __init__(self):
+            self.cycle = self
+
+        def __del__(self):
+            here.send("dropped", None)
+
+    class Collecting(Writer):
+        def store(self, area):
+            gc.collect()
+            return super().store(area)
+
+    Dropped()
+    sending = threading.Thread(target=here.send, args=("first", Collecting()), daemon=True)
+    sending.start()
+    sending.join(10)
+    assert [there.read(there.connection.recv(65536))[0] for _ in range(2)] == ["first", "dropped"]

@@ -347,3 +347,14 @@ def test_an_ensemble_answers_without_an_output_that_its_step_did_not_give():
     bench.submit()
     bench.router.answer("a", O=array(1, 2))
     assert list(bench.answers.results["r"].outputs) == ["Y"]
+
+
+def test_a_tensor_that_cannot_be_compared_fails_the_request():
+    config = conditional("X", "Y", step("a", "I=X", "O=t"), step("b", "I=t", "O=Y"), when__b="t > 0")
+    bench = Bench(config, model("a", "I", "O"), model("b", "I", "O"))
+    bench.submit()
+    bench.router.answer("a", O=np.array([[b"no", b"number"]], object))
+    bench.clock.run()
+    assert bench.answers.error("r") == (
+        "InvalidArgument: in ensemble 'e', step 'b': a tensor of BYTES cannot be compared with 0"
+    )

@@ -76,7 +76,9 @@ class AskedServer:
         self, place: Array | None, number: int, final: bool, bfloat16: tuple[str, ...], fields: ResultFields
     ) -> None:
         result = read_call_result(fields, final, self._questions.channel, place)
-        take = self._takes[number]
+        take = self._takes.get(number)
+        if take is None:  # it has ended, as there was no room for the response before
+            return
         if not isinstance(result, InferResponse) or final:
             del self._takes[number]
         take(result, frozenset(bfloat16))

@@ -8,6 +8,7 @@ ends are ours; nothing of a client's is in that form.
 import marshal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -98,17 +99,30 @@ class Channel:
         self._own = own
         self._peer = peer
         self._dtypes: dict[str, np.dtype[Any]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._sending = False
+        self._put_off: deque[tuple[str, Writer | None, tuple[Any, ...]]] = deque()
 
     def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
         """Send a message; `writer` holds its tensors.
+
+        What the garbage collector sends on this thread, in the middle of another message, follows that.
 
         Raises:
             AreaFullError: there is no shared memory for its tensors.
             OSError: the other end is gone, or (BlockingIOError) reads nothing.
         """
         with self._lock:
-            self.connection.send(self._packed(kind, writer, *fields))
+            self._put_off.append((kind, writer, fields))
+            if self._sending:
+                return
+            self._sending = True
+            try:
+                while self._put_off:
+                    kind, writer, fields = self._put_off.popleft()
+                    self.connection.send(self._packed(kind, writer, *fields))
+            finally:
+                self._sending = False
 
     def send_descriptor(self, kind: str, descriptor: int, *fields: Any) -> None:
         """Send a message, and a packet that carries an open file.

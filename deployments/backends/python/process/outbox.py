@@ -41,14 +41,16 @@ class Outbox:
 
     def send_outcome(
         self, kind: str, number: int, final: bool, names: tuple[str, ...], outcome: InferResponse | ServingError
-    ) -> None:
-        """Send a message about a response."""
+    ) -> bool:
+        """Send a message about a response; returns False when there is no room for it, as the process is told then."""
         writer = Writer()
         fields = result_fields(outcome, writer)
         try:
             self.send(kind, writer, number, final, names, fields)
         except AreaFullError as error:
             self.send(kind, None, number, True, names, ("Internal", str(error), None))
+            return False
+        return True
 
     def close(self) -> None:
         """Send nothing more."""
