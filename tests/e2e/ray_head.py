@@ -1,10 +1,22 @@
 """`ray start` as a user types it, on ports and in a folder that no other Ray uses."""
 
+import secrets
 from pathlib import Path
 
-from tests.serving import EAGLERAY, free_port
+from tests.serving import EAGLERAY, environment, free_port
 
 BIN = Path(EAGLERAY).parent
+
+
+def closed_environment(folder: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a cluster that takes only who has its token, in `folder`; the rest is as README says.
+
+    Workers at Ray's own niceness, 15, would come to a standstill beside whatever else computes here.
+    """
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    return environment(RAY_worker_niceness="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), **more)
 
 
 def command(

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -31,7 +30,6 @@ from tests.serving import (
     Client,
     Process,
     Server,
-    environment,
     free_port,
     run,
     tensor,
@@ -84,10 +82,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """`ray start --head`, in the foreground so that exactly its processes can be stopped."""
     # A short path, for the Unix sockets in it.
     folder = Path(tempfile.mkdtemp(prefix="er-ray-", dir="/tmp"))
-    token = folder / "token"
-    token.write_text(secrets.token_hex(32))
-    token.chmod(0o600)
-    env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), EAGLERAY_HTTP_PROT="9000", **DEAD_SOON)
+    env = ray_head.closed_environment(folder, EAGLERAY_HTTP_PROT="9000", **DEAD_SOON)
     port, dashboard = free_port(), free_port()
     # Ray's workers look here first for modules.
     for name in ("app.py", "deployments.py", "protocol.py"):

@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import json
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -24,7 +23,7 @@ import pytest
 
 from tests.checked_load import QUICK_S, CheckedLoad, Outcome, write_doubles
 from tests.e2e import ray_head
-from tests.serving import Client, Process, environment, free_port, run, slower, tensor, title_of, wait_until
+from tests.serving import Client, Process, free_port, run, slower, tensor, title_of, wait_until
 
 ONE_PER_NODE = """
 parameters { key: "eagleray.replicas" value { string_value: "2" } }
@@ -84,15 +83,12 @@ class Cluster:
     """A head of one CPU and a node of one CPU."""
 
     def __init__(self, folder: Path, logs: Path) -> None:
-        token = folder / "token"
-        token.write_text(secrets.token_hex(32))
-        token.chmod(0o600)
         self._folder = folder
         self._logs = logs
         self._started: list[Process] = []
         # A node ends when it has not found a head for so long; KubeRay sets the same.
         patience = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
-        self.env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), **patience)
+        self.env = ray_head.closed_environment(folder, **patience)
         self._port = free_port()
         self.address = f"{HEAD_ADDRESS}:{self._port}"
 

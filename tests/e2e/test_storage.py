@@ -1,7 +1,6 @@
 """Repositories in buckets, served by two nodes that share no folder for them."""
 
 import os
-import secrets
 import shutil
 import signal
 import tempfile
@@ -16,7 +15,7 @@ import pytest
 from tests.checked_load import CheckedLoad
 from tests.e2e import ray_head
 from tests.object_stores import Bucket, as_container, emulator, gs_bucket, s3_bucket
-from tests.serving import Answer, Process, Server, environment, free_port, tensor, wait_until
+from tests.serving import Answer, Process, Server, free_port, tensor, wait_until
 
 MODEL = """
 import json
@@ -99,9 +98,6 @@ class Stored:
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     folder = Path(tempfile.mkdtemp(prefix="er-st-", dir="/tmp"))
     logs = tmp_path_factory.mktemp("storage")
-    token = folder / "token"
-    token.write_text(secrets.token_hex(32))
-    token.chmod(0o600)
     processes: list[Process] = []
     try:
         with ExitStack() as stack:
@@ -114,7 +110,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
                 name = f"{scheme}_model"
                 config = f"{CONFIG} instance_group {{ kind: KIND_CPU }} {BESIDE_ON_WORKER}"
                 other.put({f"repository/{name}/config.pbtxt": config, f"repository/{name}/1/model.py": MODEL})
-            shared = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+            shared = ray_head.closed_environment(folder)
             for each in (bucket, *others.values()):
                 shared |= each.environment
             caches = {name: folder / name for name in ("head", "worker")}

@@ -18,7 +18,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.e2e import ray_head
-from tests.serving import Process, Server, environment, free_port, infer_path, tensor, wait_until
+from tests.serving import Process, Server, free_port, infer_path, tensor, wait_until
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from tests.otlp_collector import Collector, Span, collector
@@ -96,10 +96,7 @@ class Traced:
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     folder = Path(tempfile.mkdtemp(prefix="er-tr-", dir="/tmp"))
     logs = tmp_path_factory.mktemp("tracing")
-    token = folder / "token"
-    token.write_text(secrets.token_hex(32))
-    token.chmod(0o600)
-    env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+    env = ray_head.closed_environment(folder)
     for name, (config, code) in MODELS.items():
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(config)
