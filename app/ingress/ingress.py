@@ -16,6 +16,7 @@ from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
+from app.ingress.niceness import warn_of_niceness
 from app.ingress.node_ports import NodePorts
 from app.ingress.serve_cluster_view import Examination, ServeClusterView
 from app.ingress.traffic_report import TrafficReport
@@ -73,6 +74,7 @@ class Ingress:
         node_log = NodeLog(node.path, self._settings.log_options())
         log = LogSettings(self._settings.log_options(), node_log.change)
         show_model_output(node_log.is_on)
+        warn_of_niceness()
         self._counters = NodeCounters(node)
         regions = self._regions = Regions(RegionTable(node), opens_devices=True)
         refusals = Refusals(self._counters)

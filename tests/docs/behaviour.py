@@ -843,6 +843,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/lane/test_link.py::test_tcp_is_taken_where_the_unix_socket_cannot_be_reached",
     ),
     # Starting
+    "Where Ray runs its workers at a niceness above 0": (
+        "app/ingress/test_niceness.py::test_how_to_start_ray_is_said_where_workers_come_last",
+        CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",
+    ),
     "Several Eagleray may share `/tmp`": (
         "deployments/lane/test_owned_file.py::test_process_with_numbers_of_its_own_leaves_the_socket_alone",
         "deployments/lane/test_owned_file.py::test_what_a_dead_process_left_is_removed",

@@ -57,6 +57,11 @@ class Cluster:
             str(ray_head.BIN / "serve"), *command, "--address", self.dashboard, env=self.env, timeout_s=timeout_s
         )
 
+    def wait_for_log(self, text: str) -> None:
+        """Wait until a log of Serve's has a text."""
+        logs = Path(self.env["RAY_AUTH_TOKEN_PATH"]).parent / "ray" / "session_latest" / "logs" / "serve"
+        wait_until(lambda: any(text in log.read_text() for log in logs.glob("*.log")), text)
+
     def ask(self, method: str, body: Any = None) -> Answer:
         """Ask Serve's REST API, as its command line does, without a process that imports Ray each time."""
         token = Path(self.env["RAY_AUTH_TOKEN_PATH"]).read_text()
@@ -159,9 +164,7 @@ def test_deployed_service_is_ready_and_answers(deployed: str) -> None:
 
 
 def test_log_names_a_mistyped_variable(cluster: Cluster, deployed: str) -> None:
-    logs = Path(cluster.env["RAY_AUTH_TOKEN_PATH"]).parent / "ray" / "session_latest" / "logs" / "serve"
-    text = "the environment variable EAGLERAY_HTTP_PROT is no setting; did you mean EAGLERAY_HTTP_PORT?"
-    wait_until(lambda: any(text in log.read_text() for log in logs.glob("*.log")), text)
+    cluster.wait_for_log("the environment variable EAGLERAY_HTTP_PROT is no setting; did you mean EAGLERAY_HTTP_PORT?")
 
 
 def test_doctor_compares_the_nodes(cluster: Cluster, deployed: str) -> None:
@@ -403,11 +406,13 @@ def ingresses(cluster: Cluster) -> tuple[str, dict[str, int]]:
 
 def test_application_is_healthy_again_after_a_node_has_died(cluster: Cluster, own: Deployment, tmp_path: Path) -> None:
     """There is one ingress on each node: with a node less, one less is wanted, and no other waits for a place."""
-    node = Process(ray_head.node_command(cluster.address), tmp_path / "node", cluster.env)
+    env = cluster.env | {"RAY_worker_niceness": "7"}
+    node = Process(ray_head.node_command(cluster.address), tmp_path / "node", env)
     try:
         node.wait_for("Ray runtime started")
         own.deploy("isolated", "simple", exit_timeout_secs=1, ingresses_per_node=1)
         wait_until(lambda: ingresses(cluster) == ("RUNNING", {"RUNNING": 2}), "two ingresses", 120.0)
+        cluster.wait_for_log("what serves here runs at niceness 7")
     finally:
         node.kill()
     wait_until(lambda: ingresses(cluster)[0] == "UNHEALTHY", "Serve's word of the dead node", 30.0)
