@@ -34,10 +34,18 @@ class SequenceLanes:
         if known is None or mark.starts or now_s - used_s > self.idle_s or known not in lanes:
             known = max(lanes, key=lambda lane: _weight(lane.replica_id, mark.sequence_id), default=None)
         if known is not None and not mark.ends:
-            self._known[mark.sequence_id] = known, now_s
-            if len(self._known) > MAX_SEQUENCES:
-                self._known.popitem(last=False)
+            self._remember(mark, known, now_s)
         return known
+
+    def _remember(self, mark: SequenceMark, lane: LaneClient, now_s: float) -> None:
+        self._known[mark.sequence_id] = lane, now_s
+        if len(self._known) > MAX_SEQUENCES:
+            self._known.popitem(last=False)
+
+    def refused(self, mark: SequenceMark, lane: LaneClient) -> None:
+        """Note that a request, for which the lane was chosen, was refused: a sequence does not end by that."""
+        if not mark.starts and mark.sequence_id not in self._known:
+            self._remember(mark, lane, self._now_s())
 
 
 def read_mark(parts: Sequence[Buffer], json_length: int | None, wire: int) -> SequenceMark | None:

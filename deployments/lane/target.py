@@ -197,11 +197,16 @@ class LaneTarget:
         if lane is None:
             return self._nowhere()
         if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+            self._refused_in_sequence(mark, lane)
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
         if mark.starts:
             self._end_elsewhere(mark.sequence_id, lane)
         return None
+
+    def _refused_in_sequence(self, mark: SequenceMark, lane: LaneClient | None) -> None:
+        if self._sequences is not None and lane is not None:
+            self._sequences.refused(mark, lane)
 
     def _send_waiting(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane that has waited for one; that its model has sequences may be known only now."""
@@ -261,7 +266,10 @@ class LaneTarget:
     def send_elsewhere(self, call: LaneCall) -> bool:
         """Send a call that found a full queue to the least loaded other replica, unless all were asked by now."""
         lanes = self.choice.near() if call.near else self.choice.lanes
-        if call.mark is not None or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
+        if call.mark is not None:
+            self._refused_in_sequence(call.mark, call.lane)
+            return False
+        if call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
             return False
         call.refused_by = (*call.refused_by, call.lane)
         others = [lane for lane in lanes if lane not in call.refused_by and len(lane.calls) < self._limits.max_inflight]

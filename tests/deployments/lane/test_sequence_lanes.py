@@ -99,6 +99,16 @@ def test_memory_is_bounded():
     assert len(lanes._known) == MAX_SEQUENCES
 
 
+def test_memory_of_refused_ends_is_bounded_and_later_sequences_win():
+    lanes = SequenceLanes(60)
+    for number in range(1, MAX_SEQUENCES + 100):
+        lanes.refused(mark(number, ends=True), LANES[0])
+    assert len(lanes._known) == MAX_SEQUENCES
+    again = lanes.choose(mark("again", starts=True), LANES[1:])
+    lanes.refused(mark("again", ends=True), LANES[0])
+    assert lanes.choose(mark("again"), LANES) is again
+
+
 def test_without_a_replica_there_is_no_lane():
     assert SequenceLanes(60).choose(mark(1), []) is None
 
