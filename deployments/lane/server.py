@@ -177,6 +177,8 @@ class LaneServerConnection(FrameProtocol):
         self._hello_timer: asyncio.TimerHandle | None = None
         self.inflight: dict[int, tuple[LaneModel, InferRequest | None]] = {}
         """By call; None in place of a request that is being decoded."""
+        self._lone_calls: set[int] = set()
+        """Those that wait for their turn."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Give the client some seconds to say the secret."""
@@ -214,6 +216,7 @@ class LaneServerConnection(FrameProtocol):
         elif kind == Kind.CANCEL and not call:
             self._end_sequence(number, body)
         elif kind == Kind.CANCEL:
+            self._lone_calls.discard(call)
             entry = self.inflight.pop(call, None)
             if entry is not None and entry[1] is not None:
                 entry[0].cancel_request(entry[1])
@@ -226,9 +229,12 @@ class LaneServerConnection(FrameProtocol):
         wire, traced = flags & ~(TRACED | PATIENT), bool(flags & TRACED)
 
         def start() -> None:
-            self.shared_offset = -1
-            self._take_request(number, call, wire, json_length, body, traced)
+            if call in self._lone_calls:  # else it was given up
+                self._lone_calls.remove(call)
+                self.shared_offset = -1
+                self._take_request(number, call, wire, json_length, body, traced)
 
+        self._lone_calls.add(call)
         self._server.lone.add(self, call, start, patient=bool(flags & PATIENT))
 
     def _end_sequence(self, number: int, body: Buffer) -> None:

@@ -371,3 +371,26 @@ def test_a_fleet_closes_while_its_only_replica_is_off_the_list() -> None:
 
     run(test, replicas=1)
     assert faults == []
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_request_that_is_given_up_before_it_has_the_replica_to_itself_never_runs() -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        model = lanes.replicas[0].model
+        model.hold, model.submit_request = True, model._submit  # type: ignore[method-assign]
+        target = lanes.fleet.target("echo")
+        assert target is not None
+        sinks = [Sink() for _ in range(3)]
+        calls = [LaneCall(target, (b"%d" % number,), None, sink, 1, 0) for number, sink in enumerate(sinks)]
+        for call in calls:
+            target.send_alone(call)
+        await lanes.until(lambda: len(model.held) == 1)
+        target.cancel(calls[1])
+        model.release()
+        await lanes.until(lambda: len(model.held) == 1)
+        model.release()
+        await answered([sinks[0], sinks[2]])
+        assert [sink.responses for sink in sinks] == [[b"0"], [], [b"2"]]
+        assert lanes.replicas[0].server.inflight_count == 0
+
+    run(test, replicas=1)
