@@ -59,9 +59,10 @@ def request_from_arrays(
 
 def _array(name: str, given: object) -> Array:
     try:
-        return np.asarray(given)
+        array = np.asarray(given)
     except ValueError:
         raise InvalidArgument(f"input '{name}' is no array: its rows are not of one length") from None
+    return array.astype(array.dtype.newbyteorder("=")) if array.dtype.byteorder == ">" else array
 
 
 def _bytes_objects(name: str, array: Array) -> Array:

@@ -136,3 +136,11 @@ def test_strings_may_be_objects_of_any_kind():
     assert request.inputs["X"].tolist() == [b"b", b"s", b"n", b"3", b"None"]
     with pytest.raises(InvalidArgument, match="'X'"):
         request_from_arrays(model, {"X": np.array(["\ud800"], object)}, lambda *_: None)
+
+
+def test_numbers_reach_models_in_the_machines_byte_order():
+    model = Signature.from_config(
+        text_format.Parse('name: "m" input { name: "X" data_type: TYPE_FP32 dims: 2 }', ModelConfig())
+    )
+    request = request_from_arrays(model, {"X": np.array([1, 2], ">f4")}, lambda *_: None)
+    assert request.inputs["X"].dtype == np.dtype("=f4") and request.inputs["X"].tolist() == [1, 2]
