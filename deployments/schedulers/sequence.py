@@ -26,7 +26,7 @@ from deployments.schedulers.sequence_oldest import OldestBatcher
 from deployments.schedulers.sequence_slots import NEVER_NS, SequenceBatcher, SequenceId, SequenceSlots, Slot
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
-from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse
+from protocol.infer import RESCHEDULED, SEQUENCE_START, Array, InferRequest, InferResponse
 from protocol.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class SequenceScheduler:
         """Go on with a slot whose request the instance is done with."""
         request, slot.running, slot.prepared = slot.running, None, None
         assert request is not None
-        if self._iterative and not request.flags & SEQUENCE_END:
+        if self._iterative:
             if request.flags & RESCHEDULED:
                 request.flags = 0
                 request.queued_ns = self._now_ns()

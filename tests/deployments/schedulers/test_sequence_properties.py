@@ -2,10 +2,16 @@
 
 from collections import deque
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deployments.core.counts import Totals
+from deployments.core.statistics import ModelStatistics
+from deployments.schedulers.sequence import SequenceScheduler
 from protocol.errors import Internal
+from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START
+from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
 from tests.deployments.schedulers.sequences import END, START, InstanceOfPool, Sequences, sequence_config
 
 IDLE_MS = 100
@@ -225,3 +231,24 @@ def test_no_instance_goes_on_with_a_sequence_of_one_that_has_died(strategy, inst
     sent = {str(number) for number, (what, *_) in enumerate(operations) if what == "send"}
     assert real.answers.keys() == sent
     assert real.statistics.counts.pending_count == 0
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
+def test_the_only_request_of_a_sequence_runs_again_too_and_is_answered(strategy):
+    config = config_of(f"sequence_batching {{ {strategy} iterative_sequence: true max_sequence_idle_microseconds: 9 }}")
+    clock, answers = FakeClock(), Answers()
+    pool = FakePool(clock)
+    scheduler = SequenceScheduler(config, [pool], ModelStatistics("m", 1, Totals()), clock)
+    request = answers.request("r", sequence_id=7, flags=SEQUENCE_START | SEQUENCE_END)
+    scheduler.submit(request)
+    clock.run()
+    for _ in range(2):
+        request.flags |= RESCHEDULED
+        pool.finish()
+        assert not answers.order and pool.running
+    pool.finish()
+    assert answers.order == ["r"] and not scheduler._slots.has(7)
+    drained = []
+    scheduler.drain(lambda: drained.append(1))
+    clock.run()
+    assert drained
