@@ -54,8 +54,10 @@ def test_what_comes_after_the_end_of_a_process_is_written_nowhere(ends):
     assert here._own.size_bytes == 0  # the file is closed by then, and its number may be another's
 
 
-def test_what_the_garbage_collector_says_while_a_message_is_written_follows_it(ends):
-    here, there = ends
+@pytest.mark.parametrize("by", ["channel", "outbox"])
+def test_what_the_garbage_collector_says_while_a_message_is_written_follows_it(ends, by):
+    channel, there = ends
+    here = channel if by == "channel" else Outbox(channel, lambda: pytest.fail("nothing is lost"))
 
     class Dropped:
         def __init__(self):

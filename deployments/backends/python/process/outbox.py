@@ -23,21 +23,23 @@ class Outbox:
         self._overrun = overrun
         self._max_waiting = max_waiting
         self._waiting: deque[bytes] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         self._closed = False
+        self._sending = False
+        self._put_off: deque[tuple[str, Writer | None, tuple[Any, ...]]] = deque()
 
     def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
-        """Send a message, now or as soon as there is room."""
+        """Send a message, now or as soon as there is room.
+
+        What the garbage collector sends on this thread, in the middle of another message, follows that.
+
+        Raises:
+            AreaFullError: there is no shared memory for its tensors.
+        """
         with self._lock:
-            if self._closed:  # and so are the files that large tensors would be written to
-                return
-            if len(self._waiting) >= self._max_waiting:
-                self._overrun()
-                return
-            self._waiting.append(self._channel.packed(kind, writer, *fields))
-            if self._timer is None:
-                self._flush()
+            self._put_off.append((kind, writer, fields))
+            self._go_on()
 
     def send_outcome(
         self, kind: str, number: int, final: bool, names: tuple[str, ...], outcome: InferResponse | ServingError
@@ -60,22 +62,43 @@ class Outbox:
             if self._timer is not None:
                 self._timer.cancel()
 
+    def _go_on(self) -> None:
+        if self._sending:
+            return
+        self._sending = True
+        try:
+            self._flush()
+            while self._put_off:
+                kind, writer, fields = self._put_off.popleft()
+                self._queue(kind, writer, fields)
+                self._flush()
+        finally:
+            self._sending = False
+
+    def _queue(self, kind: str, writer: Writer | None, fields: tuple[Any, ...]) -> None:
+        if self._closed:  # and so are the files that large tensors would be written to
+            return
+        if len(self._waiting) >= self._max_waiting:
+            self._overrun()
+            return
+        self._waiting.append(self._channel.packed(kind, writer, *fields))
+
     def _flush(self) -> None:
-        self._timer = None
+        """Send what waits, unless the socket was full only just now."""
         waiting = self._waiting
-        while waiting:
+        while waiting and self._timer is None:
             try:
                 self._channel.connection.send(waiting[0])
             except BlockingIOError:
                 self._timer = threading.Timer(_RETRY_S, self._flush_later)
                 self._timer.daemon = True
                 self._timer.start()
-                return
             except OSError:
                 waiting.clear()  # the process is dead
-                return
-            waiting.popleft()
+            else:
+                waiting.popleft()
 
     def _flush_later(self) -> None:
         with self._lock:
-            self._flush()
+            self._timer = None
+            self._go_on()
