@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from protocol.errors import InvalidArgument, Unavailable
 from repository_loader.model_files import leaves_folder
+from repository_loader.validation import check_name
 
 _FOLDER: Final = "models"
 _PREFIX: Final = "file:"
@@ -49,9 +50,11 @@ class OverrideFiles:
         """Write `file:<path>` → content as a model's folder, and return its path; blocks.
 
         Raises:
-            InvalidArgument: a path is not one of a file inside the model's folder.
+            InvalidArgument: the name is none of a folder, or a path is not one of a file inside the model's folder.
             Unavailable: the disk has no room.
         """
+        if wrong_name := check_name(model):
+            raise InvalidArgument(wrong_name)
         for key in files:
             _inside(key)
         archive = _pack({_inside(key): content for key, content in files.items()})

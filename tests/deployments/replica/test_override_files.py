@@ -67,6 +67,14 @@ def test_a_path_that_leaves_the_model_is_refused(tmp_path: Path, key: str) -> No
     assert not kept.archives and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("model", ["../../outside", "{root}/outside", "..", "", "a/b", "nul\0"])
+def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, model: str) -> None:
+    kept = Kept()
+    with pytest.raises(InvalidArgument, match="model name"):
+        OverrideFiles(tmp_path / "node", kept).write(model.format(root=tmp_path), FILES)
+    assert (kept.archives, content(tmp_path)) == ({}, {})
+
+
 def test_the_same_files_may_be_those_of_two_models(tmp_path: Path) -> None:
     files, kept = OverrideFiles(tmp_path, Kept()), []
     for name in ("m", "n"):
