@@ -87,6 +87,8 @@ class DesiredState:
         """How the versions of each model share its requests; only models where anything is said of that."""
         found = {}
         for name, model in self.snapshot.models.items():
+            if not model.packages:  # whose configuration may be why
+                continue
             given = self.given_traffic.get(name)
             if given is None and model.config is not None and IN_PLACE_PARAMETERS & model.config.parameters.keys():
                 given = read_overrides(model.config).traffic

@@ -8,6 +8,7 @@ from deployments.control.model_commands import read_models
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
+from repository_loader.traffic import Traffic
 
 CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 TENSORS = 'backend: "python" input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }\n'
@@ -45,3 +46,12 @@ def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_pat
 
     shrunk = place_waiting(options, SMALL, after)
     assert shrunk.plan == after.plan
+
+
+def test_a_model_whose_traffic_cannot_be_read_fails_alone(tmp_path: Path) -> None:
+    write(tmp_path, "good", 'parameters { key: "eagleray.shadow" value { string_value: "1=50" } }')
+    write(tmp_path, "bad", 'parameters { key: "eagleray.traffic" value { string_value: "most" } }')
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    desired = read_desired_state(options, SMALL)
+    assert desired.waiting == {"bad"}
+    assert desired.traffic == {"good": Traffic({}, {1: 50.0})}
