@@ -16,6 +16,8 @@ PlacementChoice = Literal["auto", "isolated", "packed", "embedded"]
 PREFIX = "eagleray."
 PLACEMENTS: tuple[Placement, ...] = ("isolated", "packed", "embedded")
 MAX_REPLICAS = 10_000
+LEAST_OF_RESOURCE = 1e-4
+"""Ray counts CPUs and GPUs in such parts, and refuses less."""
 
 OVERRIDES = {
     "placement": f"`{'`, `'.join(PLACEMENTS)}`: where the model runs",
@@ -89,7 +91,7 @@ def read_overrides(config: ModelConfig) -> Overrides:
     memory = _number(config, "memory_bytes", whole=True, least=0, most=2**60)
     return Overrides(
         placement,
-        _number(config, "num_cpus", whole=False, least=0, most=4096),
+        _resource(config, "num_cpus"),
         _gpus(config),
         None if memory is None else int(memory),
         None if replicas is None else int(replicas),
@@ -174,11 +176,19 @@ def _boolean(config: ModelConfig, name: str) -> bool | None:
 
 
 def _gpus(config: ModelConfig) -> float | None:
-    value = _number(config, "num_gpus", whole=False, least=0, most=4096)
+    value = _resource(config, "num_gpus")
     if value is not None and value > 1 and value != int(value):
         key = f"{PREFIX}num_gpus"
         # Ray gives a process a part of one GPU, or whole ones.
         raise OverrideError(key, f"parameter '{key}' of {config.name} must be a whole number where it is more than 1")
+    return value
+
+
+def _resource(config: ModelConfig, name: str) -> float | None:
+    value = _number(config, name, whole=False, least=0, most=4096)
+    if value is not None and 0 < value < LEAST_OF_RESOURCE:
+        key = PREFIX + name
+        raise OverrideError(key, f"parameter '{key}' of {config.name} must be 0 or at least {LEAST_OF_RESOURCE:.4f}")
     return value
 
 

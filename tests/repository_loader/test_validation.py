@@ -267,6 +267,11 @@ RULES = {
         'parameters["eagleray.num_gpus"]',
         "parameter 'eagleray.num_gpus' of m must be a whole number where it is more than 1",
     ),
+    "fewer CPUs than Ray can count": (
+        f'{PYTHON} parameters {{ key: "eagleray.num_cpus" value {{ string_value: "0.00009" }} }}',
+        'parameters["eagleray.num_cpus"]',
+        "parameter 'eagleray.num_cpus' of m must be 0 or at least 0.0001",
+    ),
     "groups of an ensemble": (
         ensemble(f"step {{ {STEP} }}", "instance_group { }"),
         "instance_group",
