@@ -308,6 +308,8 @@ class Call(Stream):
             self.compressor.finish_after()
             return
         self._end()
+        if self.connection.reservations.active:  # the end may have to wait behind answers
+            self.connection.reservations.give_back(self)
         if code:
             self.note(code, message, target)
             self.cancelled()

@@ -98,9 +98,9 @@ class StreamInferCall(Call):
         while ordered and ordered[0].ended:
             ordered.popleft()
             if ordered:
-                for parts in ordered[0].responses:
+                responses, ordered[0].responses = ordered[0].responses, []
+                for parts in responses:  # one too many ends the call, and empties `ordered`
                     self._write(parts)
-                ordered[0].responses.clear()
 
     def _write(self, parts: Sequence[Buffer]) -> None:
         size = sum(len(part) for part in parts)

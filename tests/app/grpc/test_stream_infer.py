@@ -1,5 +1,6 @@
 """ModelStreamInfer: order, finality, errors, half-close, cancellation, limits."""
 
+import asyncio
 import queue
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from app.grpc.options import GrpcOptions
+from app.http2 import frames
 from app.http2.limits import Http2Limits
 from tests.app.grpc.server import Server, request, serving
+from tests.app.grpc.test_wire import STREAM, Wire, prefixed
+from tests.app.http2.wire import data
 
 
 class Requests:
@@ -189,3 +193,18 @@ def test_compressed_responses() -> None:
         answers = list(stub.ModelStreamInfer(iter([request(values=[0.0] * count) for count in counts])))
         outputs = [answer.infer_response.raw_output_contents[0] for answer in answers]
         assert outputs == [bytes(4 * count) for count in counts]
+
+
+def test_answers_that_waited_for_an_earlier_one_and_are_too_many_end_the_stream_alone() -> None:
+    async def run() -> None:
+        wire = Wire(GrpcOptions(max_stream_queued_bytes=100_000))
+        closed = frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
+        sent = [request(values=[0.0] * 10_000, request_id=each).SerializeToString() for each in ("hold", *"abcd")]
+        body = b"".join(prefixed(each) for each in sent)
+        pieces = [data(1, body[at : at + 16_384]) for at in range(0, len(body), 16_384)]
+        await wire.send(closed, wire.headers(1, STREAM), *pieces)
+        wire.service.held["hold"]()
+        assert wire.status(await wire.send())["grpc-status"] == "8"
+        assert not wire.connection.streams
+
+    asyncio.run(run())

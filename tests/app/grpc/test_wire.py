@@ -458,3 +458,17 @@ async def test_a_request_that_is_complete_has_as_long_as_its_model_takes() -> No
     wire.connection.sweep(wire.front.loop.time() + 1000)
     wire.service.held["hold"]()
     assert wire.status(await wire.send())["grpc-status"] == "0"
+
+
+@on_loop
+async def test_a_call_that_is_over_holds_no_memory_for_its_message_while_answers_wait() -> None:
+    wire = Wire(GrpcOptions(http2=Http2Limits(max_buffered_bytes=1 << 20, initial_window_bytes=65_535)))
+    big = prefixed(bytes(900_000))
+    no_window = frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
+    await wire.send(no_window, wire.headers(1), data(1, big[:1000]))
+    await wire.send(wire.headers(3, STREAM, grpc_timeout="1m"), data(3, BODY + big[:1000]))
+    await asyncio.sleep(0.01)
+    assert wire.connection.streams[3].queued_bytes, "the answer waits, and the status behind it"
+    await wire.send(frames.rst_stream(1, frames.CANCEL))
+    got = await wire.send(wire.headers(5), data(5, big[:1000]))
+    assert [(each.kind, each.stream_id) for each in got] == [(frames.WINDOW_UPDATE, 5)]
