@@ -22,10 +22,11 @@ from app.http.head import INFER, BadRequest, Head, Headers
 from app.http.infer_exchange import InferExchange, has_large_json
 from app.http.responses import error_response
 from app.http.timed_connection import TimedConnection
+from app.service.routing import DECOUPLED_BY_HTTP
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import HTTP
-from protocol.errors import ServingError
+from protocol.errors import ServingError, Unsupported
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BINARY_HEAD: Final = (
@@ -316,6 +317,9 @@ class HttpConnection(TimedConnection):
         transport = self._transport
         if transport is None:
             return
+        if not final:
+            self._refuse_responses()
+            return
         size = 0
         for part in parts:
             size += len(part)
@@ -335,6 +339,12 @@ class HttpConnection(TimedConnection):
         self.note(error.http_status, error.message, target or self._target)
         self.write(error_response(error.http_status, error.message, self.head_end, headers_of(error)))
         self.finish()
+
+    def _refuse_responses(self) -> None:
+        """End a request whose model has become decoupled meanwhile: no other one must get the rest of its answers."""
+        if self._target is not None and self._token is not None:
+            self._target.cancel(self._token)
+        self.on_error(Unsupported(DECOUPLED_BY_HTTP))
 
     def note(self, status: int, message: str, target: Target | None = None) -> None:
         """Log an error that is sent to the client, and count it if no target had the request."""

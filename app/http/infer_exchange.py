@@ -12,9 +12,10 @@ from app.http.head import Head
 from app.http.request_parameters import add_parameters
 from app.http.responses import response_head
 from app.json_helper.json_helper import LARGE_JSON_BYTES, Result
+from app.service.routing import DECOUPLED_BY_HTTP
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
-from protocol.errors import Internal, ServingError, Unavailable
+from protocol.errors import Internal, ServingError, Unavailable, Unsupported
 
 # Up to these sizes the work takes less than handing it to a thread and back, or not much more.
 _INLINE_COMPRESSED_BYTES: Final = 4 << 10
@@ -138,6 +139,10 @@ class InferExchange:
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Send the response, compressed if the client likes that better."""
+        if not final:  # the model has become decoupled meanwhile
+            self._connection.on_error(Unsupported(DECOUPLED_BY_HTTP), self._target)
+            self.disconnect()
+            return
         self._target = self._token = None
         if self._gone:
             return

@@ -1,7 +1,7 @@
 """Where a request goes, or Triton's words for why it goes nowhere."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from app.service.models import Models
@@ -13,6 +13,8 @@ from deployments.lane.sink import Target
 from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata
 from repository_loader.namespaces import ambiguous
+
+DECOUPLED_BY_HTTP: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 
 
 class Routing:
@@ -39,7 +41,7 @@ class Routing:
         """
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
         if self.decoupled(name):
-            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+            raise Unsupported(DECOUPLED_BY_HTTP)
         return self.infer_target(name, version)
 
     def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:

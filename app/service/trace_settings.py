@@ -4,6 +4,7 @@ They are validated, kept and answered as Triton does; `app.trace` goes by them.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
@@ -23,6 +24,7 @@ _PROCESSOR_FLAGS: Final = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_
 _QUEUE_SIZES: Final = {"queue_size": "2048", "export_batch_size": "512"}
 _TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
 _PREFIX: Final = "trace:"
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,100}")
 _LEVEL_FLAGS: Final = {"OFF": 0, "TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
@@ -221,8 +223,7 @@ def _number(key: str, value: Any, low: int, high: int) -> str:
     text = str(value) if type(value) is int else value
     if not isinstance(text, str):
         raise unparsable(key, NON_STRING)
-    digits = text.strip().lstrip("+-")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 100:
+    if not _INTEGER.fullmatch(text.strip()):
         raise InvalidArgument(f"Unable to parse '{key}', got: {text}")
     number = int(text)
     if not low <= number <= high:

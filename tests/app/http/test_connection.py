@@ -81,6 +81,24 @@ def test_cancels_what_is_under_way_when_the_client_leaves(extra: bytes) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("extra", [b"", b"Accept-Encoding: gzip\r\n"], ids=["direct", "compressed"])
+def test_a_model_that_has_become_decoupled_meanwhile_gives_no_other_request_an_answer(extra: bytes) -> None:
+    async def run() -> None:
+        wire = Wire()
+        wire.target.hold = True
+        await wire.send(infer(b"one", extra=extra))
+        wire.target.sinks[0].on_response(None, (b"{}",), False)
+        assert wire.transport.written.startswith(b"HTTP/1.1 501 ")
+        assert b"doesn't support models with decoupled transaction policy" in wire.transport.written
+        assert wire.target.cancelled == [1]
+        wire.target.hold = False
+        answer = await wire.send(infer(b"two"))
+        assert answer.count(b"HTTP/1.1") == 1
+        assert answer.endswith(b"two")
+
+    asyncio.run(run())
+
+
 @on_loop
 async def test_tells_an_unavailable_client_to_try_again() -> None:
     wire = Wire()

@@ -71,6 +71,7 @@ def test_opentelemetry_shows_its_own_settings() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "rate is no number": ({"trace_rate": "x"}, "Unable to parse 'trace_rate', got: x"),
+    "rate has two signs": ({"trace_rate": "+-5"}, "Unable to parse 'trace_rate', got: +-5"),
     "rate out of range": (
         {"trace_rate": "4294967296"},
         "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 4294967296",
