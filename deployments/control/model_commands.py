@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
@@ -36,6 +37,8 @@ from repository_loader.snapshot import Override
 logger = logging.getLogger(__name__)
 
 MAX_COMMANDS: Final = 1024
+MAX_READS: Final = 16
+"""How many commands have models read at the same time."""
 _TIMEOUT_S: Final = 3600.0
 
 
@@ -51,6 +54,8 @@ class ModelCommands:
         self._files = files
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._files_lock = asyncio.Lock()
+        # A model's own code may take minutes to say what it is; the loop's threads are for what takes moments.
+        self._readers = ThreadPoolExecutor(MAX_READS, "read-for-command")
         self._kept: set[str] | None = None
         """What was kept when files were forgotten; None since there may be others, as those of a former controller."""
 
@@ -131,7 +136,8 @@ class ModelCommands:
             desired = await self._state.until(lambda desired: desired)
             if command in desired.outcomes:
                 return
-            read = await asyncio.to_thread(read_models, self._options, desired, name, override)
+            loop = asyncio.get_running_loop()
+            read = await loop.run_in_executor(self._readers, read_models, self._options, desired, name, override)
             async with self._state.lock:
                 desired = await self._state.until(lambda desired: desired)
                 names = touched(self._options, desired, read)

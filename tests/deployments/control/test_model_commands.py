@@ -1,6 +1,7 @@
 """Who may have models loaded, whoever asks."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
 from tests.deployments.control.test_state_store import Table
 from tests.repository_loader.repositories import python_model, write
+
+WAITS_TO_BE_READ = """
+import os, time
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        while not os.path.exists({released!r}):
+            time.sleep(0.05)
+        return config
+"""
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
@@ -117,5 +129,35 @@ def test_files_of_a_load_that_fails_are_forgotten(tmp_path: Path) -> None:
             assert table and any((tmp_path / "models").glob("[0-9a-f]*"))
             await commands.keep_files(())
             assert not table and not any((tmp_path / "models").glob("[0-9a-f]*"))
+
+    asyncio.run(scenario())
+
+
+def test_models_that_take_long_to_be_read_hold_nothing_else_up(tmp_path: Path) -> None:
+    """A Python model says itself what it is, which may take minutes; the state is stored meanwhile."""
+    released = tmp_path / "released"
+    names = [f"slow{number}" for number in range(4 + (os.cpu_count() or 1))]
+    for name in names:
+        write(tmp_path, python_model(name) | {f"{name}/1/model.py": WAITS_TO_BE_READ.format(released=str(released))})
+    options = ControllerOptions(
+        (str(tmp_path),), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=()
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        desired = await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),)))
+        await state.change(desired)
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files)
+        loads = [asyncio.create_task(commands.load(name, name, None, {})) for name in names]
+        await asyncio.sleep(0)  # they begin
+        try:
+            async with asyncio.timeout(10.0):
+                await state.change(desired)
+        finally:
+            released.touch()
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
 
     asyncio.run(scenario())
