@@ -61,8 +61,10 @@ class Autoscaler:
                 continue
             key = (deployment.app_name, deployment.name)
             known = before.get(key)
+            rules = deployment.autoscaling
             count = known.count if known is not None else running.get(key, deployment.replica_count)
-            self._scaled[key] = scaled = _Scaled(deployment.autoscaling, count)
+            count = max(rules.min_replicas, min(rules.max_replicas, count))
+            self._scaled[key] = scaled = _Scaled(rules, count)
             # Nothing is known of the load yet: what runs was wanted until now.
             scaled.wanted.append((self._now_s(), count))
             if known is not None and known.rules == scaled.rules:

@@ -87,6 +87,18 @@ def test_a_new_controller_goes_on_with_what_runs(clock: Clock) -> None:
     assert autoscaler.decide() == {KEY: 1}
 
 
+@pytest.mark.parametrize(("bounds", "count"), [((1, 3), 3), ((5, 8), 5)], ids=["at most", "at least"])
+def test_other_bounds_hold_at_once(autoscaler: Autoscaler, clock: Clock, bounds: tuple[int, int], count: int) -> None:
+    autoscaler.take("ingress", {"m/1": (16.0, 100.0)})
+    assert autoscaler.decide() == {KEY: 4}
+    rules = [deployment(Autoscaling(*bounds, target_ongoing_requests=4, downscale_delay_s=86400))]
+    autoscaler.follow(rules, {})
+    assert autoscaler.count(KEY) == count
+    successor = Autoscaler(clock)
+    successor.follow(rules, {KEY: 4})
+    assert successor.count(KEY) == count
+
+
 def test_what_does_not_scale_is_left_alone(clock: Clock) -> None:
     autoscaler = Autoscaler(clock)
     autoscaler.follow([deployment(None)], {KEY: 5})
