@@ -258,6 +258,8 @@ class _Planner:
             memory_bytes *= len(specs) if apart else 1
             num_gpus = self._share(model.name, memory_bytes, overrides)
             cards = self._find_gpu(model.name, gpu, replicas, num_gpus, overrides.needs)
+            if scaled is not None and num_gpus and not self._free_gpus():
+                raise _Unplaceable(f"model '{model.name}' needs a GPU for itself as it scales, of which 0 are free")
             gpu = cards if scaled is None else None
         if divided:
             suffix = "-cpu" if part.gpu is None else "-any" if part.gpu == ANY_GPU else f"-gpu{part.gpu}"

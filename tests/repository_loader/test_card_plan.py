@@ -70,6 +70,18 @@ def test_a_gpu_is_not_promised_twice() -> None:
     assert plan.unplaced == {"b": "model 'b' needs 0.94 of GPU 0, of which 0.06 is free"}
 
 
+def test_what_scales_needs_a_card_that_nothing_else_is_on() -> None:
+    """Ray finds the places of its replicas, and has none on a card that is reserved."""
+    one = ClusterFacts((NodeFacts(8, 1, gpu_memory_bytes=16 * GIB),))
+    half = "instance_group { kind: KIND_GPU }" + parameter("num_gpus", "0.5")
+    fixed = model("fixed", ONNX + half, gpu_count=1)
+    scales = model("scales", ONNX + half + parameter("autoscaling.max_replicas", "2"), gpu_count=1)
+    assert make_plan(snapshot(scales), ISOLATED, one).unplaced == {}
+    plan = make_plan(snapshot(fixed, scales), ISOLATED, one)
+    assert [each.app_name for each in plan.deployments] == ["fixed"]
+    assert plan.unplaced == {"scales": "model 'scales' needs a GPU for itself as it scales, of which 0 are free"}
+
+
 def test_what_is_placed_stays_when_the_cluster_grows() -> None:
     models = snapshot(model("on-cpu", ONNX), model("waits", ONNX + "instance_group { kind: KIND_GPU gpus: 0 }"))
     before = make_plan(models, PlanSettings(), CPUS)
