@@ -41,6 +41,8 @@ class ModelTable:
         self.deployments: tuple[DeploymentPlan, ...] = ()
         self.reports: dict[tuple[str, int], dict[str, str]] = {}
         """What an ingress told last of embedded models: the reason ("" when loaded) by digest."""
+        self.refused: Mapping[str, str] = {}
+        """Why applications were not deployed, by name."""
         self._json: dict[str, tuple[ModelConfig, str]] = {}
         self._names: Collection[str] = ()
         self._leaving: tuple[DeploymentPlan, ...] = ()
@@ -48,11 +50,9 @@ class ModelTable:
         self._copies: dict[str, dict[str, Any]] = {}
 
     def replace(self, desired: DesiredState, refused: Mapping[str, str]) -> None:
-        """Take a new desired state; versions that run as before keep their state.
-
-        `refused` says why applications were not deployed, by name.
-        """
+        """Take a new desired state, and what was not deployed; versions that run as before keep their state."""
         before, self.models, self.plan = self.models, {}, desired.plan
+        self.refused = refused
         for name, found in desired.snapshot.models.items():
             reason = found.failure or desired.plan.unplaced.get(name, "")
             versions = {package.version: VersionEntry(UNAVAILABLE, reason) for package in found.packages if reason}

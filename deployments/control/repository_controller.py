@@ -259,7 +259,7 @@ class RepositoryController:
             self._refused_until_s = self._loop.time() + _REFUSED_S
             if refused != self._refused:
                 self._refused = refused
-                self._adopt(desired)
+                self._adopt(self._state.desired or desired)  # a command may have changed it meanwhile
         for verdict in await self._read_status(desired):
             await self._end_trial(verdict)
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):

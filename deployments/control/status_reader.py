@@ -171,7 +171,8 @@ class StatusReader:
                 if deployment is None:
                     reason = table.reports.get((model.name, model.version), {}).get(digest)
                 else:
-                    reason = _part(deployment, model, digest, believed, described)
+                    refusal = table.refused.get(deployment.app_name)
+                    reason = refusal or _part(deployment, model, digest, believed, described)
                 if reason is None:
                     open_count += 1
                 elif reason:

@@ -396,6 +396,18 @@ def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> N
     wait_until(lambda: own.index()["halves"] == ("READY", ""), "ready", timeout_s=60)
 
 
+def test_load_of_a_model_whose_name_is_taken_is_refused(cluster: Cluster, own: Deployment) -> None:
+    script(cluster, THEIRS, "halves")
+    own.deploy("isolated", "simple", "halves", model_control_mode="explicit", load_model=["simple"])
+    wait_until(lambda: own.index().get("simple", ("",))[0] == "READY", "ready", timeout_s=90)
+    with Client(own.address, timeout_s=30.0) as client:
+        answer = client.request("POST", "/v2/repository/models/halves/load")
+        assert answer.status == 400, answer.body
+        assert "the Serve application 'halves' is not Eagleray's" in answer.json["error"]
+        script(cluster, DELETE, "halves")
+        assert client.request("POST", "/v2/repository/models/halves/load").status == 200
+
+
 def ingresses(cluster: Cluster) -> tuple[str, dict[str, int]]:
     """Return the status of Eagleray's application, and how many ingresses are in each state."""
     found = cluster.applications().get("eagleray")
