@@ -312,6 +312,12 @@ class HttpConnection(TimedConnection):
 
     # -- answers --------------------------------------------------------------------------------------------------
 
+    def write(self, data: Buffer) -> None:
+        """Send bytes; those of a stream may come while the client reads slowly."""
+        if self._paused:
+            self._context.slow_readers.note(self, len(data))
+        super().write(data)
+
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Write an inference response."""
         transport = self._transport

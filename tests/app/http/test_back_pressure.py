@@ -262,3 +262,22 @@ def test_answers_that_wait_for_slow_readers_are_bounded_over_all_connections(on:
                 client.close()
 
     run(on, test)
+
+
+def test_streams_that_wait_for_slow_readers_are_bounded_over_all_connections() -> None:
+    async def test() -> None:
+        streams = wires(3)
+        target = streams[0].target
+        target.hold = True
+        event = b'{"model_name":"echo","outputs":[{"name":"out","data":["%b"]}]}' % bytes([ord("x")] * (MIB // 8))
+        for wire in streams:
+            await wire.send(HEAD.replace(b"infer", b"generate_stream") + b"Content-Length: 2\r\n\r\n{}")
+            wire.transport.unsent_bytes = MIB // 8
+            wire.connection.pause_writing()
+            for _ in range(7):
+                wire.transport.unsent_bytes += MIB // 8
+                target.sinks[-1].on_response(None, (event,), False)
+            await wire.send()
+        assert [wire.transport.aborted for wire in streams] == [True, False, False]
+
+    asyncio.run(test())
