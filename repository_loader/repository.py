@@ -166,9 +166,16 @@ def _model_names(path: str, findings: list[Finding]) -> list[str]:
     for name in names:
         if name.startswith(".") and not os.path.isfile(os.path.join(path, name, "config.pbtxt")):
             findings.append(Finding("warning", os.path.join(path, name), 1, 1, "hidden folder is no model; ignored"))
+        elif not _is_text(name):  # which no client could be told of
+            remark = f"folder {name!a} is no model, as its name is not UTF-8 text; ignored"
+            findings.append(Finding("warning", path, 1, 1, remark))
         else:
             models.append(name)
     return models
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _read(

@@ -5,7 +5,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.repository import LoaderOptions, RepositoryError, RepositoryModel, load_repositories
+from repository_loader.repository import LoaderOptions, RepositoryError, RepositoryModel, find_models, load_repositories
 from repository_loader.snapshot import Override
 from tests.repository_loader.repositories import BATCHING_ONNX, FIXED_ONNX, TENSORS, python_model, write
 
@@ -193,6 +193,16 @@ def test_ignores_hidden_folders_without_a_configuration(tmp_path: Path) -> None:
     snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
     assert list(snapshot.models) == [".hidden"]
     assert [finding.path for finding in snapshot.findings] == [str(tmp_path / ".git")]
+
+
+def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> None:
+    write(tmp_path, {**python_model("m"), **python_model("bad\udcff")})
+    assert list(find_models([str(tmp_path)], LoaderOptions())) == ["m"]
+    snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
+    assert list(snapshot.models) == ["m"]
+    assert [finding.message for finding in snapshot.findings] == [
+        "folder 'bad\\udcff' is no model, as its name is not UTF-8 text; ignored"
+    ]
 
 
 def test_loads_only_what_is_asked_for_and_what_it_needs(tmp_path: Path) -> None:
