@@ -38,7 +38,7 @@ class HostedModel:
     def of(cls, model: ModelPlan, packages: Mapping[str, ModelPackage]) -> "HostedModel":
         """Return a planned model; `packages` are all models of the plan by name."""
         steps = {name: packages[name].config for name in model.dependencies if name in packages}
-        files = _label_files(model.package, packages)
+        files = _label_files(model.package, packages, {})
         sources = {
             output: maker.source.only(os.path.relpath(path, maker.model_path))
             for output, path in files.items()
@@ -139,21 +139,25 @@ def packages_by_name(plan: Plan) -> dict[str, ModelPackage]:
     return {model.name: model.package for model in ordered}
 
 
-def _label_files(package: ModelPackage, packages: Mapping[str, ModelPackage], depth: int = 0) -> dict[str, str]:
+def _label_files(
+    package: ModelPackage, packages: Mapping[str, ModelPackage], known: dict[str, dict[str, str]]
+) -> dict[str, str]:
+    """Return the label files by output, and note them in `known`: a model may be a step in many places."""
+    if package.name in known:
+        return known[package.name]
     files = {
         output.name: str(Path(package.model_path, output.label_filename))
         for output in package.config.output
         if output.label_filename
     }
-    if depth > len(packages):
-        return files
     for step in package.config.ensemble_scheduling.step:
         maker = packages.get(step.model_name)
         if maker is None:
             continue
-        made = _label_files(maker, packages, depth + 1)
+        made = _label_files(maker, packages, known)
         for output, tensor in step.output_map.items():
             if output in made:
                 files.setdefault(tensor, made[output])
     outputs = {output.name for output in package.config.output}
-    return {tensor: path for tensor, path in files.items() if tensor in outputs}
+    known[package.name] = {tensor: path for tensor, path in files.items() if tensor in outputs}
+    return known[package.name]
