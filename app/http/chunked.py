@@ -50,8 +50,8 @@ class ChunkedBody:
                 self._state = "size"
             end = buffer.find(b"\r\n", offset)
             if end < 0:
-                if len(buffer) - offset > _MAX_SIZE_LINE_BYTES:
-                    raise BadRequest(400, "chunk header too long")
+                if len(buffer) - offset > (_MAX_TRAILER_BYTES if self._state == "trailer" else _MAX_SIZE_LINE_BYTES):
+                    raise BadRequest(400, "chunk header or trailer too long")
                 break
             line = buffer[offset:end]
             offset = end + 2

@@ -5,13 +5,15 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from deployments.log.log_options import DEFAULT_LOG, FORMATS, LEVELS, LogOptions
-from protocol.errors import Unavailable, Unsupported
+from protocol.errors import InvalidArgument, Unavailable, Unsupported
 from protocol.json_document import as_boolean, as_unsigned
 
 _SWITCHES: Final = ("log_info", "log_warning", "log_error")
 _SLOW: Final = "log_slow_requests_ms"
 _NUMBERS: Final = ("log_verbose_level", _SLOW)
 _PREFIX: Final = "log:"
+_UINT32_MAX: Final = 2**32 - 1
+"""gRPC's answer has no room for more."""
 
 
 class LogSettings:
@@ -53,7 +55,7 @@ class LogSettings:
                 read[name] = as_boolean(changes[name], name)
         for name in _NUMBERS:
             if name in changes:
-                read[name] = as_unsigned(changes[name], name)
+                read[name] = _number(changes[name], name)
         if "log_format" in changes:
             if changes["log_format"] not in FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {changes['log_format']}")
@@ -81,3 +83,10 @@ class LogSettings:
             self._options = options
             self._taken = True
             self._changed(options)
+
+
+def _number(value: Any, name: str) -> int:
+    number = as_unsigned(value, name)
+    if number > _UINT32_MAX:
+        raise InvalidArgument(f"Unable to parse '{name}', value is out of range [ 0, {_UINT32_MAX} ], got: {number}")
+    return number

@@ -55,6 +55,18 @@ async def test_puts_a_chunked_body_together() -> None:
     assert answer.count(b"200 OK") == 2
 
 
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_skips_trailers_in_pieces_of_any_size(size: int) -> None:
+    async def run() -> None:
+        wire = Wire()
+        head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        sent = head + b"3\r\nabc\r\n0\r\nTrailer: " + b"t" * 1000 + b"\r\n\r\n"
+        answer = await wire.send(*(sent[at : at + size] for at in range(0, len(sent), size)))
+        assert answer.endswith(b"abc")
+
+    asyncio.run(run())
+
+
 @on_loop
 async def test_answers_pipelined_requests_in_order() -> None:
     wire = Wire()

@@ -92,6 +92,11 @@ def test_only_changes_are_applied_but_for_the_first_time() -> None:
             InvalidArgument,
             "Unable to parse 'log_verbose_level': attempt to access JSON non-unsigned-integer as unsigned-integer",
         ),
+        (
+            {"log_verbose_level": 1 << 32},
+            InvalidArgument,
+            "Unable to parse 'log_verbose_level', value is out of range [ 0, 4294967295 ], got: 4294967296",
+        ),
         ({"log_format": "x"}, Unavailable, "invalid argument for --log_format, got: x"),
         ({"log_format": None}, Unavailable, "invalid argument for --log_format, got: None"),
         ({"log_file": "x"}, Unsupported, "log file location can not be updated through network protocol"),
