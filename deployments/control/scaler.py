@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 from deployments.control.autoscaler import REPORT_S, Autoscaler, Key
@@ -17,13 +17,26 @@ _DOUBT_S: Final = 3.0
 
 
 class Scaler:
-    """The autoscaler's loop in the controller; it costs nothing while no model is autoscaled."""
+    """The autoscaler's loop in the controller; it costs nothing while no model is autoscaled.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rows: Rows) -> None:
+    Args:
+        targets: returns how many replicas Serve keeps of each deployment; blocks.
+        set_target: has Serve keep so many of one; blocks.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        rows: Rows,
+        targets: Callable[[], Mapping[Key, int]] = replica_targets,
+        set_target: Callable[[str, str, int], None] = set_replica_target,
+    ) -> None:
         self._rows = rows
+        self._targets = targets
+        self._set_target = set_target
         self._autoscaler = Autoscaler()
         self._wake = asyncio.Event()
-        self._failed: dict[Key, int] = {}
+        self._failed: set[Key] = set()
         self._shown: set[Key] = set()
         self._loop = loop
         self._doubts_until_s = 0.0
@@ -33,7 +46,7 @@ class Scaler:
         """Scale these from now on."""
         scaled = [each for each in deployments if each.autoscaling is not None]
         new = any(self._autoscaler.count((each.app_name, each.name)) is None for each in scaled)
-        self._autoscaler.follow(scaled, await asyncio.to_thread(replica_targets) if new else {})
+        self._autoscaler.follow(scaled, await asyncio.to_thread(self._targets) if new else {})
         wanted = {(each.app_name, each.name) for each in scaled}
         for key in wanted | self._shown:
             self._row(key).wanted_count = self._autoscaler.count(key) or 0
@@ -61,15 +74,17 @@ class Scaler:
             decided = self._autoscaler.decide()
             for key, count in decided.items():
                 self._count(key, count)
-            changes = {**self._failed, **await self._astray(), **decided}
-            self._failed = {}
+            counts = {key: self._autoscaler.count(key) for key in self._failed}
+            again = {key: count for key, count in counts.items() if count is not None}
+            changes = {**again, **await self._astray(), **decided}
+            self._failed = set()
             for key, count in changes.items():
                 logger.info("%s of '%s' gets %d replicas", key[1], key[0], count)
                 try:
-                    await asyncio.to_thread(set_replica_target, *key, count)
+                    await asyncio.to_thread(self._set_target, *key, count)
                 except Exception as error:  # it may be deployed just now, or Serve's controller be away
                     logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
-                    self._failed[key] = count
+                    self._failed.add(key)
             await asyncio.sleep(REPORT_S)
 
     async def _astray(self) -> dict[Key, int]:
@@ -77,7 +92,7 @@ class Scaler:
         if self._loop.time() > self._doubts_until_s:
             return {}
         try:
-            targets = await asyncio.to_thread(replica_targets)
+            targets = await asyncio.to_thread(self._targets)
         except Exception as error:  # Serve's controller may be away
             logger.debug("Serve does not tell how many replicas it keeps: %s", error)
             return {}
