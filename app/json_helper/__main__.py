@@ -9,6 +9,7 @@ from app.json_helper.binary_form import request_in_binary_form, to_binary
 from app.json_helper.frames import read_frame, write_frame
 from protocol.errors import Internal, ServingError
 from protocol.limits import Limits
+from protocol.short_error import shortened
 
 
 def work(head: dict[str, Any], body: memoryview) -> tuple[int | None, list[Any]]:
@@ -36,7 +37,7 @@ def main() -> None:
         try:
             json_length, parts = work(head, body)
         except ServingError as error:
-            answer: dict[str, Any] = {"error": error.message, "code": error.grpc_code}
+            answer: dict[str, Any] = {"error": shortened(error).message, "code": error.grpc_code}
             parts = []
         except Exception as error:
             answer = {"error": f"large JSON could not be read: {type(error).__name__}", "code": Internal.grpc_code}

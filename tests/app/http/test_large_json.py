@@ -296,6 +296,17 @@ def test_a_helper_that_dies_is_replaced() -> None:
     serve(test)
 
 
+def test_a_name_as_long_as_a_body_makes_no_long_error() -> None:
+    async def test(server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        body = json.dumps({"inputs": [{"name": "n" * (2 << 20), "datatype": "X", "shape": [1], "data": [1]}]}).encode()
+        status, answer = await loop.run_in_executor(None, lambda: server.ask("infer", body))
+        assert status == 400
+        assert answer.startswith(b'{"error":"invalid datatype for input nnn')
+
+    serve(test)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_replica_that_models_share_is_sent_binary_in_place_of_much_json(shared: bool) -> None:
     async def test(server: Server) -> None:
