@@ -74,11 +74,12 @@ class Figures:
 class SimulatedLane:
     """A lane as the routing table sees it."""
 
-    __slots__ = ("calls", "near")
+    __slots__ = ("calls", "near", "withdrawn")
 
     def __init__(self, near: bool) -> None:
         self.calls: dict[int, object] = {}
         self.near = near
+        self.withdrawn = False
 
 
 def snapshot(count: int) -> Snapshot:
