@@ -20,9 +20,9 @@ class IngressNeighbours:
         self._signatures: dict[str, tuple[str, Signature]] = {}
 
     def find(self, name: str, version: int, found: Found) -> None:
-        """Tell the signature of a model version that a lane leads to, None when there is none."""
-        target = self._fleet.target(name, version)
-        found(None if target is None or not target.ready else self._signature(name))
+        """Tell the signature of a model version that takes requests, None when there is none."""
+        target = self._fleet.target(name, version) or self._fleet.awaited(name, version)
+        found(None if target is None else self._signature(name))
 
     def left(self, name: str, version: int) -> bool:
         """Whether the directory says that a model takes no requests; see `Neighbours`."""

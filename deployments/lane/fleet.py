@@ -159,13 +159,17 @@ class Fleet:
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
         """Take which versions Serve shall have replicas of; requests wait for no other."""
         self._routes.expect(taken)
+        self._retry.expect(taken)
 
     def versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that live replicas serve."""
         return self._routes.versions(name)
 
     def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
-        """Take which versions may have no replica; `wake` is called when a request waits for one."""
+        """Take which versions may have no replica; `wake` is called when a request waits for one.
+
+        `expect` comes after it: what waits for a version that was dropped is refused there.
+        """
         self._routes.set_sleepers(sleepers, wake)
 
     def ongoing(self, name: str, version: int) -> int:

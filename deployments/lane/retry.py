@@ -1,6 +1,8 @@
 """What becomes of the requests that were under way to a replica when it went away."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from deployments.core.refusals import Refusals
@@ -43,6 +45,7 @@ class Retry:
         self._routes = routes
         self._refusals = refusals
         self._suspects: dict[tuple[str, int], Suspects] = {}
+        self._expected: Collection[tuple[str, int]] | None = None
 
     def take(self, calls: list[LaneCall], death: Death) -> None:
         """Take the calls that a lost lane leaves unanswered."""
@@ -78,6 +81,11 @@ class Retry:
         for suspects in tuple(self._suspects.values()):
             suspects.go_on()
 
+    def expect(self, taken: Collection[tuple[str, int]]) -> None:
+        """Take which versions will have replicas; until the first time, all may."""
+        self._expected = taken
+        self.replicas_changed()
+
     def clear(self, call: LaneCall) -> None:
         """Note that a call has had its time with a replica to itself."""
         suspects = self._suspects.get((call.target.model_name, call.target.version))
@@ -86,7 +94,10 @@ class Retry:
 
     def _suspects_of(self, key: tuple[str, int]) -> Suspects:
         self._suspects = {key: suspects for key, suspects in self._suspects.items() if suspects}
-        return self._suspects.setdefault(key, Suspects(self._send))
+        return self._suspects.setdefault(key, Suspects(self._send, partial(self._is_expected, key)))
+
+    def _is_expected(self, key: tuple[str, int]) -> bool:
+        return self._expected is None or key in self._expected
 
     def _send(self, call: LaneCall, alone: bool = False) -> ServingError | None:
         target = call.target

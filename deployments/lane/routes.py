@@ -45,22 +45,24 @@ class Routes:
         return self._targets.get(name, {}).keys()
 
     def set_sleepers(self, sleepers: set[tuple[str, int]], wake: Callable[[], None]) -> None:
-        """Take which versions may have no replica: requests for them wait until there is one."""
+        """Take which versions may have no replica: requests for them wait until there is one.
+
+        Those for a version that shall always have one from now on wait for it, as after a death.
+        """
         for name, version in sleepers:
             versions = self._targets.setdefault(name, {})
             if version not in versions:
                 versions[version] = self._new_target(name, version)
             versions[version].may_wait(wake)
-        awake = False
-        for name, versions in tuple(self._targets.items()):
-            for version, target in tuple(versions.items()):
-                if target.waiting is not None and (name, version) not in sleepers:
-                    awake = True
-                    target.must_not_wait()
-                    if not target.ready:
-                        del versions[version]
-            if not versions:
-                del self._targets[name]
+        awake = [
+            target
+            for name, versions in self._targets.items()
+            for version, target in versions.items()
+            if target.waiting is not None and (name, version) not in sleepers
+        ]
+        for target in awake:
+            target.must_not_wait() if target.choice.lanes else self._remove(target)
+        self._await_replacements([target for target in awake if not target.choice.lanes])
         if awake:
             self._changed()
 
@@ -134,7 +136,12 @@ class Routes:
         for name, versions in tuple(self._targets.items()):
             for version, target in tuple(versions.items()):
                 if (name, version) not in kept and target.choice.remove(lane) and not target.ready:
-                    emptied.append(versions.pop(version))
-            if not versions:
-                del self._targets[name]
+                    emptied.append(target)
+                    self._remove(target)
         return emptied
+
+    def _remove(self, target: LaneTarget) -> None:
+        versions = self._targets[target.model_name]
+        del versions[target.version]
+        if not versions:
+            del self._targets[target.model_name]

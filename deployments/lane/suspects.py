@@ -19,12 +19,18 @@ class Suspects:
 
     Schedulers take requests in order, so the one that kills is among the oldest: the first eight go one after the
     other, each with a replica to itself (`send` is told so), and then all others at once. Those that were in two deaths
-    go before them, alone too. They wait for a replica, as long as `max_wait_s`: who gets 503 for a request that kills
-    might send it again and again. So do the others while the one that died is being replaced.
+    go before them, alone too. They wait for a replica, where one is `expected`, as long as `max_wait_s`: who gets 503
+    for a request that kills might send it again and again. So do the others while the one that died is being replaced.
     """
 
-    def __init__(self, send: Callable[[LaneCall, bool], ServingError | None], max_wait_s: float = MAX_WAIT_S) -> None:
+    def __init__(
+        self,
+        send: Callable[[LaneCall, bool], ServingError | None],
+        expected: Callable[[], bool],
+        max_wait_s: float = MAX_WAIT_S,
+    ) -> None:
         self._send = send
+        self._expected = expected
         self._max_wait_s = max_wait_s
         self._waiting: deque[LaneCall] = deque()
         self._under_way: LaneCall | None = None
@@ -78,7 +84,7 @@ class Suspects:
             alone = call.deaths > 1 or self._cleared < _LIKELY_COUNT
             self._under_way = call if alone else None
             error = self._send(call, alone)
-            waits = call.deaths > 1 or call.target.may_get_replica
+            waits = (call.deaths > 1 and self._expected()) or call.target.may_get_replica
             if error is not None and waits and isinstance(error, Unavailable):
                 self._under_way = None
                 self._waiting.appendleft(call)

@@ -65,8 +65,8 @@ class DirectoryNeighbours:
         """Tell the signature of a model version that can be asked, within some seconds; None when there is none."""
         if self._directory.known and name in self._called:
             entry = self._directory.models.get(name)
-            target = self._fleet.target(name, version)
-            if entry is not None and target is not None and target.ready and entry.takes(target.version):
+            target = self._fleet.target(name, version) or self._fleet.awaited(name, version)
+            if entry is not None and target is not None and entry.takes(target.version):
                 found(self._signature(name, entry))
                 return
         self._start(self._reach(name, version, found))
@@ -98,8 +98,7 @@ class DirectoryNeighbours:
                 if name not in self._called:
                     self._called.add(name)
                     self._watch_called()
-                target = self._fleet.target(name, version)
-                if target is not None and target.ready:
+                if self._fleet.target(name, version) or self._fleet.awaited(name, version):
                     return self._signature(name, entry)
             await changed.wait()
 
@@ -154,8 +153,8 @@ class DirectoryNeighbours:
                     news = await self._controller.watch.remote(directory.epoch, directory.generation)
                 if news is not None:
                     directory.take(news)
-                    self._fleet.expect(directory.taken)
                     self._watch_called()
+                    self._fleet.expect(directory.taken)
                     self.changed()
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled():

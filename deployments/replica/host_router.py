@@ -112,8 +112,7 @@ class HostRouter:
         if here:
             self._core.infer(model_name, version, request)
             return
-        fleet = self._fleet
-        target = (fleet.target(model_name, version) or fleet.awaited(model_name, version)) if fleet else None
+        target = self._target(model_name, version)
         codec = self._codecs.get(model_name)
         if target is None or codec is None:
             self._refuse(request, Unavailable(f"Request for unknown model: '{model_name}' is not at ready state"))
@@ -128,6 +127,15 @@ class HostRouter:
             return
         step = request.context = _RemoteStep(request, codec, target, self._clock)
         step.send(json_length, parts)
+
+    def _target(self, name: str, version: int) -> LaneTarget | None:
+        fleet = self._fleet
+        return (fleet.target(name, version) or fleet.awaited(name, version)) if fleet else None
+
+    def awaits(self, name: str, version: int) -> bool:
+        """Whether requests for a model version wait, in other processes, for a replica in place of one that died."""
+        target = None if self._core.has(name) else self._target(name, version)
+        return target is not None and target.awaits_replacement
 
     def _may_return(self, name: str, request: InferRequest, here: bool) -> bool:
         """Whether a model may be asked by what waits for it: if one of its instances is sure to become free.

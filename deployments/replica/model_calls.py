@@ -78,7 +78,7 @@ class ModelCalls:
             return False  # though it is unloaded here only a moment later
         answer: asyncio.Future[bool] = self._loop.create_future()
         self.find(name, version, lambda signature: answer.set_result(signature is not None))
-        return await answer
+        return await answer and not self.router.awaits(name, version)
 
     def find(self, name: str, version: int, found: Callable[[Signature | None], None]) -> None:
         """Tell the signature of a model version that can be asked from here, None when there is none."""

@@ -15,7 +15,7 @@ class Neighbours(Protocol):
     def find(self, name: str, version: int, found: Found) -> None:
         """Tell, now or within seconds, the signature of a model version (-1: any) that a lane leads to.
 
-        None when there is none.
+        So of one whose last replica died: calls wait for the next. None when there is none.
         """
         ...
 

@@ -1290,6 +1290,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A call on the thread of an event loop": (CALLS + "test_a_model_that_hides_its_calls_leaves_the_loops_thread",),
     "A call of a model that has no replica at the moment": (
         "deployments/replica/test_far_model_calls.py::test_a_call_wakes_a_model_without_a_replica_and_waits_for_it",
+        "deployments/replica/test_far_model_calls.py::test_a_call_of_a_model_whose_last_replica_died_waits_for_the_next",
     ),
     "`is_model_ready` says no from the moment on": (
         "deployments/replica/test_far_model_calls.py::test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment",

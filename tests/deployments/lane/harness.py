@@ -140,6 +140,15 @@ class Replica:
         for connection in tuple(self.server.connections):
             connection.abort()
 
+    async def come_back(self) -> None:
+        """Listen again, as the replica that is made in place of a dead one; its lane is the same."""
+        Path(self.address.unix_path).unlink()
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.bind(self.address.unix_path)
+        self.sock.listen(16)
+        self.sock.setblocking(False)
+        await self.server.listen([self.sock])
+
 
 class Lanes:
     """A fleet and some replicas; use as an async context manager."""

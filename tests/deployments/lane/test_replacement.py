@@ -9,7 +9,7 @@ import pytest
 from deployments.lane import routes
 from protocol.errors import ServingError, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
-from tests.deployments.lane.test_lane import on_loop, two_of_a_dead_replica
+from tests.deployments.lane.test_lane import assert_refused, on_loop, two_of_a_dead_replica
 from tests.deployments.lane.test_request_meter import counts
 
 
@@ -77,7 +77,41 @@ async def test_what_was_in_the_only_replica_of_a_model_that_scales_from_none_is_
     async with Lanes(2) as lanes:
         inside = await in_a_dead_replica(lanes)
         lanes.fleet.set_sleepers(set(), lambda: None)
+        lanes.fleet.expect(set())
         assert type(inside.error) is Unavailable
+
+
+@on_loop
+async def test_what_waits_for_the_first_replica_of_a_model_waits_on_when_it_shall_always_have_one() -> None:
+    async with Lanes(1) as lanes:
+        lanes.fleet.set_sleepers({("slow", 1)}, lambda: None)
+        sink = Sink()
+        lanes.fleet.target("slow").submit((b"x",), None, sink)  # type: ignore[union-attr]
+        lanes.fleet.set_sleepers(set(), lambda: None)
+        lanes.fleet.expect({("echo", 1), ("slow", 1)})
+        assert sink.error is None
+        assert lanes.fleet.ongoing("slow", 1) == 1
+        lanes.replicas[0].server.set_model("slow", 1, lanes.replicas[0].model)
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert (sink.error, sink.responses) == (None, [b"x"])
+
+
+@on_loop
+async def test_what_was_in_two_deaths_waits_no_longer_when_its_model_is_unloaded() -> None:
+    async with Lanes(2) as lanes:
+        for replica in lanes.replicas:
+            replica.model.hold = True
+        sink, _ = lanes.send(b"inside")
+        for left in 1, 0:
+            await lanes.until(lambda: any(replica.model.held for replica in lanes.replicas))
+            (holder,) = [replica for replica in lanes.replicas if replica.model.held]
+            holder.model.held.clear()
+            holder.die()
+            await lanes.until(lambda left=left: lanes.lanes_open == left)  # type: ignore[misc]
+        lanes.fleet.expect({("echo", 1)})
+        assert not sink.done.is_set()
+        lanes.fleet.expect(set())
+        assert_refused(sink)
 
 
 @on_loop

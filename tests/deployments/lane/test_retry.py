@@ -251,7 +251,7 @@ def test_none_waits_longer_for_a_replica_than_the_first() -> None:
             calls = [LaneCall(target, (b"x",), None, sink, 1, 0) for sink in sinks]
             for call in calls:
                 call.deaths = 2
-            suspects = Suspects(lambda call, alone: Unavailable("there is none"), max_wait_s=0.05)
+            suspects = Suspects(lambda call, alone: Unavailable("there is none"), lambda: True, max_wait_s=0.05)
             suspects.add(calls)
             assert not any(sink.done.is_set() for sink in sinks)
             await answered(sinks)

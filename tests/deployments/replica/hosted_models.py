@@ -133,6 +133,7 @@ class Hosted:
     def __init__(self, host: ModelHost, loop: asyncio.AbstractEventLoop) -> None:
         self.host = host
         self.controller: Any = None
+        self.there: Any = None
         self._calls = HandleCalls(host, loop)
 
     def start(self, name: str, *values: int, **more: Any) -> "asyncio.Future[dict[str, np.ndarray[Any, Any]]]":

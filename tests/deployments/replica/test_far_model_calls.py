@@ -2,6 +2,10 @@
 
 import asyncio
 
+import pytest
+
+from deployments.replica import directory_neighbours
+from protocol.errors import ServingError
 from tests.deployments.lane.harness import Lanes
 from tests.deployments.replica.hosted_models import (
     ADD_ONE,
@@ -21,6 +25,12 @@ SLEEPS = "".join(
     f'parameters {{ key: "eagleray.autoscaling.{key}" value {{ string_value: "{value}" }} }}'
     for key, value in {"min_replicas": 0, "max_replicas": 1}.items()
 )
+
+IS_READY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [answer(np.array([pb_utils.is_model_ready(%r)], np.int32)) for r in requests]
+"""
 
 
 @on_a_loop
@@ -42,6 +52,21 @@ async def test_a_call_wakes_a_model_without_a_replica_and_waits_for_it(models_he
 
 
 @on_a_loop
+async def test_a_call_that_waits_for_the_first_replica_is_refused_when_the_model_is_unloaded(
+    models_here: Models,
+) -> None:
+    models_here.add("add_one", ADD_ONE, more=SLEEPS).add("caller", CALLER % "add_one")
+    async with two_processes(models_here, "add_one", asleep=True) as call:
+        call.controller.report_load.came = asyncio.Event()  # nobody wakes the model
+        waiting = call.start("caller", 1)
+        fleet = call.host.calls.neighbours._fleet
+        await Lanes.until(lambda: fleet.ongoing("add_one", 1) == 1)
+        call.controller.unload("add_one")
+        with pytest.raises(ServingError, match="not at ready state"):
+            await asyncio.wait_for(waiting, 10)
+
+
+@on_a_loop
 async def test_so_does_a_step_of_an_ensemble(models_here: Models) -> None:
     config = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
     step = """ensemble_scheduling { step { model_name: "add_one" model_version: -1
@@ -56,16 +81,31 @@ async def test_so_does_a_step_of_an_ensemble(models_here: Models) -> None:
 
 
 @on_a_loop
+async def test_a_call_of_a_model_whose_last_replica_died_waits_for_the_next(
+    models_here: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_neighbours, "_REACH_S", 0.05)
+    models_here.add("add_one", ADD_ONE).add("caller", CALLER % "add_one").add("asker", IS_READY % "add_one")
+    async with two_processes(models_here, "add_one") as call:
+        assert await call("caller", 1) == [2]
+        assert await call("asker", 0) == [1]
+        call.there.die()
+        fleet = call.host.calls.neighbours._fleet
+        await Lanes.until(lambda: fleet.target("add_one") is None)
+        waiting = call.start("caller", 2)
+        assert await call("asker", 0) == [0]
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await call.there.come_back()
+        outputs = await asyncio.wait_for(waiting, 10)
+        assert outputs["Y"].tolist() == [3]
+        assert await call("asker", 0) == [1]
+
+
+@on_a_loop
 async def test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment(models_here: Models) -> None:
     models_here.add("add_one", ADD_ONE).add("away", ADD_ONE).add("caller", CALLER % "away")
-    models_here.add(
-        "asker",
-        """
-        class TritonPythonModel:
-            def execute(self, requests):
-                return [answer(np.array([pb_utils.is_model_ready("add_one")], np.int32)) for r in requests]
-        """,
-    )
+    models_here.add("asker", IS_READY % "add_one")
     async with two_processes(models_here, "away") as call:
         await call("caller", 1)  # from here on the directory is followed
         assert await call("asker", 0) == [1]

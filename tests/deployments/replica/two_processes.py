@@ -102,7 +102,7 @@ async def two_processes(models: Models, there: str, *, asleep: bool = False) -> 
             know = call.host.router.set_signatures
             neighbours = DirectoryNeighbours(loop, fleet, GroupWatch(fleet, loop, watch), know, lambda: controller)
             call.host.calls.neighbours = neighbours
-            call.controller = controller
+            call.controller, call.there = controller, replica
             yield call
             neighbours.close()
             await fleet.close()
