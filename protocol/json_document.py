@@ -13,6 +13,7 @@ import orjson
 from protocol.errors import InvalidArgument
 from protocol.limits import Limits
 
+MAX_UINT32 = 2**32 - 1
 MAX_UINT64 = 2**64 - 1
 
 NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"

@@ -17,14 +17,15 @@ def read_and_plan(
     complete_python: PythonCompleter | None,
     only: Collection[str] | None = None,
     overrides: Mapping[str, Override] | None = None,
+    unreadable: dict[str, str] | None = None,
 ) -> tuple[Snapshot, Plan]:
     """Read repositories for a cluster and place what loads there.
 
-    `only` and `overrides` are as of `load_repositories`.
+    `only`, `overrides` and `unreadable` are as of `load_repositories`.
 
     Raises:
         RepositoryError: a path is no folder that can be listed.
     """
     options = replace(options, gpu_count=facts.num_gpus)
-    snapshot = load_repositories(repositories, options, complete_python, only, overrides)
+    snapshot = load_repositories(repositories, options, complete_python, only, overrides, unreadable)
     return snapshot, make_plan(snapshot, settings, facts)

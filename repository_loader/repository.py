@@ -37,20 +37,22 @@ def load_repositories(
     complete_python: PythonCompleter | None,
     only: Collection[str] | None = None,
     overrides: Mapping[str, Override] | None = None,
+    unreadable: dict[str, str] | None = None,
 ) -> Snapshot:
     """Read every model of the repositories, or those named in `only` and the models their ensembles need.
 
     `overrides` replace a model's config.pbtxt, or all of its files. Blocking; models are read in up to
     `MAX_PARALLEL_READS` threads, so `complete_python` must allow that. A model that cannot be loaded is in the snapshot
     with its `failure`. Models that share a name under `--model-namespacing` are known by their identifiers; `only` and
-    `overrides` may name all of them by that name.
+    `overrides` may name all of them by that name. Repositories that cannot be read are left out where `unreadable` is
+    given, which takes the reasons.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
     findings: list[Finding] = []
     unread: dict[str, RepositoryModel] = {}
-    found = _find(paths, options, findings, unread)
+    found = _find(paths, options, findings, unread, unreadable)
     given = overrides or {}
     folders = {**found.folders, **{name: [each.model_path] for name, each in given.items() if each.model_path}}
     found = replace(found, folders=folders)
@@ -81,15 +83,14 @@ def normalised(path: str) -> str:
     return path if is_remote(path) else os.path.abspath(path)
 
 
-def _folders(paths: Sequence[str], cache_dir: str) -> dict[str, RepositoryFolder]:
-    """Return the folder of each repository; one that is named twice counts once."""
-    folders: dict[str, RepositoryFolder] = {}
-    for path in dict.fromkeys(map(normalised, paths)):
-        try:
-            folders[path] = local_folder(path, cache_dir)
-        except (StorageError, LocationError) as error:
-            raise RepositoryError(str(error)) from error
-    return folders
+def _listed(repository: str, cache_dir: str, findings: list[Finding]) -> tuple[RepositoryFolder, list[str]]:
+    """Return the folder of a repository, and the names of the folders in it that may be models."""
+    try:
+        folder = local_folder(repository, cache_dir)
+    except (StorageError, LocationError) as error:
+        raise RepositoryError(str(error)) from error
+    findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
+    return folder, _model_names(folder.path, findings)
 
 
 def _unread(path: str, name: str, reason: str, namespace: str) -> RepositoryModel:
@@ -97,25 +98,39 @@ def _unread(path: str, name: str, reason: str, namespace: str) -> RepositoryMode
     return RepositoryModel(name, path, None, (), findings, reason, namespace=namespace)
 
 
-def find_models(paths: Sequence[str], options: LoaderOptions) -> Mapping[str, list[str]]:
+def find_models(
+    paths: Sequence[str], options: LoaderOptions, unreadable: dict[str, str] | None = None
+) -> Mapping[str, list[str]]:
     """List the folders of the repositories that may be models, by the name that each is known by; blocks.
+
+    `unreadable` is as of `load_repositories`.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
-    return _find(paths, options, [], {}).folders
+    return _find(paths, options, [], {}, unreadable).folders
 
 
 def _find(
-    paths: Sequence[str], options: LoaderOptions, findings: list[Finding], unread: dict[str, RepositoryModel]
+    paths: Sequence[str],
+    options: LoaderOptions,
+    findings: list[Finding],
+    unread: dict[str, RepositoryModel],
+    unreadable: dict[str, str] | None,
 ) -> FoundModels:
     """Find the models; `findings` takes what there is to say, `unread` the models that could not be fetched."""
     found: dict[str, dict[str, list[str]]] = {}
     reasons: dict[tuple[str, str], str] = {}
-    for repository, folder in _folders(paths, options.cache_dir).items():
-        findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
+    for repository in dict.fromkeys(map(normalised, paths)):  # one that is named twice counts once
+        try:
+            folder, listed = _listed(repository, options.cache_dir, findings)
+        except RepositoryError as error:
+            if unreadable is None:
+                raise
+            unreadable[repository] = str(error)
+            continue
         names = options.names.get(repository, {})
-        for below in _model_names(folder.path, findings):
+        for below in listed:
             path = os.path.join(folder.path, below)
             present = found.setdefault(names.get(below, below), {}).setdefault(repository, [])
             present.append(os.path.realpath(path) if is_remote(repository) else path)

@@ -6,14 +6,12 @@ from typing import Any, Final
 
 from deployments.log.log_options import DEFAULT_LOG, FORMATS, LEVELS, LogOptions
 from protocol.errors import InvalidArgument, Unavailable, Unsupported
-from protocol.json_document import as_boolean, as_unsigned
+from protocol.json_document import MAX_UINT32, as_boolean, as_unsigned
 
 _SWITCHES: Final = ("log_info", "log_warning", "log_error")
 _SLOW: Final = "log_slow_requests_ms"
 _NUMBERS: Final = ("log_verbose_level", _SLOW)
 _PREFIX: Final = "log:"
-_UINT32_MAX: Final = 2**32 - 1
-"""gRPC's answer has no room for more."""
 
 
 class LogSettings:
@@ -87,6 +85,6 @@ class LogSettings:
 
 def _number(value: Any, name: str) -> int:
     number = as_unsigned(value, name)
-    if number > _UINT32_MAX:
-        raise InvalidArgument(f"Unable to parse '{name}', value is out of range [ 0, {_UINT32_MAX} ], got: {number}")
+    if number > MAX_UINT32:  # gRPC's answer has no room for more
+        raise InvalidArgument(f"Unable to parse '{name}', value is out of range [ 0, {MAX_UINT32} ], got: {number}")
     return number

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from app.trace.sampler import Sampling
 from protocol.errors import InvalidArgument, Unsupported
-from protocol.json_document import NON_ARRAY, NON_STRING, unparsable
+from protocol.json_document import MAX_UINT32, NON_ARRAY, NON_STRING, unparsable
 from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS
 
 LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 EXPORTER_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
 _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http"
-_UINT32_MAX: Final = 2**32 - 1
 _INT32_MAX: Final = 2**31 - 1
 _FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
 _PROCESSOR_FLAGS: Final = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
@@ -233,7 +232,7 @@ def _number(key: str, value: Any, low: int, high: int) -> str:
 
 _READERS: Final[dict[str, Callable[[Any], Value]]] = {
     "trace_level": _levels,
-    "trace_rate": lambda value: _number("trace_rate", value, 0, _UINT32_MAX),
+    "trace_rate": lambda value: _number("trace_rate", value, 0, MAX_UINT32),
     "trace_count": _count,
-    "log_frequency": lambda value: _number("log_frequency", value, 0, _UINT32_MAX),
+    "log_frequency": lambda value: _number("log_frequency", value, 0, MAX_UINT32),
 }

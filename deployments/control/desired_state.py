@@ -153,6 +153,7 @@ def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: Desir
     What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can.
     """
     loader = replace(options.loader, names=before.repositories)
+    unreadable: dict[str, str] = {}
     read, _ = read_and_plan(
         tuple(before.repositories),
         loader,
@@ -160,8 +161,11 @@ def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: Desir
         facts,
         NodeCompleter(facts),
         before.waiting,
-        overrides=overrides(before),
+        overrides(before),
+        unreadable,
     )
+    for reason in unreadable.values():
+        logger.warning("%s; what waits of it waits on", reason)
     models = {
         name: read.models.get(name, model) if name in before.waiting else model
         for name, model in before.snapshot.models.items()

@@ -172,8 +172,11 @@ class ModelCommands:
 def read_models(options: ControllerOptions, desired: DesiredState, name: str, override: Override | None) -> Snapshot:
     """Read a model, or all that share its name, the models of its steps, and the ensembles that have it; blocks.
 
+    A repository that cannot be read has no part in it, nor has an ensemble that runs and may have a step there. With
+    namespaces what a model is called depends on all repositories.
+
     Raises:
-        Internal: a repository cannot be read.
+        Internal: a repository cannot be read that decides about names.
     """
     given = overrides(desired)
     same = {name, *(alike(desired, name) if options.loader.namespacing else ())}
@@ -182,11 +185,19 @@ def read_models(options: ControllerOptions, desired: DesiredState, name: str, ov
     if override is not None:
         given[name] = override
     loader = replace(options.loader, gpu_count=desired.facts.num_gpus, names=desired.repositories)
-    only = {name, *desired.dependents(same)}
+    dependents = desired.dependents(same)
+    unreadable: dict[str, str] | None = None if options.loader.namespacing else {}
+    completer = NodeCompleter(desired.facts)
     try:
-        return load_repositories(tuple(desired.repositories), loader, NodeCompleter(desired.facts), only, given)
+        read = load_repositories(tuple(desired.repositories), loader, completer, {name, *dependents}, given, unreadable)
     except RepositoryError as error:
         raise Internal(not_polled(name)) from error
+    if not unreadable:
+        return read
+    for reason in unreadable.values():
+        logger.warning("'%s' is loaded without this one: %s", name, reason)
+    stays = {each for each in dependents if each in read.models and read.models[each].failure is not None}
+    return replace(read, models={each: model for each, model in read.models.items() if each not in stays})
 
 
 def load_error(asked: str, reasons: Mapping[str, Mapping[int, str]]) -> str:

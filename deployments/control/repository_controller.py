@@ -173,7 +173,7 @@ class RepositoryController:
         desired = await self._state.until(lambda desired: desired)
         local = [path for path in desired.repositories if not is_remote(path)]
         loader = replace(self._options.loader, names=desired.repositories)
-        self._table.know(await asyncio.to_thread(find_models, local, loader))
+        self._table.know(await asyncio.to_thread(find_models, local, loader, {}))
         self._publish()
         return self._position()
 

@@ -92,10 +92,10 @@ class RepositoryWatch:
         desired = await self._state.until(lambda desired: desired)
         names = await asyncio.to_thread(self._changes.look, desired)
         for name in names:
-            if self._changes.is_gone(name):
-                await self._unload(name)
-            else:
-                await self._load(name)
+            try:
+                await (self._unload(name) if self._changes.is_gone(name) else self._load(name))
+            except Exception:
+                logger.exception("'%s' stays as it is, and is looked at again", name)
         self._changes.taken(names)
 
     async def _load(self, name: str) -> None:

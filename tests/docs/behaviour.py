@@ -398,6 +398,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "What is loaded of a repository that is unregistered": (
         REPOSITORIES + "test_what_is_loaded_of_an_unregistered_repository_stays_loaded",
+        REPOSITORIES + "test_a_registered_repository_that_vanishes_harms_no_model_of_others",
     ),
     "With `--model-control-mode poll` the repositories": (POLL + "test_models_follow_the_repository",),
     "A change is taken once the model's folder": (

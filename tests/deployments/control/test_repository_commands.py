@@ -9,14 +9,14 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import place_waiting, read_desired_state
+from deployments.control.desired_state import Origin, committed, loaded, place_waiting, read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.repository_commands import MAX_REPOSITORIES, RepositoryCommands
 from deployments.control.state_store import StateStore
 from protocol.errors import AlreadyExists, InvalidArgument, Unsupported
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
-from repository_loader.repository import LoaderOptions
+from repository_loader.repository import LoaderOptions, find_models
 from tests.deployments.control.test_state_store import Table
 from tests.repository_loader.repositories import TENSORS, python_model, write
 
@@ -80,6 +80,35 @@ def test_what_is_loaded_of_an_unregistered_repository_stays_loaded(options: Cont
         assert desired.runs("m")
         assert controller.names("m") == set()
         assert place_waiting(options, ClusterFacts((NodeFacts(8),)), desired).runs("m")
+
+    asyncio.run(scenario())
+
+
+def test_a_registered_repository_that_vanishes_harms_no_model_of_others(
+    options: ControllerOptions, tmp_path: Path
+) -> None:
+    maps = """step {{ model_name: "{0}" model_version: -1
+        input_map {{ key: "X" value: "{1}" }} output_map {{ key: "Y" value: "{2}" }} }}"""
+    steps = maps.format("m", "X", "BETWEEN") + maps.format("other", "BETWEEN", "Y")
+    config = f'platform: "ensemble" {TENSORS} ensemble_scheduling {{ {steps} }}'
+    write(tmp_path / "a", {"e/config.pbtxt": config, "e/1": None, "broken/config.pbtxt": "foo: 1"})
+
+    async def scenario() -> None:
+        controller = await started(options, Table())
+        await controller.commands.register("1", str(tmp_path / "b"), {})
+        before = await controller.state.until(lambda desired: desired)
+        read = read_models(options, before, "e", None)
+        desired = loaded(options, before, read, {"e": Origin(), "broken": Origin()})
+        desired = committed(options, desired, desired.trials[0])
+        assert desired.runs("e") and desired.runs("other")
+        (tmp_path / "b").rename(tmp_path / "gone")
+        assert set(read_models(options, desired, "m", None).models) == {"m"}
+        assert "other" not in read_models(options, desired, "other", None).models
+        waiting = replace(desired, snapshot=read_models(options, desired, "broken", None))
+        assert place_waiting(options, ClusterFacts((NodeFacts(8),)), waiting).waiting == {"broken"}
+        unreadable: dict[str, str] = {}
+        known = find_models(tuple(desired.repositories), options.loader, unreadable)
+        assert (set(known), set(unreadable)) == ({"m", "e", "broken"}, {str(tmp_path / "b")})
 
     asyncio.run(scenario())
 

@@ -1,13 +1,17 @@
 """Poll mode takes a change once the model's folder has been quiet, whatever the times of its files say."""
 
+import asyncio
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from deployments.control.controller_options import ControllerOptions
+from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
     DesiredState,
     Origin,
@@ -18,7 +22,7 @@ from deployments.control.desired_state import (
     unloaded,
 )
 from deployments.control.model_commands import read_models
-from deployments.control.repository_watch import Changes
+from deployments.control.repository_watch import Changes, RepositoryWatch
 from protocol.limits import Limits
 from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
@@ -110,6 +114,33 @@ def test_a_change_that_was_taken_is_none_any_more(watched: Watched) -> None:
     assert watched.look() == []
     placed = {(model.name, model.version) for each in watched.desired.plan.deployments for model in each.models}
     assert placed == {("a", 2), ("b", 1)}
+
+
+class Stubborn(CurrentState):
+    """Takes no state without a model `a`, and stores none."""
+
+    async def change(self, desired: DesiredState) -> None:
+        if "a" not in desired.snapshot.models:
+            raise OSError("no")
+        self._take(desired)
+
+
+def test_a_model_whose_change_fails_holds_no_other_up(watched: Watched) -> None:
+    options = replace(watched.options, repository_poll_s=0.02, repository_quiet_s=0.02)
+
+    async def scenario() -> None:
+        no_store: Any = None
+        state = Stubborn(no_store, lambda desired: None)
+        await state.change(watched.desired)
+        shutil.rmtree(watched.root / "a")
+        shutil.rmtree(watched.root / "b")
+        watch = asyncio.create_task(RepositoryWatch(options, state).run())
+        async with asyncio.timeout(10):
+            desired = await state.until(lambda desired: None if desired.runs("b") else desired)
+        watch.cancel()
+        assert desired.runs("a")
+
+    asyncio.run(scenario())
 
 
 def test_a_name_that_a_second_repository_has_now_too_is_one_of_two_and_ensembles_follow(tmp_path: Path) -> None:
