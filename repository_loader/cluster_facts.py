@@ -38,6 +38,12 @@ class ClusterFacts:
         return max((node.num_cpus for node in self.nodes), default=0.0)
 
     @property
+    def memory_bytes(self) -> int:
+        """Memory of all nodes together; 0 if that of one is unknown."""
+        known = [node.memory_bytes for node in self.nodes]
+        return sum(known) if all(known) else 0
+
+    @property
     def largest_node_memory_bytes(self) -> int:
         """Memory of the largest node, which bounds one replica; 0 if unknown."""
         return max((node.memory_bytes for node in self.nodes), default=0)

@@ -38,6 +38,8 @@ GPU_STEP = 0.01
 
 _ITS_OWN = "eagleray-model-"
 _WHOLE = 1e-6
+_PROCESS_BYTES = 64 << 20
+"""Less than any replica takes."""
 
 
 class _Unplaceable(Exception):
@@ -166,6 +168,9 @@ class _Planner:
             specs = own_processes(specs)
         model = replace(model, specs=specs)
         (self._packed if placement == "packed" else self._embedded).append(model)
+        if placement == "packed" and (overrides.replicas is not None or overrides.num_cpus is not None):
+            group = self._packed_deployment()
+            self._check_cpus(model.name, group.replica_count, group.num_cpus)
 
     def _placement(
         self,
@@ -250,7 +255,7 @@ class _Planner:
             replicas = max(1, scaled.min_replicas)
         memory_bytes = self._memory_bytes(model, overrides)
         if part.gpu is None:
-            self._check_memory(model.name, overrides.memory_bytes or 0)
+            self._check_memory(model.name, replicas, overrides.memory_bytes or 0)
         num_cpus = self._settings.num_cpus_per_replica if overrides.num_cpus is None else overrides.num_cpus
         self._check_cpus(model.name, replicas, num_cpus)
         num_gpus, gpu, suffix = 0.0, part.gpu, ""
@@ -366,11 +371,16 @@ class _Planner:
             )
         return gpu
 
-    def _check_memory(self, name: str, memory_bytes: int) -> None:
-        largest = self._facts.largest_node_memory_bytes
+    def _check_memory(self, name: str, replicas: int, memory_bytes: int) -> None:
+        largest, total = self._facts.largest_node_memory_bytes, self._facts.memory_bytes
         if 0 < largest < memory_bytes:
             raise _Unplaceable(
                 f"a replica of model '{name}' needs {memory_bytes} bytes of memory and the largest node has {largest}"
+            )
+        needed = replicas * max(memory_bytes, _PROCESS_BYTES)
+        if replicas > 1 and 0 < total < needed:
+            raise _Unplaceable(
+                f"{replicas} replicas of model '{name}' need {needed} bytes of memory and the cluster has {total}"
             )
 
     def _check_cpus(self, name: str, replicas: int, num_cpus: float) -> None:

@@ -34,9 +34,18 @@ class CurrentState:
         return stored
 
     async def change(self, desired: DesiredState) -> None:
-        """Store a state and act on it from now on."""
-        await asyncio.to_thread(self._store.save, desired)
+        """Store a state and act on it from now on; who is cancelled meanwhile hears of it when both are done."""
+        storing = asyncio.create_task(asyncio.to_thread(self._store.save, desired))
+        cancelled: asyncio.CancelledError | None = None
+        while not storing.done():
+            try:
+                await asyncio.wait((storing,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        storing.result()
         self._take(desired)
+        if cancelled is not None:
+            raise cancelled
 
     def _take(self, desired: DesiredState) -> None:
         self.desired = desired

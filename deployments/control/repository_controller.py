@@ -122,6 +122,7 @@ class RepositoryController:
         self._tasks = [
             self._loop.create_task(self._run(), name="repository controller"),
             self._loop.create_task(self._canaries.run(), name="canaries"),
+            self._loop.create_task(self._scaler.run(), name="autoscaler"),
             self._loop.create_task(self._serve_clock.run(), name="clock of Serve"),
         ]
         if options.control_mode == "poll":
@@ -385,7 +386,6 @@ class RepositoryController:
         """End what this controller deployed if its application is being deleted; else a successor goes on with it."""
         for task in self._tasks:
             task.cancel()
-        self._scaler.close()
         self._log.close()
         self._counters.close()
         if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):

@@ -36,11 +36,10 @@ class Scaler:
         self._set_target = set_target
         self._autoscaler = Autoscaler()
         self._wake = asyncio.Event()
-        self._failed: set[Key] = set()
+        self._untold: set[Key] = set()
         self._shown: set[Key] = set()
         self._loop = loop
         self._doubts_until_s = 0.0
-        self._task = loop.create_task(self._run(), name="autoscaler")
 
     async def follow(self, deployments: Sequence[DeploymentPlan]) -> None:
         """Scale these from now on."""
@@ -66,38 +65,45 @@ class Scaler:
         self._autoscaler.take(ingress, loads)
         self._wake.set()
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Scale for ever."""
         while True:
             if self._autoscaler.idle:
                 self._wake.clear()
                 await self._wake.wait()
-            decided = self._autoscaler.decide()
-            for key, count in decided.items():
-                self._count(key, count)
-            counts = {key: self._autoscaler.count(key) for key in self._failed}
-            again = {key: count for key, count in counts.items() if count is not None}
-            changes = {**again, **await self._astray(), **decided}
-            self._failed = set()
-            for key, count in changes.items():
-                logger.info("%s of '%s' gets %d replicas", key[1], key[0], count)
-                try:
-                    await asyncio.to_thread(self._set_target, *key, count)
-                except Exception as error:  # it may be deployed just now, or Serve's controller be away
-                    logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
-                    self._failed.add(key)
+            try:
+                await self._step()
+            except Exception:
+                logger.exception("the autoscaler tries again")
             await asyncio.sleep(REPORT_S)
 
-    async def _astray(self) -> dict[Key, int]:
-        """Return the numbers that Serve does not keep to, where that is in doubt."""
+    async def _step(self) -> None:
+        decided = self._autoscaler.decide()
+        self._untold |= decided.keys()
+        for key, count in decided.items():
+            self._count(key, count)
+        untold, self._untold = self._untold | await self._astray(), set()
+        for key in untold:
+            wanted = self._autoscaler.count(key)
+            if wanted is None:
+                continue
+            logger.info("%s of '%s' gets %d replicas", key[1], key[0], wanted)
+            try:
+                await asyncio.to_thread(self._set_target, *key, wanted)
+            except Exception as error:  # it may be deployed just now, or Serve's controller be away
+                logger.warning("%s of '%s' is not scaled yet: %s", key[1], key[0], error)
+                self._untold.add(key)
+
+    async def _astray(self) -> set[Key]:
+        """Return the deployments of which Serve keeps another number, where that is in doubt."""
         if self._loop.time() > self._doubts_until_s:
-            return {}
+            return set()
         try:
             targets = await asyncio.to_thread(self._targets)
         except Exception as error:  # Serve's controller may be away
             logger.debug("Serve does not tell how many replicas it keeps: %s", error)
-            return {}
-        counts = {key: self._autoscaler.count(key) for key in targets}
-        return {key: count for key, count in counts.items() if count is not None and count != targets[key]}
+            return set()
+        return {key for key, target in targets.items() if self._autoscaler.count(key) not in (None, target)}
 
     def _row(self, key: Key) -> ScalingCounts:
         return cast(ScalingCounts, self._rows.row(Label(SCALING, "/".join(key), 0)))
@@ -109,7 +115,3 @@ class Scaler:
         else:
             row.down_count += 1
         row.wanted_count = count
-
-    def close(self) -> None:
-        """Scale nothing any more."""
-        self._task.cancel()

@@ -205,6 +205,16 @@ UNPLACED = {
         CPUS,
         "model 'm' needs 7.97 CPUs and the cluster has 7.95 free",
     ),
+    "memory of the cluster": (
+        model("m", ONNX + parameter("memory_bytes", "3000000000") + parameter("replicas", "3")),
+        ClusterFacts((NodeFacts(4, memory_bytes=4 << 30), NodeFacts(4, memory_bytes=4 << 30))),
+        "3 replicas of model 'm' need 9000000000 bytes of memory and the cluster has 8589934592",
+    ),
+    "memory of so many processes": (
+        model("m", ONNX + parameter("num_cpus", "0.0001") + parameter("replicas", "9999")),
+        ClusterFacts((NodeFacts(8, memory_bytes=8 << 30),)),
+        "9999 replicas of model 'm' need 671021531136 bytes of memory and the cluster has 8589934592",
+    ),
     "memory of a GPU": (
         model("m", ONNX + parameter("memory_bytes", "20000000000"), gpu_count=1),
         GPUS,
@@ -233,6 +243,25 @@ def test_tells_what_the_cluster_can_never_hold(given: RepositoryModel, resources
     plan = make_plan(snapshot(given, model("good", PYTHON)), ISOLATED, resources)
     assert plan.unplaced == {"m": reason}
     assert [deployment.app_name for deployment in plan.deployments] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("replicas", "9999", "model 'm' needs 499.95 CPUs and the cluster has 8"),
+        ("num_cpus", "9", "a replica of model 'm' needs 9 CPUs and the largest node has 8"),
+    ],
+)
+def test_a_packed_model_that_asks_for_more_than_there_is_keeps_no_other_from_its_process(
+    name: str, value: str, reason: str
+) -> None:
+    greedy = model("m", ONNX + parameter(name, value))
+    for models in ((model("good", ONNX), greedy), (model("z-good", ONNX), greedy)):
+        plan = make_plan(snapshot(*models), PlanSettings("packed"), CPUS)
+        assert plan.unplaced == {"m": reason}
+        (deployment,) = plan.deployments
+        assert [each.name for each in deployment.models] == [models[0].name]
+        assert (deployment.replica_count, deployment.num_cpus) == (1, 0.05)
 
 
 def test_an_ensemble_needs_all_its_models() -> None:
