@@ -80,12 +80,16 @@ class ModelInstance(Protocol):
 class RemoteInstance:
     """An instance that runs elsewhere: `begin` returns at once, and the results of the batch come later.
 
-    `execute` waits instead, for use before `attach`. `alive` is False while it can run nothing.
+    `execute` waits instead, for use before `attach`.
     """
 
     name: str
     may_run_inline = False
-    alive: bool
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can run batches."""
+        raise NotImplementedError
 
     def execute(self, batch: Batch) -> None:
         """Do what `ModelInstance.execute` does."""

@@ -194,7 +194,7 @@ def test_a_request_takes_all_memory_in_both_replicas(server: Server) -> None:
 def test_a_model_hangs(server: Server) -> None:
     wait_until(lambda: state(server, "lone") == "READY", "READY in the index", BACK_S)
     (old,) = replicas(server, "lone")
-    with traffic(server, "a batch that never ends", "lone", may_refuse=True, connections=512) as outcome:
+    with traffic(server, "a batch that never ends", "lone", connections=512) as outcome:
         # It hangs on the loop's thread or on its own, whichever is quicker just then.
         answer = ask(server, "lone", HANGS)
         assert answer.status in (500, 503) and "'lone" in answer.error, answer.body

@@ -234,9 +234,10 @@ def test_what_still_waits_when_the_model_goes_is_refused():
 class FakeProcess(RemoteInstance):
     """An instance that runs elsewhere, and dies when the test says so."""
 
+    alive = True
+
     def __init__(self):
         self.name = "m_0"
-        self.alive = True
         self.begun = []
 
     def attach(self, clock, done, changed):

@@ -49,6 +49,8 @@ _ENDINGS: Final = {
 }
 _READS: Final = 64
 """Messages that are read in one turn of the loop."""
+_FULL_SOCKET: Final = 300
+"""More messages than a socket holds."""
 _REAP_S: Final = 2.0
 _MAX_FORKS: Final = 256
 """Processes that a model has forked and that call others at the same time; more end when they try."""
@@ -224,6 +226,19 @@ class Child:
             return False
         finally:
             self._questions.forget(number)
+
+    @property
+    def doomed(self) -> bool:
+        """Whether it has ended, or is told to."""
+        return self._dead or bool(self._killed_for)
+
+    def read_results(self) -> None:
+        """Take what it has said of its batch by now."""
+        batch = self._batch
+        for _ in range(_FULL_SOCKET):
+            if self._batch is not batch or self._dead or not select.select([self._work.connection], [], [], 0)[0]:
+                return
+            self._read_work()
 
     def kill(self, reason: str) -> None:
         """End it and what it has started; `died` is called when it is gone. Any thread may call this."""

@@ -37,7 +37,7 @@ class ProcessInstance(RemoteInstance):
             ModelLoadError: with the reason.
         """
         self.name = order.name
-        self.alive = False
+        self._loaded = False
         self._order = order
         self._server = server
         self._execution_timeout_s = execution_timeout_s
@@ -50,7 +50,12 @@ class ProcessInstance(RemoteInstance):
         self._done: Callable[[Batch], None] = _nobody
         self._changed: Callable[[], None] = _nothing
         self._child = self._start()
-        self.alive = True
+        self._loaded = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can run batches: not from the moment on in which its process has ended, or is told to."""
+        return self._loaded and not self._child.doomed
 
     def execute(self, batch: Batch) -> None:
         """Run a batch and wait for it, before the instance is attached to a loop."""
@@ -125,13 +130,16 @@ class ProcessInstance(RemoteInstance):
 
     def _time_out(self) -> None:
         self._timer = None
-        self._child.kill(f"ran one batch for more than {self._execution_timeout_s * 1000:g} ms")
+        batch = self._batch
+        self._child.read_results()  # that came while other callbacks ran
+        if self._batch is batch:
+            self._child.kill(f"ran one batch for more than {self._execution_timeout_s * 1000:g} ms")
 
     def _died(self) -> None:
         clock, child = self._clock, self._child
-        if clock is None or not self.alive:
+        if clock is None or not self._loaded:
             return  # it loads, or runs its warm-up: whoever waits for that hears of it
-        self.alive = False
+        self._loaded = False
         how = f"the process of model instance '{self.name}' {child.ending()}"
         error = Internal(f"Failed to process the request(s) for model instance '{self.name}', message: {how}")
         batch, unanswered = self._batch, child.take_open()
@@ -189,7 +197,7 @@ class ProcessInstance(RemoteInstance):
             return
         _LOG.info("model instance '%s' has a new process", self.name)
         self._restart.started()
-        self.alive = True
+        self._loaded = True
         self._child.attach(clock)
         self._changed()
 
