@@ -14,6 +14,8 @@ _CONFIG = "config.pbtxt"
 _CONFIGS = "configs" + os.sep
 _UNREADABLE = (-1, -1)
 _NO_FILE = (-2, -2)
+_TOO_DEEP = (-3, -3)
+_MAX_DEPTH = 100
 
 FileStamp = tuple[int, int]
 """Size in bytes, and the time of the last change in nanoseconds or a part of the content's digest."""
@@ -59,12 +61,17 @@ def take_fingerprint(model_path: str, max_files: int = 1_000_000) -> Fingerprint
     files = dict(itertools.islice(_stamps(model_path, "", ()), max_files + 1))
     if len(files) > max_files:
         return Fingerprint(files, f"there are more than {max_files}")
+    if _TOO_DEEP in files.values():
+        return Fingerprint(files, f"there are folders in more than {_MAX_DEPTH} others")
     unfit = next((path for path, stamp in files.items() if stamp == _NO_FILE), None)
     return Fingerprint(files, "" if unfit is None else f"'{unfit}' is a pipe or a device")
 
 
 def _stamps(root: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, FileStamp]]:
     folder = os.path.join(root, below)
+    if len(above) > _MAX_DEPTH:
+        yield below, _TOO_DEEP
+        return
     try:
         status = os.stat(folder)
         folder_id = (status.st_dev, status.st_ino)

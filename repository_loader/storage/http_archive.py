@@ -87,6 +87,8 @@ class HttpArchive:
             if self._location.sha256 and digest != self._location.sha256:
                 raise StorageError(f"the model repository {self._location.uri} has another SHA-256 than the address")
             if digest == known.get("sha256"):
+                (scratch / "archive.json").write_text(json.dumps(known | {"conditions": conditions}))
+                (scratch / "archive.json").rename(self._folder / "archive.json")
                 return
             files = scratch / "unpacked" / "files"
             files.mkdir(parents=True)

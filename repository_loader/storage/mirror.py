@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from repository_loader.storage.remote_store import RemoteFile, RemoteStore, Stor
 from repository_loader.storage.stores import open_store
 
 _INDEX: Final = ".index.json"
+_SAVE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,11 @@ def local_folder(repository: str, cache_dir: str) -> RepositoryFolder:
     """
     if not is_remote(repository):
         return RepositoryFolder(os.path.abspath(repository))
-    return Mirror(repository, ModelCache(Path(cache_dir).expanduser().absolute())).refresh()
+    try:
+        root = Path(cache_dir).expanduser().absolute()
+    except RuntimeError as error:
+        raise StorageError(f"the model cache {cache_dir} cannot be made: this user has no home folder") from error
+    return Mirror(repository, ModelCache(root)).refresh()
 
 
 class Mirror:
@@ -55,39 +61,51 @@ class Mirror:
         self._folder = cache.repositories / self._name
 
     def refresh(self) -> RepositoryFolder:
-        """Fetch what has changed; processes and threads take turns."""
-        with self._cache.locked(f"repository-{self._name}"):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            index = self._read_index()
+        """Fetch what has changed; processes and threads take turns.
+
+        Raises:
+            StorageError: nothing can be had, and nothing is here.
+        """
+        try:
+            with self._cache.locked(f"repository-{self._name}"):
+                return self._refreshed()
+        except OSError as error:
+            raise StorageError(f"the model cache {self._cache.root} cannot be written: {error.strerror}") from error
+
+    def _refreshed(self) -> RepositoryFolder:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        index = self._read_index()
+        try:
+            store = open_store(self._location, self._cache)
+            listed = _by_model(store.files())
+        except StorageError as error:
+            if not index:
+                raise
+            return RepositoryFolder(str(self._folder), {}, (f"{error}; what was read before is used",))
+        failures: dict[str, str] = {}
+        warnings: list[str] = []
+        changed, saved_s = False, float("-inf")
+        for model, files in listed.items():
+            known = index.get(model)
+            if known is not None and _same(known, files):
+                continue
             try:
-                store = open_store(self._location, self._cache)
-                listed = _by_model(store.files())
-            except StorageError as error:
-                if not index:
-                    raise
-                return RepositoryFolder(str(self._folder), {}, (f"{error}; what was read before is used",))
-            failures: dict[str, str] = {}
-            warnings: list[str] = []
-            changed = False
-            for model, files in listed.items():
-                known = index.get(model)
-                if known is not None and _same(known, files):
-                    continue
-                try:
-                    index[model] = self._take(store, model, files, known)
-                    changed = True
-                except StorageError as error:
-                    if known is None:
-                        failures[model] = str(error)
-                    else:
-                        warnings.append(f"{error}; model '{model}' stays as it was read before")
-            for model in index.keys() - listed.keys():
-                (self._folder / model).unlink(missing_ok=True)
-                del index[model]
+                index[model] = self._take(store, model, files, known)
                 changed = True
-            if changed:
-                self._write_index(index)
+                if time.monotonic() - saved_s > _SAVE_S:  # a process that dies now leaves less to be fetched again
+                    self._write_index(index)
+                    saved_s = time.monotonic()
+            except StorageError as error:
+                if known is None:
+                    failures[model] = str(error)
+                else:
+                    warnings.append(f"{error}; model '{model}' stays as it was read before")
+        for model in index.keys() - listed.keys():
+            (self._folder / model).unlink(missing_ok=True)
+            del index[model]
+            changed = True
         if changed:
+            self._write_index(index)
             self._cache.evict()
         return RepositoryFolder(str(self._folder), failures, tuple(warnings))
 
@@ -110,9 +128,9 @@ class Mirror:
                 tuple((file.path[start:], fetched[file.path], file.size_bytes, file.version) for file in files),
             )
             folder = source.build(self._cache)
-        with self._cache.scratch() as scratch:
-            (scratch / "link").symlink_to(folder)
-            (scratch / "link").rename(self._folder / model)
+            with self._cache.scratch() as scratch:  # before anybody may evict it
+                (scratch / "link").symlink_to(folder)
+                (scratch / "link").rename(self._folder / model)
         return source
 
     def _read_index(self) -> dict[str, ModelSource]:

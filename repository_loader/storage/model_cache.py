@@ -17,6 +17,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,9 @@ DIRECTORY_VARIABLE: Final = "EAGLERAY_MODEL_CACHE_DIR"
 DEFAULT_CACHE_DIR: Final = "~/.cache/eagleray/models"
 _FREE_SHARE: Final = 0.2
 _EVICTION: Final = "eviction.lock"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_S: Final = 60.0
+"""A folder that was made just now may not be locked yet."""
 
 
 class ModelCache:
@@ -63,13 +67,16 @@ class ModelCache:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give a new folder on the cache's disk, which is removed afterwards."""
+        """Give a new folder on the cache's disk, which is removed afterwards; it is locked as long as it is used."""
         folder = self._tmp / f"{os.getpid()}-{secrets.token_hex(8)}"
         folder.mkdir(mode=0o700)
+        descriptor = os.open(folder, _FOLDER)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
 
     def keep(self, file: Path) -> str:
         """Take a complete file in, by its content; returns its digest."""
@@ -88,25 +95,36 @@ class ModelCache:
         return self.models / tree / model
 
     def build(self, model: str, files: Mapping[str, str], source: bytes) -> Path:
-        """Make a model's folder of contents that are here (digests by path), unless it is there; returns it."""
-        tree = tree_of(model, files)
-        target = self.folder(tree, model)
-        if not target.is_dir():
-            with self.scratch() as scratch:
-                made = scratch / tree
-                for path, digest in files.items():
-                    file = made / model / path
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    os.link(self.blobs / digest, file)
-                (made / ".held").touch()
-                with contextlib.suppress(OSError):  # another process was as quick
-                    made.rename(self.models / tree)
+        """Make a model's folder of contents that are here (digests by path), unless it is there; returns it.
+
+        Raises:
+            StorageError: the disk is full, or takes no such names.
+        """
+        target = self.folder(tree_of(model, files), model)
+        try:
             if not target.is_dir():
-                raise StorageError(f"the model cache {self.root} cannot take model '{model}'")
-        with self.scratch() as scratch:
-            (scratch / "source").write_bytes(source)
-            (scratch / "source").rename(target.parent / ".source.json")
+                self._make(target, files)
+            with self.scratch() as scratch:
+                (scratch / "source").write_bytes(source)
+                (scratch / "source").rename(target.parent / ".source.json")
+        except OSError as error:
+            raise StorageError(f"the model cache {self.root} cannot take model '{model}': {error.strerror}") from error
         return target
+
+    def _make(self, target: Path, files: Mapping[str, str]) -> None:
+        tree = target.parent
+        with self.scratch() as scratch:
+            made = scratch / tree.name
+            for path, digest in files.items():
+                file = made / target.name / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                os.link(self.blobs / digest, file)
+            (made / ".held").touch()
+            try:
+                made.rename(tree)
+            except OSError:
+                if not target.is_dir():  # no other process was as quick
+                    raise
 
     def hold(self, tree: str) -> int:
         """Return a descriptor that keeps a model's folder from being evicted until it is closed.
@@ -120,18 +138,37 @@ class ModelCache:
         return descriptor
 
     def evict(self) -> None:
-        """While less than a fifth of the disk is free, remove models that nobody uses, the longest unused first."""
+        """While less than a fifth of the disk is free, remove models that nobody uses, the longest unused first.
+
+        In any case remove what processes that died have left half.
+        """
+        self._remove_halves()
         with (self._tmp / _EVICTION).open("wb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:  # somebody fills the cache, and will look himself
                 return
-            linked = {os.path.dirname(os.readlink(link)) for link in self.repositories.glob("*/*") if link.is_symlink()}
+            linked = set()
+            for link in self.repositories.glob("*/*"):
+                with contextlib.suppress(OSError):  # it is none, or is gone
+                    linked.add(os.path.dirname(os.readlink(link)))
             for folder in sorted(self.models.iterdir(), key=_last_used_s):
                 if self._roomy():
                     return
                 if str(folder) not in linked:
                     self._remove(folder)
+
+    def _remove_halves(self) -> None:
+        for folder in self._tmp.iterdir():
+            with contextlib.suppress(OSError):  # it is none, is gone, or is used
+                if time.time() - folder.stat().st_mtime < _NEW_S:
+                    continue
+                descriptor = os.open(folder, _FOLDER)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(descriptor)
 
     def _roomy(self) -> bool:
         usage = shutil.disk_usage(self.root)

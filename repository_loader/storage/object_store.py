@@ -13,6 +13,8 @@ from repository_loader.storage.remote_store import MAX_FILES, RemoteFile, Storag
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _READ_TIMEOUT: Final = timedelta(seconds=30)
+_WHOLE_TIMEOUT: Final = timedelta(days=1)
+"""For a file in one piece, whatever its size; the client has one of 30 s where nothing is said."""
 _MAX_RETRIES: Final = 3
 _RETRY_TIMEOUT: Final = timedelta(seconds=20)
 _CHUNK_BYTES: Final = 8 << 20
@@ -71,9 +73,9 @@ class ObjectStore:
             e_tag = answer.meta["e_tag"]
             with target.open("xb") as out:
                 size_bytes = sum(out.write(chunk) for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES))
-        except OSError as error:
-            raise StorageError(f"{target} cannot be written: {error.strerror}") from error
         except Exception as error:
+            if isinstance(error, OSError) and error.errno:  # those that the client raises have none
+                raise StorageError(f"{target} cannot be written: {error.strerror}") from error
             raise self._error(error) from error
         if size_bytes != file.size_bytes or _differ(file.version, e_tag):
             raise StorageError(f"'{file.path}' of {self._location.uri} is not what was listed; it has changed since")
@@ -93,7 +95,11 @@ def _open(location: Location) -> Any:
     from obstore.store import AzureStore, GCSStore, S3Store
 
     given = client_options(location)
-    http: dict[str, Any] = {"connect_timeout": _CONNECT_TIMEOUT, "read_timeout": _READ_TIMEOUT}
+    http: dict[str, Any] = {
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "read_timeout": _READ_TIMEOUT,
+        "timeout": _WHOLE_TIMEOUT,
+    }
     common: dict[str, Any] = {
         "client_options": http,
         "retry_config": {"max_retries": _MAX_RETRIES, "retry_timeout": _RETRY_TIMEOUT},

@@ -74,6 +74,13 @@ def test_any_damage_to_an_onnx_file_is_one_kind_of_error(tmp_path: Path, index: 
         pass
 
 
+def test_folders_within_folders_without_end_are_their_own_models_fault_alone(tmp_path: Path) -> None:
+    root = write(tmp_path, {**python_model("a"), **python_model("deep"), f"deep/{'d/' * 150}": None})
+    models = load_repositories([root], LoaderOptions(), None).models
+    assert models["a"].failure is None
+    assert "there are folders in more than 100 others" in str(models["deep"].failure)
+
+
 LARGE = {
     "aliases": 'rate_limit_resources { name: "a" }\n',
     "adjacent strings": '"a"',

@@ -3,10 +3,13 @@ import hashlib
 import http.server
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +18,13 @@ import pytest
 from repository_loader.repository import RepositoryError, load_repositories
 from repository_loader.snapshot import LoaderOptions, Snapshot
 from repository_loader.storage import mirror
-from repository_loader.storage.location import Location
+from repository_loader.storage.location import Location, read_location
 from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache
 from repository_loader.storage.model_source import fetch_all, provide
+from repository_loader.storage.object_store import ObjectStore
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from tests.full_disk import full_disk
-from tests.object_stores import EMULATORS, Bucket, as_container, emulator, gs_bucket, s3_bucket
+from tests.object_stores import EMULATORS, S3_ENVIRONMENT, Bucket, as_container, emulator, gs_bucket, s3_bucket
 from tests.repository_loader.repositories import TENSORS, python_model
 
 STORES = {"s3": s3_bucket, "gs": gs_bucket, "as": as_container}
@@ -143,6 +147,44 @@ def test_what_was_fetched_before_serves_on_when_a_file_is_not_what_was_listed(
     assert Path(read(uri, tmp_path).models["a"].model_path, "1/weights").read_text() == "two"
 
 
+def test_a_name_that_no_disk_takes_is_its_own_models_fault_alone(bucket: Bucket, at: str, tmp_path: Path) -> None:
+    uri = put(bucket, at, {**python_model("a"), **python_model("b"), f"b/{'n' * 300}": "x"})
+    models = read(uri, tmp_path).models
+    assert models["a"].failure is None
+    assert "cannot take model 'b': File name too long" in str(models["b"].failure)
+
+
+def test_a_file_that_has_gone_since_it_was_listed_is_said_to_be_missing(
+    bucket: Bucket, at: str, tmp_path: Path
+) -> None:
+    uri = put(bucket, at, python_model("a"))
+    with pytest.raises(StorageError, match=rf"^the model repository {uri} cannot be read: .*a/2/model\.py"):
+        ObjectStore(read_location(uri)).fetch(RemoteFile("a/2/model.py", 1, "x"), tmp_path / "file")
+
+
+def test_what_was_fetched_by_a_process_that_died_is_not_fetched_again(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = put(bucket, at, {**python_model("a"), **python_model("b")})
+    fetched: list[str] = []
+
+    def dying(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+        if fetched:
+            raise KeyboardInterrupt
+        return noted(store, location, cache, files)
+
+    def noted(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+        fetched.extend(file.path for file in files)
+        return fetch_all(store, location, cache, files)
+
+    monkeypatch.setattr(mirror, "fetch_all", dying)
+    with pytest.raises(KeyboardInterrupt):
+        read(uri, tmp_path)
+    monkeypatch.setattr(mirror, "fetch_all", noted)
+    assert set(read(uri, tmp_path).models) == {"a", "b"}
+    assert sorted(fetched) == ["a/1/model.py", "a/config.pbtxt", "b/1/model.py", "b/config.pbtxt"]
+
+
 def test_bucket_that_does_not_exist_is_an_error(bucket: Bucket, at: str, tmp_path: Path) -> None:
     uri = f"{bucket.uri}-missing/{at}"
     with pytest.raises(RepositoryError) as caught:
@@ -207,6 +249,41 @@ class FullDisk(ModelCache):
         return False
 
 
+class Contended(ModelCache):
+    """A cache on such a disk, of which others evict whenever this process makes something."""
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        FullDisk(self.root).evict()
+        with super().scratch() as folder:
+            yield folder
+        FullDisk(self.root).evict()
+
+
+def test_a_model_is_not_evicted_before_it_is_linked(tmp_path: Path, site: tuple[Path, str, list[int]]) -> None:
+    write_archive(site[0] / "models.tgz", "a")
+    repository = mirror.Mirror(f"{site[1]}/models.tgz", Contended(tmp_path / "cache")).refresh()
+    assert (Path(repository.path) / "a/config.pbtxt").is_file()
+
+
+def test_what_a_process_that_died_has_left_half_is_removed(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    dying = (
+        "import os, pathlib, sys; from repository_loader.storage.model_cache import ModelCache\n"
+        "with ModelCache(pathlib.Path(sys.argv[1])).scratch() as folder:\n"
+        "    (folder / 'file').write_bytes(bytes(1000)); os._exit(1)"
+    )
+    subprocess.run([sys.executable, "-c", dying, str(tmp_path)], check=False)
+    (left,) = (path for path in (tmp_path / "tmp").iterdir() if path.is_dir())
+    with cache.scratch() as used:
+        cache.evict()
+        assert left.is_dir()  # it may be somebody's who has just begun
+        for folder in (left, used):
+            os.utime(folder, (0, 0))
+        cache.evict()
+        assert (left.is_dir(), used.is_dir()) == (False, True)
+
+
 def test_store_that_is_down_unloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_bucket(tmp_path) as bucket:
         for name, value in bucket.environment.items():
@@ -221,7 +298,44 @@ def test_store_that_is_down_unloads_nothing(tmp_path: Path, monkeypatch: pytest.
             read(f"{bucket.uri}/other", tmp_path / "cache")
 
 
+def test_a_download_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in (("Content-Length", "32"), ("ETag", '"x"'), ("Last-Modified", self.date_time_string())):
+                self.send_header(name, value)
+            self.end_headers()
+            for _ in range(32):  # the client by itself gives up after 30 s
+                self.wfile.write(b"x")
+                time.sleep(1)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    for name, value in S3_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    with serving(Slow) as address:
+        file = RemoteFile("weights", 32, '"x"')
+        ObjectStore(read_location(f"s3://{address}/bucket/a")).fetch(file, tmp_path / "weights")
+    assert (tmp_path / "weights").read_bytes() == b"x" * 32
+
+
 # Archives.
+
+
+@contextmanager
+def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A web server's host and port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
@@ -238,12 +352,8 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str, list[int]]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}", statuses
-        server.shutdown()
-        thread.join()
+    with serving(functools.partial(Handler, directory=folder)) as address:
+        yield folder, f"http://{address}", statuses
 
 
 def write_archive(path: Path, *models: str, folder: str = "") -> str:
@@ -270,6 +380,17 @@ def test_archive_is_a_repository(site: tuple[Path, str, list[int]], tmp_path: Pa
     folder_there, held = provide(package.source, package.model_path)
     os.close(held)
     assert folder_there == package.model_path
+
+
+def test_an_archive_that_is_the_same_under_another_tag_is_downloaded_once_more(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, statuses = site
+    write_archive(folder / "models.tgz", "a")
+    for at_s in (1e9, 2e9, 2e9):
+        os.utime(folder / "models.tgz", (at_s, at_s))
+        assert set(read(f"{url}/models.tgz", tmp_path / "cache").models) == {"a"}
+    assert statuses == [200, 200, 304]
 
 
 def test_archive_with_another_digest_is_refused(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
