@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from typing import Final, Protocol
+from urllib.parse import quote
 
 _PIECE_BYTES: Final = 4 << 20
 """Whoever keeps the tables does nothing else while it takes a value."""
@@ -34,8 +35,9 @@ class KeptFiles:
     """
 
     def __init__(self, table: PrefixTable, owner: str) -> None:
+        self.owner = owner
         self._table = table
-        self._prefix = f"files-{owner}/"
+        self._prefix = f"files-{quote(owner, safe='')}/"
 
     def put_files(self, name: str, archive: bytes) -> None:
         """Keep files that a client sent."""

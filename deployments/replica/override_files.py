@@ -16,6 +16,8 @@ from repository_loader.model_files import leaves_folder
 from repository_loader.validation import check_name
 
 _FOLDER: Final = "models"
+_OWNER_LENGTH: Final = 16
+_SENT: Final = re.compile(rf"(.+/{_FOLDER}/[0-9a-f]{{{_OWNER_LENGTH}}})/([0-9a-f]{{32}})/[^/]+")
 _PREFIX: Final = "file:"
 _MAX_PATH_BYTES: Final = 1024
 _FAULTS_OF_THE_HOST: Final = {
@@ -24,7 +26,12 @@ _FAULTS_OF_THE_HOST: Final = {
 
 
 class FileStore(Protocol):
-    """Where the files are kept for other nodes, and for other processes of a node whose folder has gone."""
+    """Where the files are kept for other nodes, and for other processes of a node whose folder has gone.
+
+    `owner` is the Serve application whose clients have sent them.
+    """
+
+    owner: str
 
     def put_files(self, name: str, archive: bytes) -> None:
         """Keep files under a name."""
@@ -40,10 +47,13 @@ class FileStore(Protocol):
 
 
 class OverrideFiles:
-    """Writes model folders `<node's folder>/models/<digest>/<model>`; the same files of a model are the same folder."""
+    """Writes model folders `<node's folder>/models/<owner>/<digest>/<model>`.
+
+    The same files of a model are the same folder.
+    """
 
     def __init__(self, node: Path, store: FileStore) -> None:
-        self._root = node / _FOLDER
+        self._root = node / _FOLDER / hashlib.sha256(store.owner.encode()).hexdigest()[:_OWNER_LENGTH]
         self._store = store
 
     def write(self, model: str, files: Mapping[str, bytes]) -> str:
@@ -66,7 +76,7 @@ class OverrideFiles:
         """Make the paths of hosted models be those of this node, and fetch files that are not here yet; blocks."""
         for data in load:
             package = data["package"]
-            found = re.fullmatch(rf"(.+/{_FOLDER})/([0-9a-f]{{32}})/[^/]+", package["model_path"])
+            found = _SENT.fullmatch(package["model_path"])
             if found is None:
                 continue
             here, digest = str(self._root), found[2]

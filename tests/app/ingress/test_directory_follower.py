@@ -90,6 +90,8 @@ class EmbeddingHost(FakeHost):
 class NoFiles:
     """Keeps no files."""
 
+    owner = "eagleray"
+
     def put_files(self, name: str, archive: bytes) -> None:
         raise AssertionError("nobody sends files here")
 

@@ -41,7 +41,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_files_come_back_whole_and_are_forgotten_whole() -> None:
     table = Table()
-    kept, other = KeptFiles(table, "one"), KeptFiles(table, "other")
+    kept, other = KeptFiles(table, "one"), KeptFiles(table, "one/other")
     archives = {name: name.encode() * 7 for name in ("a" * 32, "b" * 32, "c")}
     for name, archive in archives.items():
         kept.put_files(name, archive)

@@ -15,7 +15,8 @@ FILES = {"file:1/model.onnx": b"onnx", "file:1/data/weights": b"w", "file:labels
 class Kept:
     """Keeps files in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "eagleray") -> None:
+        self.owner = owner
         self.archives: dict[str, bytes] = {}
 
     def put_files(self, name: str, archive: bytes) -> None:
@@ -106,3 +107,11 @@ def test_what_is_not_used_any_more_goes(tmp_path: Path) -> None:
     first, second = files.write("m", FILES), files.write("m", {"file:1/model.onnx": b"other"})
     files.keep([second])
     assert (Path(first).exists(), Path(second).exists(), len(kept.archives)) == (False, True, 1)
+
+
+def test_several_owners_on_a_node_have_each_their_own(tmp_path: Path) -> None:
+    ours, theirs = OverrideFiles(tmp_path, Kept("ours")), OverrideFiles(tmp_path, Kept("ours/theirs"))
+    mine, same, other = ours.write("m", FILES), theirs.write("m", FILES), theirs.write("n", FILES)
+    assert mine != same
+    ours.keep([])
+    assert (Path(mine).exists(), Path(same).exists(), Path(other).exists()) == (False, True, True)
