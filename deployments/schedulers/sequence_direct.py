@@ -97,13 +97,14 @@ class DirectBatcher:
         ready = [slot for slot in self.slots if slot.queue]
         if not ready or self._waits(ready):
             return None
-        first = ready[0].queue[0]
         key = self._key(ready[0])
         running = {slot for slot in ready if self._key(slot) == key}
         last = max(slot.number for slot in running)
         slots = [slot if slot in running else None for slot in self.slots[: last + 1]]
         reason = self._reason(len(ready), len(running))
-        requests = [owner.not_ready(first) if slot is None else owner.take(slot) for slot in slots]
+        taken = {slot: owner.take(slot) for slot in slots if slot is not None}
+        like = taken[ready[0]]
+        requests = [owner.not_ready(like) if slot is None else taken[slot] for slot in slots]
         return _SlotBatch(requests, slots, reason)
 
     def _reason(self, ready_count: int, running_count: int) -> str:

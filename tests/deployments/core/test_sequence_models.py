@@ -142,6 +142,17 @@ def test_each_sequence_gets_its_own_state_back(tmp_path, backend, strategy):
 
 
 @every_backend
+def test_a_sequence_goes_on_while_the_row_before_its_own_is_idle(tmp_path, backend):
+    async def scenario(served):
+        await served.infer(x(9, 9), 5, START)
+        answers = [await served.infer(x(1, 2), 6, START), await served.infer(x(1, 1), 6)]
+        return [answer["Y"][0] for answer in [*answers, await served.infer(x(1, 1), 5)]]
+
+    text = f'backend: "{backend}" max_batch_size: 4 ' + X_Y + batching(STATE + "}", "direct { }")
+    assert serve(scenario, text, tmp_path, SUMS[backend](tmp_path)) == [[1, 2], [2, 3], [10, 10]]
+
+
+@every_backend
 def test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for(tmp_path, backend):
     async def scenario(served):
         answers = [await served.infer(x(1, 1), 5, START)]
