@@ -80,15 +80,15 @@ class DirectoryFollower:
         if news is None:
             return
         directory.take(news)
-        if directory.copies != self._copies:
-            self._routes_changed()  # before anybody hears that the change was followed: some copies are void now
-        self._settings.take(directory.client_state)
-        self._models.changed()
-        await self._watch(directory.deployments)
+        # Before anybody hears that the change was followed: some copies and versions are void now.
         self._routes_changed()
         self._host.set_traffic(
             {name: Traffic.from_dict(entry.traffic) for name, entry in directory.models.items() if entry.traffic}
         )
+        self._settings.take(directory.client_state)
+        self._models.changed()
+        await self._watch(directory.deployments)
+        self._routes_changed()
         if directory.embedded != self._embedded or directory.copies != self._copies:
             reports = directory.embedded != self._embedded
             embedded, copies = dict(directory.embedded), dict(directory.copies)

@@ -166,7 +166,7 @@ class Ingress:
     def _directory_changed(self) -> None:
         directory = self.service.models.directory
         self._load.follow(directory.models)
-        self._fleet.expect(directory.taken)
+        self._host.expect(directory.taken)
         self._traffic.follow()
         self._routes_changed()
 

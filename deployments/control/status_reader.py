@@ -58,11 +58,16 @@ class StatusReader:
     async def read(self, table: ModelTable, desired: DesiredState) -> list[Verdict]:
         """Ask Serve for the status of every application, take what it says, and return which trials have ended.
 
+        Nothing is taken when a command has changed the table meanwhile: what was told is of what was there before.
+
         Raises:
             Exception: of Ray's, when Serve's controller or a replica does not answer.
         """
         applications = await asyncio.to_thread(application_states)
         described = await self._describe(table, desired, applications)
+        if table.plan is not desired.plan:
+            self._replaced.update(described)
+            return []
         untried = _untried(desired)
         versions: dict[tuple[str, int], list[_Part]] = {}
         for deployment in table.deployments:

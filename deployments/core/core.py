@@ -7,6 +7,7 @@ from functools import partial
 from deployments.core.clock import Clock
 from deployments.core.model_version import ModelVersion
 from deployments.core.traced_request import follow
+from deployments.core.version_choice import expected
 from deployments.schedulers.scheduler import reply
 from protocol.errors import NotFound, ServingError, Unavailable
 from protocol.infer import InferRequest
@@ -26,6 +27,7 @@ class VersionState:
 class _Model:
     """The versions of a model: those that are ready, and the states of all that have been heard of."""
 
+    name: str
     ready: dict[int, ModelVersion] = field(default_factory=dict)
     latest: ModelVersion | None = None
     states: dict[int, VersionState] = field(default_factory=dict)
@@ -40,10 +42,17 @@ class Core:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._models: dict[str, _Model] = {}
+        self._taken: Collection[tuple[str, int]] = ()
+
+    def expect(self, taken: Collection[tuple[str, int]]) -> None:
+        """Take which versions of all models take requests; the highest of these here is the latest."""
+        self._taken = taken
+        for model in self._models.values():
+            self._update(model)
 
     def add(self, model_version: ModelVersion) -> ModelVersion | None:
         """Serve a loaded version from now on; returns the one it takes the place of, which the caller closes."""
-        model = self._models.setdefault(model_version.name, _Model())
+        model = self._model(model_version.name)
         replaced = model.ready.get(model_version.version)
         model.ready[model_version.version] = model_version
         model.states[model_version.version] = VersionState("READY")
@@ -66,7 +75,7 @@ class Core:
 
     def set_state(self, name: str, version: int, state: str, reason: str = "") -> None:
         """Note the state of a version that is not served: loading, or failed with a reason."""
-        self._models.setdefault(name, _Model()).states[version] = VersionState(state, reason)
+        self._model(name).states[version] = VersionState(state, reason)
 
     def set_failed(self, name: str, version: int, reason: str) -> None:
         """Note that a version could not be loaded."""
@@ -97,7 +106,7 @@ class Core:
         return {name: dict(model.states) for name, model in self._models.items()}
 
     def resolve(self, name: str, version: int = LATEST) -> ModelVersion:
-        """Return a ready version, the highest for `LATEST`.
+        """Return a ready version; for `LATEST` the highest that takes requests, or the highest where none is known to.
 
         Raises:
             NotFound: the model or version does not exist here, or the model has no version that is ready.
@@ -127,11 +136,17 @@ class Core:
         if isinstance(request.context, ModelVersion):
             request.context.cancel(request)
 
+    def _model(self, name: str) -> _Model:
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = _Model(name)
+        return model
+
     def _update(self, model: _Model) -> None:
-        model.latest = model.ready[max(model.ready)] if model.ready else None
+        model.latest = model.ready[max(expected(model.name, model.ready, self._taken))] if model.ready else None
 
 
-_NONE = _Model()
+_NONE = _Model("")
 
 
 def _unresolved(name: str, version: int, model: _Model | None) -> ServingError:

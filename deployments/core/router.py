@@ -11,7 +11,7 @@ class Router(Protocol):
     def infer(self, model_name: str, version: int, request: InferRequest) -> None:
         """Send the request; every outcome, errors too, comes through `request.reply`, never before this returns.
 
-        `version` -1 is the highest ready one. Nothing is raised.
+        `version` -1 is the highest that takes requests. Nothing is raised.
         """
         ...
 

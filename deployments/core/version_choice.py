@@ -55,6 +55,11 @@ class SequenceVersions:
         return version
 
 
+def expected(name: str, versions: Collection[int], taken: Collection[tuple[str, int]]) -> Collection[int]:
+    """Return those of a model's versions that are among the `taken`, which take requests; all where none of them is."""
+    return [version for version in versions if (name, version) in taken] or versions
+
+
 class VersionChoice:
     """The choice for one model, where the versions that are ready are found anew for each request."""
 

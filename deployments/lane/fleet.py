@@ -149,7 +149,7 @@ class Fleet:
         self._retry.take(calls, death)
 
     def target(self, name: str, version: int = -1) -> LaneTarget | None:
-        """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
+        """Return the target of a model version, None when no live replica serves it; -1 as `Routes.find` says."""
         return self._routes.find(name, version)
 
     def awaited(self, name: str, version: int = -1) -> LaneTarget | None:
@@ -157,7 +157,7 @@ class Fleet:
         return self._routes.awaited(name, version)
 
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
-        """Take which versions Serve shall have replicas of; requests wait for no other."""
+        """Take which versions take requests, and so shall have replicas; requests wait for no other."""
         self._routes.expect(taken)
         self._retry.expect(taken)
 

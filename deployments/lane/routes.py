@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
+from deployments.core.version_choice import expected
 from deployments.lane.client import LaneClient, TableRow
 from deployments.lane.target import LaneTarget, Limits
 from deployments.lane.waiting_calls import WaitingCalls
@@ -20,15 +21,24 @@ class Routes:
         self._changed = changed
         self._targets: dict[str, dict[int, LaneTarget]] = {}
         self._awaited: dict[tuple[str, int], LaneTarget] = {}
+        self._taken: Collection[tuple[str, int]] = ()
         self._faults: dict[LaneClient, dict[tuple[str, int], str]] = {}
         self._unready: dict[LaneClient, set[tuple[str, int]]] = {}
 
     def find(self, name: str, version: int = -1) -> LaneTarget | None:
-        """Return the target of a model version (-1: the highest ready one), None when no live replica serves it."""
+        """Return the target of a model version, None when no live replica serves it.
+
+        -1 is the highest that takes requests. Where none is known to, it is the highest that is served, unless there is
+        one to wait for (`awaited`).
+        """
         versions = self._targets.get(name)
         if not versions:
             return None
-        return versions.get(version if version != -1 else max(versions))
+        if version == -1:
+            version = max(expected(name, versions, self._taken))
+            if self._awaited and (name, version) not in self._taken and self.awaited(name) is not None:
+                return None
+        return versions.get(version)
 
     def awaited(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a version whose last replica died (-1: the highest one); None where none is awaited."""
@@ -37,7 +47,8 @@ class Routes:
         return self._awaited.get(max((key for key in self._awaited if key[0] == name), default=(name, version)))
 
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
-        """Refuse what waits for a replica of any other version."""
+        """Take which versions take requests, and refuse what waits for a replica of any other."""
+        self._taken = taken
         self._end_waits({target.waiting for key, target in self._awaited.items() if key not in taken})
 
     def versions(self, name: str) -> Collection[int]:

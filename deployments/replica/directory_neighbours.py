@@ -29,8 +29,9 @@ _CALLED: Final = "called"
 class DirectoryNeighbours:
     """Finds models in the directory of the controller, whose handle `controller` returns; opens lanes to them.
 
-    `know` is told the signature of each model that is found. A called model that scales with its load gets its replicas
-    as it does for clients: calls count, and wait for the first one. All methods run on the loop's thread.
+    `know` is told the signature of each model that is found, `expect` which versions take requests. A called model that
+    scales with its load gets its replicas as it does for clients: calls count, and wait for the first one. All methods
+    run on the loop's thread.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class DirectoryNeighbours:
         fleet: Fleet,
         watch: GroupWatch,
         know: Callable[[Mapping[str, Signature]], None],
+        expect: Callable[[Collection[tuple[str, int]]], None],
         controller: Callable[[], Any],
     ) -> None:
         self._find_controller = controller
@@ -46,6 +48,7 @@ class DirectoryNeighbours:
         self._fleet = fleet
         self._watch = watch
         self._know = know
+        self._expect = expect
         self._directory = Directory()
         self._signatures: dict[str, tuple[str, Signature]] = {}
         self._groups: set[tuple[str, str]] = set()
@@ -75,11 +78,11 @@ class DirectoryNeighbours:
         """Have models scale with what goes to them from here, as steps of ensembles, as if models called them."""
         if not self._called.issuperset(names):
             self._called.update(names)
-            self._follow()
+            self.follow()
             self._watch_called()
 
     async def _reach(self, name: str, version: int, found: Found) -> None:
-        self._follow()
+        self.follow()
         signature = None
         try:
             async with asyncio.timeout(_REACH_S):
@@ -137,7 +140,8 @@ class DirectoryNeighbours:
             self._groups = groups
             self._watch.want(_CALLED, groups)
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Follow the directory from now on."""
         if not self._following:
             self._following = True
             self._controller = self._find_controller()
@@ -154,7 +158,7 @@ class DirectoryNeighbours:
                 if news is not None:
                     directory.take(news)
                     self._watch_called()
-                    self._fleet.expect(directory.taken)
+                    self._expect(directory.taken)
                     self.changed()
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled():
@@ -172,7 +176,7 @@ class DirectoryNeighbours:
         await self._command("unload", name, unload_dependents)
 
     async def _command(self, method: str, *arguments: Any) -> None:
-        self._follow()
+        self.follow()
         try:
             async with asyncio.timeout(_LOAD_TIMEOUT_S):
                 told = await getattr(self._controller, method).remote(secrets.token_hex(8), *arguments)

@@ -75,8 +75,7 @@ class HandleCalls:
             (name,) = names
         if name not in names:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        versions = [served_version for served_name, served_version in self._host.served if served_name == name]
-        key = (name, max(versions) if version == -1 else version)
+        key = (name, self._host.core.resolve(name).version if version == -1 else version)
         if key not in self._host.served:
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
         return self._host.served[key]

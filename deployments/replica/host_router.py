@@ -1,12 +1,12 @@
 """How ensembles reach their steps, and models those that they call: in this core, else by lane as a KServe v2 body."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from deployments.core.clock import Clock
 from deployments.core.core import LATEST, Core
-from deployments.core.version_choice import VersionChoice
+from deployments.core.version_choice import VersionChoice, expected
 from deployments.lane.client import LaneCall
 from deployments.lane.fleet import Fleet
 from deployments.lane.frames import Buffer
@@ -76,11 +76,19 @@ class HostRouter:
         self._codecs: dict[str, HttpClientCodec] = {}
         self._returning: dict[str, int] = {}
         self._choices: dict[str, VersionChoice] = {}
+        self._taken: Collection[tuple[str, int]] = ()
 
     def set_signatures(self, signatures: Mapping[str, Signature]) -> None:
         """Take the signatures of models in other processes; a request to them is written by these."""
         for name, signature in signatures.items():
             self._codecs[name] = HttpClientCodec(signature)
+
+    def expect(self, taken: Collection[tuple[str, int]]) -> None:
+        """Take which versions of all models take requests: those that name no version go to these."""
+        self._taken = taken
+        self._core.expect(taken)
+        if self._fleet is not None:
+            self._fleet.expect(taken)
 
     def set_traffic(self, traffic: Mapping[str, Traffic]) -> None:
         """Take how the versions of each model share the requests that name none; only those that have weights."""
@@ -91,11 +99,12 @@ class HostRouter:
         }
 
     def version(self, model_name: str, sequence_id: int | str = 0, *, starts: bool = False, ends: bool = False) -> int:
-        """Return the version for a request that names none, `LATEST` where the highest that is ready gets it."""
+        """Return the version for a request that names none, `LATEST` where the highest that takes any gets it."""
         choice = self._choices.get(model_name)
         if choice is None:
             return LATEST
-        ready = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
+        found = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
+        ready = expected(model_name, found, self._taken)
         chosen = choice.choose(ready, sequence_id, starts=starts, ends=ends)
         return max(choice.traffic.weights, default=LATEST) if chosen is None else chosen
 

@@ -294,6 +294,10 @@ class ModelHost:
             served.model.statistics.counts.load_duration_ns = served.model.statistics.counts.cache_count = 0
         release(self._held.pop(key, ()))
 
+    def expect(self, taken: Collection[Key]) -> None:
+        """Take which versions of all models take requests."""
+        self.router.expect(taken)
+
     def set_traffic(self, traffic: Mapping[str, Traffic]) -> None:
         """Take how the versions of models share the requests of ensembles here that name none."""
         self.router.set_traffic(traffic)

@@ -118,6 +118,7 @@ class ModelReplica:
             self._fleet,
             self._watch,
             self._host.router.set_signatures,
+            self._host.expect,
             lambda: handle_of(CONTROLLER, self._owner),
         )
         self._host.calls.neighbours = self._neighbours
@@ -154,6 +155,8 @@ class ModelReplica:
         self._owner = user_config[OWNER_KEY]
         self._watch.want("steps", {(app, deployment) for app, deployment in load["watch"]})
         self._neighbours.have_scaled(load["scaled"])
+        if load["watch"] or len(load["models"]) > 1:
+            self._neighbours.follow()  # models here may ask others for the version that takes requests
         self._lane.spill = load["spill"]
         self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         apply = self._apply(load["models"], user_config[OWNER_KEY])

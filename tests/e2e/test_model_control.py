@@ -26,6 +26,7 @@ CHANGE_S = float(os.environ.get("CHANGE_SECONDS", "10"))
 """For how long many clients load and unload one model; `make soak` has a minute of it."""
 ISOLATED_LOAD_S = 4.0
 
+ALL = " version_policy { all {} }"
 WHEN_LOADED = "__import__('time').monotonic_ns() // 1000 % 2**31"
 TAGGED = """
 import numpy as np
@@ -319,6 +320,44 @@ def test_what_served_serves_on_when_its_successor_does_not_load(
     with server.client() as client:
         assert tag(ask(client, "fragile")) == 1
     assert states(server, "fragile")["1"] == ("READY", "")
+
+
+ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
+STAGED = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling {
+  step {
+    model_name: "%s" model_version: -1
+    input_map { key: "X" value: "X" } output_map { key: "TAG" value: "TAG" }
+  }
+  max_inflight_requests: 8
+}
+"""
+
+
+@pytest.mark.parametrize("config", ["", ISOLATED], ids=["packed", "isolated"])
+def test_the_step_of_an_ensemble_gets_no_version_before_the_whole_load_has_succeeded(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient, config: str
+) -> None:
+    step = "staged_away" if config else "staged"
+    ensemble = f"{step}_ensemble"
+    write_tagged(repository, step, "1", config=config)
+    (repository / ensemble / "1").mkdir(parents=True)
+    (repository / ensemble / "config.pbtxt").write_text(STAGED % step)
+    triton.load_model(ensemble)
+    with Asking(server, ensemble, count=1).running() as asked:
+        write_tagged(repository, step, "2", version=2)
+        write_tagged(repository, step, "__import__('time').sleep(2) or nonesuch", version=3, config=config + ALL)
+        with pytest.raises(InferenceServerException, match="version 3 is at UNAVAILABLE state"):
+            triton.load_model(step)
+        write_tagged(repository, step, "3", version=3, config=config + ALL)
+        failed_count = len(asked.answers)
+        triton.load_model(step)
+    asked.assert_served()
+    tags = [tag(answer) for answer in asked.answers]
+    assert set(tags[:failed_count]) == {1} and set(tags) == {1, 3} and tags == sorted(tags)
 
 
 @contextmanager

@@ -39,6 +39,18 @@ def test_latest_is_the_highest_ready_version(core, clock):
     assert core.resolve("m").version == 2 and core.resolve("m", 1).version == 1
 
 
+def test_latest_is_the_highest_version_that_takes_requests_where_one_is_known_to(core, clock):
+    for version in (1, 2):
+        core.add(version_of(clock, version=version))
+    core.expect({("m", 2), ("other", 3)})
+    core.add(version_of(clock, version=3))
+    assert core.resolve("m").version == 2 and core.resolve("m", 3).version == 3
+    core.expect({("m", 1), ("m", 3)})
+    assert core.resolve("m").version == 3
+    core.expect({("m", 4)})
+    assert core.resolve("m").version == 3
+
+
 REFUSED = {
     "unknown model": ("x", -1, "NotFound: Request for unknown model: 'x' is not found"),
     "unknown version": ("m", 3, "NotFound: Request for unknown model: 'm' version 3 is not found"),

@@ -167,6 +167,31 @@ async def test_nothing_waits_for_a_replica_of_what_was_unloaded() -> None:
 
 
 @on_loop
+async def test_what_names_no_version_goes_to_the_highest_that_takes_requests() -> None:
+    async with Lanes() as lanes:
+        replica = lanes.replicas[0]
+        for version in (2, 3):
+            replica.server.set_model("echo", version, replica.model)
+        await lanes.until(lambda: lanes.fleet.target("echo", 3) is not None)
+
+        def version() -> int | None:
+            target = lanes.fleet.target("echo")
+            return None if target is None else target.version
+
+        assert version() == 3
+        lanes.fleet.expect({("echo", 1), ("echo", 2)})
+        assert version() == 2
+        replica.server.set_model("echo", 2, None)
+        await lanes.until(lambda: version() == 1)
+        lanes.fleet.expect({("echo", 2)})
+        assert version() == 3
+        replica.server.set_model("echo", 1, None, "its process has died")
+        await lanes.until(lambda: lanes.fleet.awaited("echo") is not None)
+        lanes.fleet.expect({("echo", 1)})
+        assert version() is None
+
+
+@on_loop
 async def test_what_waits_for_a_replica_can_be_cancelled() -> None:
     async with Lanes(2) as lanes:
         await two_of_a_dead_replica(lanes)

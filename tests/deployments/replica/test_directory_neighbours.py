@@ -37,7 +37,9 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
             await step.server.listen([step.sock])
             fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
             watch = GroupWatch(fleet, loop, lambda app, name, listener: lambda: None)
-            neighbours = DirectoryNeighbours(loop, fleet, watch, lambda signatures: None, lambda: controller)
+            neighbours = DirectoryNeighbours(
+                loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller
+            )
             fleet.set_replicas("steps#v1", {"step": step.address})
             await Lanes.until(lambda: fleet.target("echo") is not None)
             step.die()

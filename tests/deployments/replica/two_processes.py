@@ -99,8 +99,10 @@ async def two_processes(models: Models, there: str, *, asleep: bool = False) -> 
         async with models.hosted(there) as other, models.hosted(*here, fleet=fleet) as call:
             replica.server.set_model(there, 1, other.host.served[(there, 1)])
             controller = FakeController(models, {"there": [there], "here": here})
-            know = call.host.router.set_signatures
-            neighbours = DirectoryNeighbours(loop, fleet, GroupWatch(fleet, loop, watch), know, lambda: controller)
+            watching, host = GroupWatch(fleet, loop, watch), call.host
+            neighbours = DirectoryNeighbours(
+                loop, fleet, watching, host.router.set_signatures, host.expect, lambda: controller
+            )
             call.host.calls.neighbours = neighbours
             call.controller, call.there = controller, replica
             yield call
