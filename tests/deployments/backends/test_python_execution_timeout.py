@@ -1,6 +1,7 @@
 """What ends in the same moment: a batch, the time that it may take, and the process that runs it."""
 
 import os
+import resource
 import select
 import signal
 from collections.abc import Callable, Iterator
@@ -126,6 +127,29 @@ def test_a_batch_is_answered_once_and_no_other_goes_to_a_process_that_is_ending(
         assert isinstance(batch.results[0], InferResponse)
         assert free == (order[0] != "death"), "nobody could know of its end before"
         assert not it.instance.alive
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As many as a process with a thousand clients has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    taken = [os.dup(0) for _ in range(1100)]
+    yield
+    for descriptor in taken:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_time_is_up_in_a_process_with_many_descriptors_too(tmp_path: Path) -> None:
+    with started(tmp_path, "time.sleep(60)") as it:
+        assert it.instance._child._exit > 1023
+        batch = it.begin()
+        it.clock.timers.pop().fire()
+        assert it.instance._child.wait(20)
+        it.clock.readers[it.instance._child._exit]()
+        assert it.done == [(batch, False)]
 
 
 def test_a_batch_that_goes_on_is_ended_and_answered_once(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ class Child:
         """Take what it has said of its batch by now."""
         batch = self._batch
         for _ in range(_FULL_SOCKET):
-            if self._batch is not batch or self._dead or not select.select([self._work.connection], [], [], 0)[0]:
+            if self._batch is not batch or self._dead or not _readable(self._work.connection.fileno(), 0):
                 return
             self._read_work()
 
@@ -260,7 +260,7 @@ class Child:
         """Wait for its end; returns False when it has not come. Blocks; any thread but the loop's may call this."""
         if self._clock is None:
             self._wait(lambda: False, timeout_s)
-        return bool(select.select([self._exit], [], [], timeout_s)[0])
+        return _readable(self._exit, timeout_s)
 
     def ending(self) -> str:
         """Return how it ended, as a predicate."""
@@ -416,3 +416,10 @@ class Child:
         while data := received(self._work.connection):
             self._take_work(data)
         self._died()
+
+
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether there is something to read within a time; select(2) takes no descriptor above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
