@@ -5,7 +5,8 @@ Exit codes: 0, 1 (something failed at run time), 2 (usage or configuration).
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -22,8 +23,9 @@ from app.cli.model_logs import logs
 from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
 from app.cli.ray_variables import RAY_VARIABLES
+from app.cli.standard_streams import open_streams, outlive_readers
 from app.cli.triton_flags import ALIASES, OLD_TRACE_FLAGS, REASONS
-from app.edge.api_keys import ApiKeys, new_key
+from app.edge.api_keys import ApiKeys, add_key, new_key
 from app.environment import environment, unknown_variables
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
@@ -163,7 +165,32 @@ def _repository(path: str) -> str:
     return os.path.abspath(path)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Commands(click.Group):
+    """Says in a line what the machine has refused."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command."""
+        open_streams()
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise  # nobody reads on; click knows what to do
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def readable_repositories() -> Iterator[None]:
+    """Say in a line what repository cannot be read."""
+    from repository_loader.repository import RepositoryError
+
+    try:
+        yield
+    except RepositoryError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main() -> None:
     """Serve Triton model repositories from a Ray cluster."""
 
@@ -196,6 +223,7 @@ def serve(
     from app.cli.local_server import LocalServer
     from app.cli.ports import PortTaken
 
+    outlive_readers()
     options = RayOptions(ray_address, num_cpus, num_gpus, dashboard, dashboard_port)
     # A local cluster has no other nodes.
     settings = settings if ray_address else settings.model_copy(update={"lane_tcp": False})
@@ -214,7 +242,9 @@ def validate(as_json: bool, load: bool, **flags: Any) -> None:
     settings, facts = read_target(flags)
     from app.cli.validation import Validation
 
-    validation = Validation.of(settings.model_repository, settings.loader_options(), settings.plan_settings(), facts)
+    with readable_repositories():
+        loader, places = settings.loader_options(), settings.plan_settings()
+        validation = Validation.of(settings.model_repository, loader, places, facts)
     if load:
         validation.load()
     sys.exit(validation.print(as_json))
@@ -227,7 +257,8 @@ def plan(as_json: bool, **flags: Any) -> None:
     settings, facts = read_target(flags)
     from app.cli.offline import print_plan
 
-    sys.exit(print_plan(settings, facts, as_json))
+    with readable_repositories():
+        sys.exit(print_plan(settings, facts, as_json))
 
 
 @main.command()
@@ -243,8 +274,7 @@ def new_api_key(name: str, scopes: str, path: str | None) -> None:
     if path is None:
         click.echo(f"for --api-key, or a line of --api-key-file: {line}", err=True)
     else:
-        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
-            file.write(f"{line}\n")
+        add_key(path, line)
     click.echo(key)
 
 

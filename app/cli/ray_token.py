@@ -21,18 +21,27 @@ def rays_token_path() -> Path:
     return Path.home() / ".ray" / "auth_token"
 
 
+def has_rays_token() -> bool:
+    """Whether that file is there; a user without a home folder has none."""
+    try:
+        return rays_token_path().is_file()
+    except RuntimeError:
+        return False
+
+
 def choose_token() -> None:
     """Set the environment so that a local Ray is closed by a token; what the user has chosen stands.
 
-    Call it before Ray is imported. Where the home folder cannot be written, the token lives in the environment alone.
+    Call it before Ray is imported. Where there is no home folder that can be written, the token lives in the
+    environment alone.
     """
-    if any(os.environ.get(name) for name in _CHOICES) or rays_token_path().is_file():
+    if any(os.environ.get(name) for name in _CHOICES) or has_rays_token():
         return
     os.environ["RAY_AUTH_MODE"] = "token"
-    path = own_token_path()
     try:
+        path = own_token_path()
         _write_once(path)
-    except OSError:
+    except (OSError, RuntimeError):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     else:
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
@@ -47,7 +56,7 @@ def current_token() -> str:
         return given
     try:
         return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or rays_token_path()).read_text().strip()
-    except OSError:
+    except (OSError, RuntimeError):
         return ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from app.cli.ray_token import rays_token_path
+from app.cli.ray_token import has_rays_token
 from app.doctor.finding import ERROR, OK, WARNING, Finding
 from app.doctor.versions import version_of
 
@@ -35,7 +35,7 @@ def ray_here() -> Finding:
 def _asks_for_token(environment: Mapping[str, str]) -> bool:
     mode = environment.get("RAY_AUTH_MODE", "").lower()
     # `ray start` takes the user's token where nothing else is said.
-    return mode == "token" or (not mode and rays_token_path().is_file())
+    return mode == "token" or (not mode and has_rays_token())
 
 
 def open_rays() -> Iterator[Finding]:

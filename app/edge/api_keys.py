@@ -56,10 +56,20 @@ def new_key(name: str, scopes: str) -> tuple[str, str]:
     Raises:
         ValueError: the line would not be one.
     """
+    if name.startswith("#"):
+        raise ValueError("a name cannot begin with '#', as a remark does")
     key = secrets.token_urlsafe(32)
     line = f"{name} {scopes} {hashlib.sha256(key.encode()).hexdigest()}"
     ApiKey.parse(line)
     return key, line
+
+
+def add_key(path: str, line: str) -> None:
+    """Add a line to a file of keys, which is made if it is not there; raises OSError."""
+    with open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        end = os.pread(file.fileno(), 1, size - 1) if size else b"\n"
+        file.write(f"{line}\n".encode() if end == b"\n" else f"\n{line}\n".encode())
 
 
 class ApiKeys:

@@ -1,4 +1,5 @@
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_token_stays_the_same_from_run_to_run(home: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
     choose_token()
     assert current_token() == first
+
+
+def test_user_without_a_home_folder_has_a_token_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    choose_token()
+    assert len(current_token()) == 64 and "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
 @pytest.mark.parametrize(

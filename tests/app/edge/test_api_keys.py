@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.edge.api_keys import ApiKeys, new_key
+from app.edge.api_keys import ApiKeys, add_key, new_key
 from protocol.errors import Forbidden, Unauthenticated
 
 KEY, LINE = new_key("web", "infer,read")
@@ -44,6 +44,21 @@ def test_a_new_key_is_good_for_its_scopes_and_is_not_in_its_line() -> None:
 def test_whoever_is_not_known_is_unauthenticated(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Unauthenticated):
         ApiKeys([LINE]).check("infer", headers)
+
+
+def test_a_key_is_added_behind_a_last_line_without_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(LINE)
+    other, line = new_key("other", "infer")
+    for each in (line, new_key("third", "read")[1]):
+        add_key(str(path), each)
+    assert len(path.read_text().splitlines()) == 3
+    for key in (KEY, other):
+        ApiKeys(path=str(path)).check("infer", bearer(key))
+    add_key(str(tmp_path / "new"), line)
+    assert (tmp_path / "new").read_text() == f"{line}\n"
+    with pytest.raises(ValueError, match="a name cannot begin with '#'"):
+        new_key("#web", "infer")  # which would be a remark in a file
 
 
 def test_the_scheme_is_read_in_any_case_and_one_key_may_have_two_lines() -> None:
