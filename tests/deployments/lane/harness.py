@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -214,3 +215,13 @@ class Lanes:
         async with asyncio.timeout(timeout_s):
             while not condition():
                 await asyncio.sleep(0.001)
+
+
+def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an asynchronous test."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
