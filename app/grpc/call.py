@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import math
 import struct
+from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
@@ -57,6 +59,7 @@ class Call(Stream):
         "_received",
         "_timer",
         "_unread",
+        "_waiting_bytes",
         "compressor",
         "context",
         "done",
@@ -85,7 +88,10 @@ class Call(Stream):
         self._inflating = False
         self._unread = b""
         """What has arrived, and is for the next turns of the loop."""
-        self._later: list[tuple[int, Buffer] | None] = []
+        self._later: deque[tuple[int, Buffer] | None] = deque()
+        """What came behind a message that is being decompressed."""
+        self._waiting_bytes = 0
+        """How large that message and what came behind it are."""
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout_s is not None:
             self._timer = self.context.loop.call_later(head.timeout_s, self._deadline_exceeded)
@@ -193,11 +199,27 @@ class Call(Stream):
             if self._body is None:
                 left -= 1
                 left_bytes -= size - len(view)
-        if self._prefix and not self.done and self not in self.connection.incomplete:
+        if (self._prefix or self._waiting_bytes) and not self.done:
+            self._watch()
+        return view[:0]
+
+    def _watch(self) -> None:
+        """Have the connection count what is held here, and wait for the rest of a message for as long as it may take.
+
+        A thread may take any time.
+        """
+        incomplete = self.connection.incomplete
+        deadline_s = incomplete.get(self, math.inf)
+        if deadline_s != math.inf:
+            return
+        if self._prefix:
             length = PREFIX.unpack(self._prefix)[1] if self._body is not None else 0
             timeout_s = self.connection.limits.body_timeout_s + length / self.context.options.min_message_bytes_per_s
-            self.connection.incomplete[self] = self.context.loop.time() + timeout_s
-        return view[:0]
+            incomplete[self] = self.context.loop.time() + timeout_s
+        elif self._waiting_bytes:
+            incomplete[self] = math.inf
+        else:
+            incomplete.pop(self, None)
 
     def _begin(self, available: int) -> None:
         """Start a message of which `available` bytes are there."""
@@ -252,11 +274,21 @@ class Call(Stream):
             self._take((compressed, memoryview(body) if length > _LARGE_BYTES else bytes(body)))
         return view[taken:]
 
+    @property
+    def behind(self) -> bool:
+        """Whether something has arrived that is not taken yet."""
+        return bool(self._unread or self._inflating or self._later)
+
     def _take(self, item: tuple[int, Buffer] | None) -> None:
-        """Hand on a message, or (None) the end of messages, after those that are being decompressed."""
-        if self._inflating:
+        """Hand on a message, or (None) the end of messages, after what waits for one that is being decompressed."""
+        if self._inflating or self._later:
             self._later.append(item)
-        elif item is None:
+            self._waiting_bytes += 0 if item is None else len(item[1])
+        else:
+            self._hand_on(item)
+
+    def _hand_on(self, item: tuple[int, Buffer] | None) -> None:
+        if item is None:
             self.half_closed()
         elif not item[0]:
             self.message(item[1])
@@ -266,21 +298,41 @@ class Call(Stream):
             message = inflation.begin()
             if message is None:
                 self._inflating = True
-                self.context.start(self._inflate(inflation))
+                self._waiting_bytes += len(item[1])
+                self.context.start(self._inflate(inflation, len(item[1])))
             else:
                 self.connection.extra_units += len(message) >> _UNIT_BITS
                 self.message(message)
 
-    async def _inflate(self, inflation: Inflation) -> None:
+    async def _inflate(self, inflation: Inflation, size: int) -> None:
         try:
             message = await self.context.loop.run_in_executor(None, inflation.complete)
-            self._inflating = False
-            later, self._later = self._later, []
+        except CallError as error:
+            self.finish(error.code, error.message)
+            return
+        self._inflating = False
+        if not self.done:
+            self._waiting_bytes -= size
+            self.message(message)
+        self._take_later()
+
+    def _take_later(self) -> None:
+        """Hand on what has waited, a turn's work of it."""
+        left, left_bytes = _TURN_MESSAGES, _TURN_BYTES
+        try:
+            while self._later and not (self.done or self._inflating):
+                if left <= 0 or left_bytes <= 0:
+                    self.context.loop.call_soon(self._take_later)
+                    return
+                item = self._later.popleft()
+                size = 0 if item is None else len(item[1])
+                self._waiting_bytes -= size
+                left -= 1
+                left_bytes -= size
+                self._hand_on(item)
             if not self.done:
-                self.message(message)
-            for item in later:
-                if not self.done:
-                    self._take(item)
+                self._watch()
+                self.caught_up()
         except CallError as error:
             self.finish(error.code, error.message)
 
@@ -355,6 +407,7 @@ class Call(Stream):
         self._granted_bytes = 0
         self._unread = b""
         self._later.clear()
+        self._waiting_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -369,8 +422,8 @@ class Call(Stream):
 
     @property
     def held_bytes(self) -> int:
-        """What has come of the message that is being put together."""
-        return self._filled if self._body is not None else 0
+        """What has come of the message that is being put together, and what waits for one that is decompressed."""
+        return self._waiting_bytes + (self._filled if self._body is not None else 0)
 
     def crowded_out(self) -> None:
         """Refuse the call: its client may try again when others have sent all of theirs."""

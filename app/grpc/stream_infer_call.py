@@ -119,7 +119,7 @@ class StreamInferCall(Call):
             self.credit_bytes <= self.connection.initial_credit_bytes // 2
             and not self.peer_ended
             and not self.done
-            and not self._unread
+            and not self.behind
             and len(self._requests) < options.max_stream_inflight_count
             and self._inflight_bytes < options.max_stream_inflight_bytes
         ):

@@ -1,0 +1,109 @@
+"""What comes behind a compressed message while a thread unpacks it."""
+
+import asyncio
+import gzip
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+from app.grpc.options import GrpcOptions
+from tests.app.grpc.server import request
+from tests.app.grpc.test_wire import STREAM, Wire, on_loop, prefixed
+from tests.app.http2 import wire as http2_wire
+from tests.app.http2.wire import data
+
+LARGE = prefixed(gzip.compress(request(values=random.Random(1).sample(range(1 << 22), 10_000)).SerializeToString()), 1)
+SMALL = prefixed(request(values=[0.0] * 100, request_id="hold").SerializeToString())
+
+
+@contextmanager
+def slow_threads() -> Iterator[threading.Event]:
+    """Have what threads do wait until the event is set."""
+    go_on = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.get_running_loop().set_default_executor(executor)
+        executor.submit(go_on.wait, 30)
+        try:
+            yield go_on
+        finally:
+            go_on.set()
+
+
+async def opened(options: GrpcOptions | None = None) -> Wire:
+    """Return a connection with a stream whose first message waits for a thread."""
+    wire = Wire(options)
+    await wire.send(wire.headers(1, STREAM, grpc_encoding="gzip"), data(1, LARGE))
+    assert not wire.service.requests
+    return wire
+
+
+@on_loop
+async def test_what_waits_behind_it_is_bounded_counted_and_taken_in_order() -> None:
+    with slow_threads() as go_on:
+        wire = await opened()
+        stream, sent = wire.connection.streams[1], 0
+        piece = SMALL * (16_000 // len(SMALL))
+        while stream.credit_bytes >= len(piece) and sent < 8 << 20:
+            await wire.send(data(1, piece))
+            sent += len(piece)
+        assert sent < 1 << 20, "no more than the window of the stream"
+        assert wire.front.bodies.used_bytes > sent * 0.9
+        wire.connection.sweep(wire.front.loop.time() + 1000)
+        assert wire.connection.streams, "there is no time in which a thread has to be done"
+        requests = wire.service.requests
+        go_on.set()
+        while not requests:
+            await asyncio.sleep(0.001)
+        assert len(requests[0].raw_input_contents[0]) == 40_000
+        known = len(requests)
+        while len(requests) < 1 + sent // len(SMALL):
+            await asyncio.sleep(0)
+            assert len(requests) - known <= 200, "more than a turn's work"
+            known = len(requests)
+        wire.connection.sweep(wire.front.loop.time())
+        assert wire.front.bodies.used_bytes == 0
+
+
+@on_loop
+async def test_a_client_whose_messages_are_too_many_is_refused() -> None:
+    with slow_threads():
+        wire = await opened(GrpcOptions(max_total_message_bytes=300_000, max_message_bytes=300_000))
+        status: dict[str, str] = {}
+        for _ in range(20):
+            status |= wire.status(await wire.send(data(1, SMALL * (16_000 // len(SMALL)))))
+        assert status["grpc-status"] == "14"
+        assert "too many bytes of request bodies are under way" in unquote(status["grpc-message"])
+        wire.connection.sweep(wire.front.loop.time())
+        assert wire.front.bodies.used_bytes == 0
+
+
+@on_loop
+async def test_a_message_behind_it_must_arrive_in_time() -> None:
+    with slow_threads() as go_on:
+        wire = await opened()
+        await wire.send(data(1, SMALL[:-1]))
+        now_s = wire.front.loop.time()
+        wire.connection.sweep(now_s + 50)
+        assert wire.status(await wire.send()) == {}
+        go_on.set()
+        while not wire.service.requests:
+            await asyncio.sleep(0.001)
+        wire.connection.sweep(now_s + 70)
+        assert wire.status(await wire.send())["grpc-status"] == "4"
+
+
+@on_loop
+async def test_a_call_that_ends_behind_it_is_answered() -> None:
+    with slow_threads() as go_on:
+        wire = Wire()
+        await wire.send(wire.headers(1, grpc_encoding="gzip"), data(1, LARGE, end=True))
+        go_on.set()
+        answer: list[http2_wire.Frame] = []
+        while not answer:
+            answer = await wire.send()
+        assert wire.status(answer)["grpc-status"] == "0"
+        wire.connection.sweep(wire.front.loop.time())
+        assert wire.front.bodies.used_bytes == 0
