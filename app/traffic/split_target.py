@@ -69,6 +69,9 @@ class SplitTarget:
         """Send a request to the version whose turn it is, or to that of its sequence."""
         mark = None if self._sequences is None else read_mark(parts, json_length, wire)
         target = self._next() if mark is None else self._of_sequence(mark)
+        if self._shadows:
+            # A model of this process that writes to what it gets gets a copy then.
+            parts = [memoryview(part).toreadonly() for part in parts]
         if target.version in self._meters:
             sink = self._meters[target.version].measured(sink)
         token = target.submit(parts, json_length, sink, wire, trace)

@@ -28,12 +28,14 @@ class Version:
     def __init__(self, version: int) -> None:
         self.version = version
         self.sinks: list[Any] = []
+        self.parts: list[Sequence[Any]] = []
         self.cancelled: list[Any] = []
 
     def submit(
         self, parts: Sequence[Any], json_length: int | None, sink: Any, wire: int = HTTP, trace: Any = None
     ) -> int:
         self.sinks.append(sink)
+        self.parts.append(parts)
         return len(self.sinks)
 
     def cancel(self, token: Any) -> None:
@@ -77,7 +79,7 @@ class Split:
         assert isinstance(target, SplitTarget)
         return target
 
-    def ask(self, count: int = 1, body: bytes = BODY) -> None:
+    def ask(self, count: int = 1, body: bytes | memoryview = BODY) -> None:
         for _ in range(count):
             self.target.submit((body,), None, self.client)
 
@@ -100,6 +102,21 @@ def test_a_copy_leaves_after_the_request_and_its_outcome_is_only_counted() -> No
         assert split.counts == [1, 1, 0]
         split.versions[1].sinks[0].on_response(None, (b"answer",), True)
         assert split.client.heard == [(b"answer",)]
+
+    asyncio.run(run())
+
+
+def test_neither_the_request_nor_its_copy_can_be_written_to() -> None:
+    """Both are the same memory, and a large body can be written to otherwise."""
+
+    async def run() -> None:
+        split = Split()
+        split.ask(body=memoryview(bytearray(BODY)))
+        await asyncio.sleep(0)
+        for version in (1, 3):
+            ((part,),) = split.versions[version].parts
+            assert part.readonly
+            assert bytes(part) == BODY
 
     asyncio.run(run())
 
