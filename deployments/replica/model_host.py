@@ -142,7 +142,7 @@ class ModelHost:
                 self.failures.pop(key, None)  # of something else, which is wanted no more
         await asyncio.gather(*(self._load(key, wanted[key]) for key in fresh))
         gone = [key for key in {**self._present, **self.failures} if key not in wanted]
-        await asyncio.gather(*(self._unload(key) for key in gone))
+        await self._unload_in_order(gone, DRAIN_TIMEOUT_S)
         if gone:
             collect_long_lived_objects()
         elif fresh:
@@ -278,7 +278,24 @@ class ModelHost:
             self.core.set_failed(name, version, reason)
         logger.error("failed to load '%s' version %d: %s", name, version, reason, extra=about(name, version))
 
-    async def _unload(self, key: Key, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+    async def _unload_in_order(self, gone: Collection[Key], timeout_s: float) -> None:
+        """Unload versions, ensembles before their steps, which they still ask for what is under way.
+
+        Those that have no place in that order go together.
+        """
+        left, deadline_s = set(gone), self._loop.time() + timeout_s
+        while left:
+            steps = {
+                step.model_name
+                for key in left & self.served.keys()
+                for step in self.served[key].model.package.config.ensemble_scheduling.step
+            }
+            turn = {key for key in left if key[0] not in steps} or set(left)
+            left_s = max(GRACE_S, deadline_s - self._loop.time())
+            await asyncio.gather(*(self._unload(key, left_s) for key in turn))
+            left -= turn
+
+    async def _unload(self, key: Key, timeout_s: float) -> None:
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self._down.discard(key)
@@ -351,16 +368,10 @@ class ModelHost:
         return [row for row in rows if (row[0], row[1]) not in self.copies]
 
     async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
-        """Finish what is under way and free every model, all at the same time, within `timeout_s` and some seconds.
-
-        Ensembles go first, for their steps' sake.
-        """
+        """Finish what is under way and free every model within `timeout_s` and some seconds."""
         async with self._lock:
             deadline_s = self._loop.time() + timeout_s
-            ensembles = [key for key, served in self.served.items() if served.model.pool is None]
-            for keys in (ensembles, [key for key in self.served if key not in ensembles]):
-                left_s = max(GRACE_S, deadline_s - self._loop.time())
-                await asyncio.gather(*(self._unload(key, left_s) for key in keys))
+            await self._unload_in_order(self.served, timeout_s)
             if self._closing:
                 await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))
             self._slow_thread.shutdown(wait=False, cancel_futures=True)

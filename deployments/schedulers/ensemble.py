@@ -106,6 +106,8 @@ class EnsembleScheduler:
         run = self._running[request] = _Run(request, plan, self._ensemble.tensor_count)
         inputs = request.inputs
         self._arrived(run, [(tensor, inputs.get(name)) for name, tensor in plan.inputs])
+        if not run.in_flight and not run.answered:
+            self._call_soon(partial(self._finish, run))  # what was asked for are inputs
 
     def cancel(self, request: InferRequest) -> None:
         """Give up the request and its steps; no new ones start."""
@@ -140,8 +142,6 @@ class EnsembleScheduler:
                 missing[step.index] -= 1
                 if not missing[step.index] and not run.answered:
                     self._start(run, step)
-        if not run.in_flight and not run.answered:
-            self._finish(run)
 
     def _start(self, run: _Run, step: Step) -> None:
         request = run.request
@@ -169,6 +169,8 @@ class EnsembleScheduler:
                 follow_sequence(run, result.parameters)
             outputs = result.outputs
             self._arrived(run, [(tensor, outputs.get(name)) for name, tensor in step.outputs])
+            if not run.in_flight and not run.answered:
+                self._finish(run)
 
     def _finish(self, run: _Run) -> None:
         request = run.request

@@ -20,6 +20,7 @@ from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.deployments.lane.harness import Lanes, Sink
+from tests.deployments.replica.hosted_models import ADD_ONE, Models
 from tests.repositories import write_small_models
 
 CONFIG = """
@@ -365,5 +366,34 @@ def test_reload_in_place_refuses_no_request(tmp_path: Path) -> None:
             await asyncio.gather(*clients)
             assert set(answers) == {1, 2}
             await host.close()
+
+    asyncio.run(check())
+
+
+STEP = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_INT32 dims: -1 }
+output { name: "Y" data_type: TYPE_INT32 dims: -1 }
+ensemble_scheduling {
+  step { model_name: "%s" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "b" } }
+  step { model_name: "last" model_version: -1 input_map { key: "X" value: "b" } output_map { key: "Y" value: "Y" } }
+}
+"""
+SLOW_ADD_ONE = "import time\n" + ADD_ONE.replace("        return", "        time.sleep(0.3)\n        return")
+
+
+def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_unloaded_together_with_its_steps(
+    tmp_path: Path,
+) -> None:
+    models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
+    models.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
+
+    async def check() -> None:
+        async with models.hosted() as hosted:
+            under_way = hosted.start("outer", 1)
+            await asyncio.sleep(0.05)
+            await hosted.host.apply([])
+            assert (await under_way)["Y"].tolist() == [4]
+            assert not hosted.host.served
 
     asyncio.run(check())

@@ -328,3 +328,16 @@ def test_drained_when_the_last_step_is_back():
 def test_ensemble_over_an_unknown_model_does_not_load():
     with pytest.raises(ModelLoadError, match="ensemble e contains models that are not available or ambiguous: b, c"):
         Bench(ensemble("X", "Y", step("c", "I=X", "O=y"), step("b", "I=y", "O=Y")))
+
+
+def test_an_output_that_is_an_input_comes_after_submit_has_returned_and_needs_no_step():
+    config = ensemble("X", "X Y", step("m", "I=X", "O=Y"))
+    bench = Bench(config, model("m", "I", "O"))
+    bench.submit(inputs={"X": array(1, 2)}, outputs=("X",))
+    assert not bench.answers.order and not bench.router.steps
+    drained = []
+    bench.scheduler.drain(lambda: drained.append(True))
+    bench.clock.run()
+    assert bench.answers.order == ["r"] and drained == [True]
+    np.testing.assert_array_equal(bench.answers.results["r"].outputs["X"], array(1, 2))
+    assert bench.statistics.counts.success_count == 1
