@@ -1,6 +1,6 @@
 """A scheduler in front of another one: it answers what the response cache has, and keeps what the other answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -9,18 +9,20 @@ from deployments.core.response_cache import ResponseCache
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.scheduler import Scheduler, reply
 from protocol.errors import ServingError
-from protocol.infer import InferRequest, InferResponse, Reply
+from protocol.infer import Array, InferRequest, InferResponse, Reply
 
 MAX_INPUT_BYTES: Final = 2 << 20
+MAX_OUTPUT_BYTES: Final = 16 << 20
 MAX_TEXTS: Final = 16_384
-"""Elements of an input of BYTES."""
+"""Elements of a tensor of BYTES."""
 
 
 class CachedScheduler:
     """Asks the cache first; for models with `response_cache { enable: true }` on a server that has a cache.
 
     A request within a sequence, such as an ensemble hands on to its steps, goes past the cache, and so does one of more
-    than `MAX_INPUT_BYTES`: to read them all would keep the loop from its work.
+    than `MAX_INPUT_BYTES`: to read them all would keep the loop from its work. For the same reason no response of more
+    than `MAX_OUTPUT_BYTES` is kept.
     """
 
     def __init__(self, scheduler: Scheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock) -> None:
@@ -41,7 +43,7 @@ class CachedScheduler:
 
     def submit(self, request: InferRequest) -> None:
         """Answer from the cache in a later turn, or have the request run."""
-        if self._draining or request.sequence_id or _is_large(request):
+        if self._draining or request.sequence_id or _is_large(request.inputs, MAX_INPUT_BYTES):
             self.scheduler.submit(request)
             return
         began_ns = self._now_ns()
@@ -71,18 +73,19 @@ class CachedScheduler:
         request.reply = answer
         if isinstance(result, InferResponse) and not self._draining:
             began_ns = self._now_ns()
-            self._cache.keep(key, result)
+            if not _is_large(result.outputs, MAX_OUTPUT_BYTES):
+                self._cache.keep(key, result)
             now_ns = self._now_ns()
             self._statistics.record_cache_miss(now_ns, look_up_ns + now_ns - began_ns)
         answer(request, result)
 
 
-def _is_large(request: InferRequest) -> bool:
+def _is_large(tensors: Mapping[str, Array], max_bytes: int) -> bool:
     size_bytes = 0
-    for array in request.inputs.values():
+    for array in tensors.values():
         size_bytes += array.nbytes
         if array.dtype.kind == "O" and array.size <= MAX_TEXTS:
             size_bytes += sum(map(len, array.ravel().tolist()))
         elif array.dtype.kind == "O":
             return True
-    return size_bytes > MAX_INPUT_BYTES
+    return size_bytes > max_bytes

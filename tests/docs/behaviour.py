@@ -596,6 +596,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Errors are not kept": (
         CACHED + "test_errors_are_not_kept",
         CACHED + "test_a_request_that_would_take_long_to_compare_runs",
+        CACHED + "test_an_answer_that_would_take_long_to_copy_is_not_kept",
         CACHED + "test_a_request_that_differs_runs",
     ),
     "The processes of a node have one cache together": (

@@ -9,7 +9,7 @@ import pytest
 from deployments.core.counts import Totals
 from deployments.core.response_cache import request_digest
 from deployments.core.statistics import ModelStatistics
-from deployments.schedulers.cached import MAX_INPUT_BYTES, MAX_TEXTS, CachedScheduler, _is_large
+from deployments.schedulers.cached import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, MAX_TEXTS, CachedScheduler, _is_large
 from deployments.schedulers.default import DefaultScheduler
 from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
@@ -25,11 +25,14 @@ class DoublingPool(FakePool):
     def __init__(self, clock):
         super().__init__(clock)
         self.instance = FakeInstance(clock)
+        self.outputs = None
 
     def run(self, batch):
         batch.start_ns = self.clock.now_ns()
         if self.instance.error is None:
             self.instance.execute(batch)
+            if self.outputs is not None:
+                batch.results = [InferResponse(dict(self.outputs)) for _ in batch.requests]
         else:
             self.instance.batches.append([])
             batch.infer_start_ns = batch.infer_end_ns = batch.start_ns
@@ -44,7 +47,7 @@ class Served:
     def __init__(self, cache=None):
         cache = cache or response_cache(1 << 24)
         self.clock = FakeClock()
-        pool = DoublingPool(self.clock)
+        self.pool = pool = DoublingPool(self.clock)
         self.instance = pool.instance
         self.statistics = ModelStatistics("m", 1, Totals())
         self.cache = cache
@@ -122,8 +125,27 @@ def test_a_request_that_would_take_long_to_compare_runs():
             served.ask(f"{name}{size}", X=np.zeros((1, size), np.float32))
     assert served.executions == 3
     for values in ([b"x" * (MAX_INPUT_BYTES + 1)], [b""] * (MAX_TEXTS + 1)):
-        assert _is_large(texts(*values))
-    assert not _is_large(texts(*[b"x"] * 100))
+        assert _is_large(texts(*values).inputs, MAX_INPUT_BYTES)
+    assert not _is_large(texts(*[b"x"] * 100).inputs, MAX_INPUT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"),
+    [
+        (np.zeros((1, MAX_OUTPUT_BYTES), np.uint8), 1),
+        (np.zeros((1, MAX_OUTPUT_BYTES + 1), np.uint8), 2),
+        (np.full((1, MAX_TEXTS), b"text", object), 1),
+        (np.full((1, MAX_TEXTS + 1), b"text", object), 2),
+    ],
+    ids=["large", "too large", "many texts", "too many texts"],
+)
+def test_an_answer_that_would_take_long_to_copy_is_not_kept(answer, runs):
+    served = Served(response_cache(1 << 26))
+    served.pool.outputs = {"Y": answer}
+    for name in "ab":
+        assert served.ask(name).outputs["Y"].size == answer.size
+    assert served.executions == runs
+    assert served.statistics.counts.cache_miss_count == runs
 
 
 def test_a_hit_is_a_response_of_its_own():
