@@ -176,8 +176,8 @@ class OpenConnection(asyncio.BufferedProtocol):
                 stream.expired()
         self._note_held()
         self._note_idle()
-        if self.sender.stalled and now_s - self.sender.progress_s > limits.write_timeout_s:
-            self._give_up_sending()
+        if self.sender.stalled:
+            self._give_up_sending(now_s - limits.write_timeout_s)
             if self.closing:
                 return
         action = self._pings.sweep(now_s, bool(self.streams))
@@ -220,13 +220,13 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.shut("idle for longest of too many connections")
         return True
 
-    def _give_up_sending(self) -> None:
-        """Leave a client that reads nothing; one that only takes nothing of some streams loses those."""
-        if self.sender.blocked:
+    def _give_up_sending(self, since_s: float) -> None:
+        """Leave a client that has read nothing since; one that only takes nothing of some streams loses those."""
+        if self.sender.blocked and self.sender.progress_s < since_s:
             self.abort()
             return
         for stream in tuple(self.streams.values()):
-            if stream.queued_bytes:
+            if stream.queued_bytes and not stream.waiting and stream.progress_s < since_s:
                 self.reset(stream, frames.CANCEL)
 
     def shut(self, reason: str = "server is shutting down") -> None:

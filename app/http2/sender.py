@@ -26,7 +26,7 @@ _NOTHING: Final = memoryview(b"")
 class SendState:
     """One stream's side of sending: what is left of its window, and what waits for it."""
 
-    __slots__ = ("queue", "queued_bytes", "sent_end", "stream_id", "trailers", "waiting", "window_change")
+    __slots__ = ("progress_s", "queue", "queued_bytes", "sent_end", "stream_id", "trailers", "waiting", "window_change")
 
     def __init__(self, stream_id: int) -> None:
         self.stream_id = stream_id
@@ -34,6 +34,7 @@ class SendState:
         """The stream's window less the peer's SETTINGS_INITIAL_WINDOW_SIZE."""
         self.queue: deque[Buffer] | None = None
         self.queued_bytes = 0
+        self.progress_s = 0.0
         self.trailers: bytes | None = None
         """HEADERS frame that ends the stream once the queue is empty."""
         self.waiting = False
@@ -143,8 +144,10 @@ class Sender:
         queue = state.queue
         if queue is None:
             queue = state.queue = deque()
-        if not self.queued_bytes:
-            self.progress_s = self._loop.time()
+        if not state.queued_bytes:
+            state.progress_s = self._loop.time()
+            if not self.queued_bytes:
+                self.progress_s = state.progress_s
         for part in parts:
             if len(part):
                 queue.append(part)
@@ -208,7 +211,7 @@ class Sender:
         self.queued_bytes -= size
         state.queued_bytes -= size
         state.window_change -= size
-        self.progress_s = self._loop.time()
+        self.progress_s = state.progress_s = self._loop.time()
         self.data_sent = True
         out, pack, stream_id, largest = self._out, FRAME.pack, state.stream_id, self.max_frame_bytes
         if not out and not self.corked:

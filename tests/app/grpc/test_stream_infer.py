@@ -208,3 +208,25 @@ def test_answers_that_waited_for_an_earlier_one_and_are_too_many_end_the_stream_
         assert not wire.connection.streams
 
     asyncio.run(run())
+
+
+def test_an_error_whose_answers_are_never_taken_is_given_up_though_others_are() -> None:
+    async def run() -> None:
+        wire = Wire()
+        await wire.send(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 10}))
+        answered, held = (prefixed(request(request_id=each).SerializeToString()) for each in ("now", "hold"))
+        await wire.send(wire.headers(1, STREAM, grpc_timeout="1m"), data(1, answered + held))
+        await asyncio.sleep(0.01)
+        assert wire.service.cancelled == ["hold"]
+        await wire.send(wire.headers(3, STREAM), data(3, answered * 10))
+        waits = wire.connection.streams[1].queued_bytes
+        assert waits
+        sender, now_s = wire.connection.sender, wire.front.loop.time()
+        await wire.send(frames.window_update(3, 1))
+        sender.progress_s = wire.connection.streams[3].progress_s = now_s + 100
+        both = sender.queued_bytes
+        wire.connection.sweep(now_s + 121)
+        assert list(wire.connection.streams) == [3]
+        assert sender.queued_bytes == both - waits
+
+    asyncio.run(run())

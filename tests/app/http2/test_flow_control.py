@@ -167,3 +167,30 @@ def test_large_messages_wait_for_memory_in_their_order() -> None:
     assert [s.granted_count for s in wire.application.streams] == [1, 1, 0, 0]
     reservations.give_back(third)  # gave up while it waited
     assert [s.granted_count for s in wire.application.streams] == [1, 1, 0, 1]
+
+
+def test_a_stream_that_the_client_does_not_take_is_reset_whatever_it_takes_of_others() -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 100})
+    wire.send(frames.window_update(0, 1 << 20), wire.request(1, b"x" * 1000))
+    wire.loop.now_s += 60
+    wire.send(wire.request(3, b"y" * 1000))
+    for _ in range(60):
+        assert bodies(wire.send(frames.window_update(3, 1)))[3] == b"y"
+        assert reset_codes(wire.sweep(1.0)) == {}
+    assert wire.connection.sender.queued_bytes == 900 + 900 - 60
+    got = [*wire.sweep(1.0), *wire.send(frames.window_update(3, 1))]
+    assert reset_codes(got) == {1: frames.CANCEL}
+    assert bodies(got) == {3: b"y"}
+    assert wire.connection.sender.queued_bytes == 900 - 61
+    assert wire.application.streams[0].gone
+    assert len(bodies(wire.send(frames.window_update(3, 1000)))[3]) == 839
+    assert not wire.connection.streams
+
+
+def test_a_stream_whose_turn_comes_late_is_not_reset() -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20})
+    wire.send(wire.request(1, b"x" * 65_535), wire.request(3, b"y" * 1000))
+    for _ in range(130):
+        assert wire.sweep(1.0) == []
+        wire.connection.sender.progress_s = wire.loop.now_s  # as if other streams got what the connection takes
+    assert bodies(wire.send(frames.window_update(0, 1000))) == {3: b"y" * 1000}
