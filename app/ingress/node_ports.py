@@ -34,5 +34,7 @@ class NodePorts:
                 if name not in ports:
                     raise
                 chosen = await listen(0)  # somebody else has taken it meanwhile
-            path.write_bytes(orjson.dumps(ports | {name: chosen}))
+            beside = path.with_name(f"{_PORTS}.new")  # half a file would keep every ingress from starting
+            beside.write_bytes(orjson.dumps(ports | {name: chosen}))
+            beside.rename(path)
         return chosen

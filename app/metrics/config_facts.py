@@ -35,6 +35,7 @@ def _read(config: str) -> ConfigFacts:
     if not config:
         return ConfigFacts()
     found = orjson.loads(config)
-    tags = label_names((f"_{key}", value) for key, value in sorted(found.get("metric_tags", {}).items()))
+    # A sample with two labels of one name would make the whole text unreadable.
+    tags = dict(label_names((f"_{key}", value) for key, value in sorted(found.get("metric_tags", {}).items())))
     steps = {step.get("model_name", "") for step in found.get("ensemble_scheduling", {}).get("step", ())}
-    return ConfigFacts(tuple(tags), int(found.get("max_batch_size", 0)), tuple(sorted(steps)))
+    return ConfigFacts(tuple(tags.items()), int(found.get("max_batch_size", 0)), tuple(sorted(steps)))

@@ -5,6 +5,7 @@ They are validated, kept and answered as Triton does; `app.trace` goes by them.
 
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
@@ -22,7 +23,10 @@ _FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_c
 _PROCESSOR_FLAGS: Final = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
 _QUEUE_SIZES: Final = {"queue_size": "2048", "export_batch_size": "512"}
 _TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
+_NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
 _PREFIX: Final = "trace:"
+_BEGUN: Final = "begun"
+"""Which setting of the count it is: traces are counted anew when it is set again, as the same too."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,100}")
 _LEVEL_FLAGS: Final = {"OFF": 0, "TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
@@ -87,8 +91,8 @@ class TraceSettings:
             flags |= _LEVEL_FLAGS[level]
         if flags and self.exports:
             flags = TIMESTAMPS | CONTEXT
-        numbers = [int(str(settings[name])) for name in ("trace_rate", "trace_count", "log_frequency")]
-        return Sampling(flags, *numbers)
+        rate, count, log_frequency = (int(str(settings[name])) for name in _NUMBERS)
+        return Sampling(flags, rate, count, log_frequency, str(settings.get(_BEGUN, "")))
 
     def _merged(self, model: str) -> dict[str, Value]:
         return {**self._at_start, **self._set.get("", {}), **self._set.get(model, {})}
@@ -96,6 +100,7 @@ class TraceSettings:
     def get(self, model: str = "") -> dict[str, Value]:
         """Return all settings of the server, or those that hold for a model."""
         settings = self._merged(model)
+        settings.pop(_BEGUN, None)
         if settings["trace_mode"] == "opentelemetry":
             del settings["log_frequency"], settings["trace_file"]
             settings.update(self._exporter)
@@ -117,6 +122,8 @@ class TraceSettings:
         }
         if read.get("trace_level") not in (None, ["OFF"]) and not self.file and not self.exports:
             raise InvalidArgument(_NO_FILE)
+        if "trace_count" in read:
+            read[_BEGUN] = None if read["trace_count"] is None else secrets.token_hex(4)
         return {f"{_PREFIX}{key}:{model}": value for key, value in read.items()}
 
     def take(self, state: Mapping[str, Any]) -> None:

@@ -8,13 +8,14 @@ class Sampling:
     """The settings that hold for a model: one in `rate` requests is traced (0: none), `count` in all (-1: any number).
 
     `flags` are those of `protocol.trace`, 0 for a model that is not traced. A file gets `log_frequency` traces, all of
-    them where that is 0.
+    them where that is 0. Where `begun` is another, they are counted anew.
     """
 
     flags: int = 0
     rate: int = 1000
     count: int = -1
     log_frequency: int = 0
+    begun: str = ""
 
 
 class Sampler:

@@ -1,5 +1,6 @@
 """What a model and its replicas have logged on a node: lines of the files that Serve keeps for each replica."""
 
+import os
 import re
 import time
 from collections import deque
@@ -61,16 +62,22 @@ class ModelLog:
         return found
 
     def follow(self) -> Iterator[tuple[str, str]]:
-        """Return the lines that come, for ever; those of files that are new are not among them."""
+        """Return the lines that come, for ever; those of files that are new are not among them.
+
+        A file that Serve has put aside, as it was large, goes on in the one that has its name now.
+        """
         pause = Pauses()
-        ends = {path: path.stat().st_size for path in self.files}
+        files = {path: path.open("rb") for path in self.files}
+        for file in files.values():
+            file.seek(0, os.SEEK_END)
         while True:
-            for path, end in ends.items():
-                with path.open("rb") as file:
-                    file.seek(end)
-                    for line in self._of_model(path, _read(file, pause)):
-                        yield path.name, line
-                    ends[path] = file.tell()
+            for path, file in files.items():
+                aside = _is_put_aside(path, file)
+                for line in self._of_model(path, _read(file, pause)):
+                    yield path.name, line
+                if aside:
+                    file.close()
+                    files[path] = path.open("rb")
             time.sleep(_FOLLOW_S)
 
     def _lines(self, path: Path, max_bytes: int) -> Iterator[str]:
@@ -129,6 +136,14 @@ def _read(file: BinaryIO, pause: Pauses) -> Iterator[str]:
     for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
         pause()
         yield line.decode("utf-8", "replace").rstrip("\n")
+
+
+def _is_put_aside(path: Path, file: BinaryIO) -> bool:
+    """Whether another file has the name of an open one now."""
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _newest(folder: Path, app: str, deployment: str) -> list[Path]:

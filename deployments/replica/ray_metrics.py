@@ -98,6 +98,8 @@ class RayMetrics:
             return
         tags["route"] = f"/v2/models/{label.name}/infer"
         gained = [new - old for new, old in zip(values, before or [0] * len(values), strict=True)]
+        if not any(gained):  # a row that is new; Ray takes no 0
+            return
         if label.kind == CLIENT_ERROR:
             wire, code = code_name(label.number)
             self._errors.inc(gained[0], {**tags, "exception_type": code})

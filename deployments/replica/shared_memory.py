@@ -208,14 +208,17 @@ class Regions:
 
     def _add(self, new: Row, open_region: Callable[[Row], Region | DeviceRegion]) -> None:
         # An object of the same name may be another one the next time that it is registered, hence the serial.
+        opened: list[Region | DeviceRegion] = []
+
         def add(rows: Rows) -> Rows:
             self._check_free(new.name, [Row(*row) for row in rows])
             if len(rows) >= _MAX_REGIONS:
                 raise InvalidArgument(f"more than {_MAX_REGIONS} shared memory regions")
-            self._regions[new.name] = open_region(new)
+            opened.append(open_region(new))
             return [*rows, list(new)]
 
         self._table.change(add)
+        self._regions[new.name] = opened[0]
 
     def _check_free(self, name: str, rows: Iterable[Row]) -> None:
         if any(row.name == name for row in rows):

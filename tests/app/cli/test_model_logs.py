@@ -1,11 +1,13 @@
 """Which lines are a model's."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.serving import EAGLERAY, run
+from deployments.log.model_log import ModelLog
+from tests.serving import EAGLERAY, run, wait_until
 
 
 @pytest.fixture
@@ -43,3 +45,30 @@ def test_no_log_is_an_error(tmp_path: Path) -> None:
     done = run(EAGLERAY, "logs", "digits", "--folder", str(tmp_path))
     assert done.returncode == 1
     assert f"no replica on this machine has logged for 'digits' in {tmp_path}" in done.stderr
+
+
+def test_lines_are_followed_into_the_file_that_takes_the_place_of_a_large_one(tmp_path: Path) -> None:
+    path = tmp_path / "replica_digits_v1_abc.log"
+    path.write_text("before\n" * 100)
+    lines: list[str] = []
+
+    def follow() -> None:
+        for _, line in ModelLog("digits", tmp_path).follow():
+            lines.append(line)
+            if line == "new":
+                return
+
+    def written() -> bool:
+        with path.open("a") as file:
+            file.write("here\n")
+        return "here" in lines
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    wait_until(written, "the follower")
+    with path.open("a") as file:
+        file.write("last\n")
+    path.rename(tmp_path / f"{path.name}.1")
+    path.write_text("new\n")
+    thread.join(10)
+    assert set(lines) == {"here", "last", "new"}

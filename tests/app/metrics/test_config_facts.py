@@ -24,3 +24,8 @@ def test_of_a_model_that_is_loaded_anew_the_last_configuration_is_kept() -> None
 def test_models_with_the_same_configuration_and_with_none_have_its_facts() -> None:
     assert config_facts("a", config(1)) == config_facts("b", config(1))
     assert config_facts("a", "") == ConfigFacts() and config_facts("b", config(1)).max_batch_size == 1
+
+
+def test_tags_whose_labels_would_be_the_same_are_one_label() -> None:
+    text = '{"metric_tags": {"a-b": "1", "a.b": "2", "a_b": "3", "c": "4"}}'
+    assert config_facts("tagged", text).tags == (("_a_b", "3"), ("_c", "4"))

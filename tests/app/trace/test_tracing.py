@@ -49,6 +49,17 @@ def on_loop(test: Callable[[Path], Any]) -> Callable[..., None]:
 
 
 @on_loop
+async def test_a_count_that_is_set_again_begins_anew_and_other_settings_leave_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS)
+    for settings in ({"trace_count": "1"}, {"trace_count": "1"}, {"trace_level": ["TIMESTAMPS"]}):
+        await bench.set(settings)
+        for _ in range(3):
+            assert (await bench.infer()).status == 200
+    assert sum("model_name" in each for each in bench.written()) == 2
+    assert "begun" not in bench.service.settings.trace()
+
+
+@on_loop
 async def test_receiving_and_sending_are_noted(tmp_path: Path) -> None:
     bench = Bench(tmp_path, *FLAGS)
     assert (await bench.infer()).status == 200

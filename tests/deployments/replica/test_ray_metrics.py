@@ -1,9 +1,14 @@
 """What Ray is told of latencies."""
 
+from pathlib import Path
+
 import pytest
 
+from deployments.core.counts import CLIENT_ERROR, BucketCount, Label
 from deployments.core.duration_buckets import BOUNDS_NS
-from deployments.replica.ray_metrics import sampled
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
+from deployments.replica.ray_metrics import RayMetrics, sampled
 
 
 def buckets(**counts: int) -> list[int]:
@@ -25,3 +30,14 @@ def test_a_sample_of_latencies_keeps_their_proportions(total: int) -> None:
 
 def test_a_latency_beyond_the_last_bound_is_told_as_twice_that() -> None:
     assert list(sampled(buckets(_24=1))) == [75_000.0]
+
+
+def test_errors_that_are_yet_to_be_counted_are_no_error(tmp_path: Path) -> None:
+    counters = NodeCounters(NodeFolder("node", tmp_path))
+    metrics = RayMetrics(counters, "replica", "eagleray", 1.0)
+    row = counters.row(Label(CLIENT_ERROR, "m", 1, 503))
+    assert isinstance(row, BucketCount)
+    metrics.tell()
+    row.count += 1
+    metrics.tell()
+    counters.close()

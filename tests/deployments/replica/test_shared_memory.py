@@ -9,6 +9,7 @@ from deployments.replica.node_folder import NodeFolder
 from deployments.replica.region_table import RegionTable
 from deployments.replica.shared_memory import RESERVED_PREFIX, Regions
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
+from tests.full_disk import full_disk
 
 SIZE = 10_000
 
@@ -153,6 +154,17 @@ def test_a_region_whose_object_is_gone_is_listed_and_not_found(key: str, tmp_pat
     assert [row["name"] for row in late.status()] == ["r"]
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'r'"):
         late.view("r", 0, 4)
+
+
+def test_a_registration_that_finds_no_room_changes_nothing(key: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
+    assert not regions.registered
+    with full_disk(), pytest.raises(OSError):
+        regions.register("r", key, 0, 10)
+    with pytest.raises(NotFound):
+        regions.view("r", 0, 1)
+    regions.register("r", key, 0, 10)
+    assert regions_of(tmp_path).view("r", 0, 1) == b"\0"
 
 
 def test_a_refused_registration_changes_nothing(key: str, tmp_path: Path) -> None:
