@@ -7,14 +7,13 @@ ends are ours; nothing of a client's is in that form.
 
 import marshal
 import socket
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from deployments.backends.python.process.area import OwnArea, PeerArea, aligned
+from deployments.backends.python.process.in_turn import InTurn
 from protocol.infer import Array
 
 PACKET_BYTES = 60_000
@@ -99,9 +98,8 @@ class Channel:
         self._own = own
         self._peer = peer
         self._dtypes: dict[str, np.dtype[Any]] = {}
-        self._lock = threading.RLock()
-        self._sending = False
-        self._put_off: deque[tuple[str, Writer | None, tuple[Any, ...]]] = deque()
+        self._in_turn = InTurn()
+        self._lock = self._in_turn.lock
 
     def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
         """Send a message; `writer` holds its tensors.
@@ -112,17 +110,10 @@ class Channel:
             AreaFullError: there is no shared memory for its tensors.
             OSError: the other end is gone, or (BlockingIOError) reads nothing.
         """
-        with self._lock:
-            self._put_off.append((kind, writer, fields))
-            if self._sending:
-                return
-            self._sending = True
-            try:
-                while self._put_off:
-                    kind, writer, fields = self._put_off.popleft()
-                    self.connection.send(self._packed(kind, writer, *fields))
-            finally:
-                self._sending = False
+        self._in_turn(self._send, kind, writer, *fields)
+
+    def _send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
+        self.connection.send(self._packed(kind, writer, *fields))
 
     def send_descriptor(self, kind: str, descriptor: int, *fields: Any) -> None:
         """Send a message, and a packet that carries an open file.

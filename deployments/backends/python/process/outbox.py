@@ -8,6 +8,7 @@ from typing import Any, Final
 from deployments.backends.python.process.area import AreaFullError
 from deployments.backends.python.process.channel import Channel, Writer
 from deployments.backends.python.process.exchange import result_fields
+from deployments.backends.python.process.in_turn import InTurn
 from protocol.errors import ServingError
 from protocol.infer import InferResponse
 
@@ -23,11 +24,9 @@ class Outbox:
         self._overrun = overrun
         self._max_waiting = max_waiting
         self._waiting: deque[bytes] = deque()
-        self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         self._closed = False
-        self._sending = False
-        self._put_off: deque[tuple[str, Writer | None, tuple[Any, ...]]] = deque()
+        self._in_turn = InTurn()
 
     def send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
         """Send a message, now or as soon as there is room.
@@ -37,9 +36,7 @@ class Outbox:
         Raises:
             AreaFullError: there is no shared memory for its tensors.
         """
-        with self._lock:
-            self._put_off.append((kind, writer, fields))
-            self._go_on()
+        self._in_turn(self._put, kind, writer, *fields)
 
     def send_outcome(
         self, kind: str, number: int, final: bool, names: tuple[str, ...], outcome: InferResponse | ServingError
@@ -56,32 +53,21 @@ class Outbox:
 
     def close(self) -> None:
         """Send nothing more."""
-        with self._lock:
+        with self._in_turn.lock:
             self._closed = True
             self._waiting.clear()
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _go_on(self) -> None:
-        if self._sending:
-            return
-        self._sending = True
-        try:
-            self._flush()
-            while self._put_off:
-                kind, writer, fields = self._put_off.popleft()
-                self._queue(kind, writer, fields)
-                self._flush()
-        finally:
-            self._sending = False
-
-    def _queue(self, kind: str, writer: Writer | None, fields: tuple[Any, ...]) -> None:
+    def _put(self, kind: str, writer: Writer | None, *fields: Any) -> None:
         if self._closed:  # and so are the files that large tensors would be written to
             return
+        self._flush()
         if len(self._waiting) >= self._max_waiting:
             self._overrun()
             return
         self._waiting.append(self._channel.packed(kind, writer, *fields))
+        self._flush()
 
     def _flush(self) -> None:
         """Send what waits, unless the socket was full only just now."""
@@ -90,7 +76,7 @@ class Outbox:
             try:
                 self._channel.connection.send(waiting[0])
             except BlockingIOError:
-                self._timer = threading.Timer(_RETRY_S, self._flush_later)
+                self._timer = threading.Timer(_RETRY_S, self._in_turn, (self._flush_again,))
                 self._timer.daemon = True
                 self._timer.start()
             except OSError:
@@ -98,7 +84,6 @@ class Outbox:
             else:
                 waiting.popleft()
 
-    def _flush_later(self) -> None:
-        with self._lock:
-            self._timer = None
-            self._go_on()
+    def _flush_again(self) -> None:
+        self._timer = None
+        self._flush()
