@@ -203,15 +203,15 @@ class OnnxModel:
 
     def _split(self, batch: Batch, names: list[str], arrays: list[Array]) -> list[InferResponse | ServingError]:
         requests = batch.requests
-        if self._ragged.sources:
-            return self._scatter(requests, names, arrays)
         if self._batching:
             for name, array in zip(names, arrays, strict=True):
-                if not array.ndim or array.shape[0] != batch.rows:
+                if name not in self._ragged.sources and (not array.ndim or array.shape[0] != batch.rows):
                     raise Internal(
                         f"failed to split the output tensor '{name}' in responses: expected batch size of {batch.rows} "
                         f"in model outputs, got shape {list(array.shape)}"
                     )
+        if self._ragged.sources:
+            return self._scatter(requests, names, arrays)
         if len(requests) == 1:
             return [InferResponse(dict(zip(names, arrays, strict=True)))]
         if not self._batching:

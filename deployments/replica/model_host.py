@@ -180,6 +180,7 @@ class ModelHost:
         held: list[int] = []
         try:
             hosted, held = await asyncio.to_thread(hosted.provided)
+            labels = hosted.read_labels()
             model = await loader.load(
                 hosted.package,
                 hosted.specs,
@@ -195,7 +196,6 @@ class ModelHost:
             on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
-            labels = hosted.read_labels()
             codecs = self._codecs(model.signature, str(version), labels)
             slow = SlowCodec(self._codecs(model.signature, str(version), labels), self._slow_thread)
         except ModelLoadError as error:

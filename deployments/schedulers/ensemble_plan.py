@@ -215,8 +215,9 @@ class EnsemblePlan:
         for index in needed:
             inputs = [edge.tensor for edge in steps[index].inputs]
             uses.update(inputs)
-            # What is looked at, or stands for another tensor, may be in use elsewhere at that time.
+            # What is looked at, or stands for others, may be in use elsewhere at that time.
             uses.update(2 * list(steps[index].awaited.difference(inputs)))
+            uses.update(each.edge.tensor for each in steps[index].fallbacks.values() if each.edge is not None)
             if any(tensor in self.streamed for tensor in steps[index].awaited):
                 uses.update(2 * [tensor for tensor in inputs if tensor not in self.streamed])
         return Plan(

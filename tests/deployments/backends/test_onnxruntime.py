@@ -185,6 +185,27 @@ def test_output_without_the_batchs_rows_is_an_error(tmp_path):
         run(instance, {"X": np.ones((2, 2), F)})
 
 
+def test_output_of_a_ragged_batch_that_is_neither_cut_nor_has_its_rows_is_an_error(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Add X,X Y", "Unsqueeze X,one Z", "Identity E F"],
+        ["X:FLOAT:n", "E:FLOAT:k"],
+        ["Y:FLOAT:n", "Z:FLOAT:n,1", "F:FLOAT:k"],
+        {"one": np.array([1])},
+    )
+    config = (
+        "max_batch_size: 8 "
+        + io("X", "input", "FP32", -1, "allow_ragged_batch: true")
+        + 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "E" data_type: TYPE_FP32 source_input: "X" } '
+        + 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" } '
+        + io("Y", "output", "FP32", -1)
+        + io("Z", "output", "FP32", 1)
+    )
+    (instance, _) = load(path, config)
+    with pytest.raises(Internal, match=r"failed to split the output tensor 'Z' in responses: expected batch size of 2"):
+        run(instance, {"X": F([[1, 2, 3]])}, {"X": F([[4]])})
+
+
 def test_error_of_the_runtime_has_tritons_form(instance):
     with pytest.raises(Internal, match=r"^onnx runtime error 2: "):
         run(instance, {"X": np.ones((1, 3), F)})

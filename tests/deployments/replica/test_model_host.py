@@ -397,3 +397,23 @@ def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_unloaded_togeth
             assert not hosted.host.served
 
     asyncio.run(check())
+
+
+def test_a_model_whose_labels_have_gone_leaves_no_instance_behind(tmp_path: Path) -> None:
+    labelled = CONFIG.replace('output { name: "Y"', 'output { label_filename: "labels.txt" name: "Y"')
+    Models(tmp_path, False).add("m", MODEL + "open(__file__ + '.ran', 'w')", config=labelled)
+    labels = tmp_path / "m/labels.txt"
+    labels.write_text("one")
+    snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
+    plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
+    labels.unlink()
+    (tmp_path / "m/1/model.py.ran").unlink(missing_ok=True)
+
+    async def check() -> None:
+        host = await host_of(HostedModel.of(plan.deployments[0].models[0], packages_by_name(plan)).to_dict())
+        ((reason, _),) = host.failures.values()
+        assert reason == "unable to read label file 'labels.txt': No such file or directory"
+        await host.close()
+
+    asyncio.run(check())
+    assert not (tmp_path / "m/1/model.py.ran").exists()

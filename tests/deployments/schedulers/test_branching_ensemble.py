@@ -358,3 +358,11 @@ def test_a_tensor_that_cannot_be_compared_fails_the_request():
     assert bench.answers.error("r") == (
         "InvalidArgument: in ensemble 'e', step 'b': a tensor of BYTES cannot be compared with 0"
     )
+
+
+def test_what_stands_for_two_tensors_is_written_to_by_none_of_their_readers():
+    steps = step("a", "I=X", "O=t R=u"), step("b", "I=t", "O=P"), step("c", "I=u", "O=Q")
+    config = conditional("X", "P Q", *steps, when__a="X > 5", default__t="X", default__u="X")
+    bench = Bench(config, model("a", "I", "O R"), model("b", "I", "O"), model("c", "I", "O"))
+    bench.submit(inputs={"X": array(1, 2)})
+    assert not any(bench.router.take(name).inputs["I"].flags.writeable for name in "bc")
