@@ -189,7 +189,8 @@ class PyTorchInstance:
             return _string_array(value, spec, self._signature.max_batch_size > 0)
         if not isinstance(value, torch.Tensor):
             raise Internal(f"output '{spec.name}' of model '{self._signature.model_name}' is no tensor")
-        tensor = value.detach().cpu().contiguous()
+        # A copy, for the module may keep the tensor and write to it in its next run, while the response waits.
+        tensor = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         bfloat16 = tensor.dtype == torch.bfloat16
         array: Array = tensor.view(torch.int16).numpy().view(np.uint16) if bfloat16 else tensor.numpy()
         if array.dtype != spec.datatype.numpy or bfloat16 != (spec.datatype.name == "BF16"):

@@ -52,6 +52,16 @@ class Shout(torch.nn.Module):
         return [word + "!" for word in words]
 
 
+class Total(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3, 2))
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:  # noqa: UP006
+        self.total += x
+        return self.total, self.total[1:], self.total.t()
+
+
 class SumOfEach(torch.nn.Module):
     def forward(self, values: Tensor, ends: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
         sums = torch.stack([part.sum() for part in torch.tensor_split(values, ends[:-1].long())])
@@ -118,6 +128,20 @@ def test_names_find_arguments_and_results(load, inputs, outputs):
         zip(inputs, (floats(1), floats(5)) if inputs[0] in ("right", "R__1") else (floats(5), floats(1)), strict=True)
     )
     assert run(instance, by_place) == [{outputs[0]: [[6]], outputs[1]: [[4]]}]
+
+
+def test_what_a_module_keeps_and_writes_to_changes_no_earlier_response(load):
+    [instance] = load(Total(), fp32("x"), fp32("total", "rest", "turned", dims="[-1, -1]"), more="")
+    responses = []
+    for _ in range(2):
+        batch = Batch([InferRequest({"x": np.ones(1, np.float32)}, 1, no_reply)], 1)
+        instance.execute(batch)
+        responses += batch.results
+    for number, response in enumerate(responses, 1):
+        for name, shape in (("total", (3, 2)), ("rest", (2, 2)), ("turned", (2, 3))):
+            output = response.outputs[name]
+            assert output.flags.c_contiguous
+            assert output.tolist() == np.full(shape, number).tolist()
 
 
 def test_output_indices_may_skip_results(load):
