@@ -164,7 +164,7 @@ class ModelCommands:
         await self._state.change(changed)
 
     async def _refuse(self, desired: DesiredState, name: str, reason: str) -> None:
-        if not desired.runs(name):
+        if name not in desired.snapshot.models:  # what waits does so for a reason that is known
             await self._state.change(refused(desired, name, reason))
         raise InvalidArgument(f"load failed for model '{name}': {reason}")
 

@@ -10,8 +10,10 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions, ControlMode
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import committed, read_desired_state
+from deployments.control.desired_state import committed, place_waiting, read_desired_state
+from deployments.control.directory import LOADING
 from deployments.control.model_commands import ModelCommands
+from deployments.control.model_table import ModelTable
 from deployments.control.state_store import StateStore
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.override_files import OverrideFiles
@@ -21,7 +23,7 @@ from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
 from tests.deployments.control.test_state_store import Table
-from tests.repository_loader.repositories import python_model, write
+from tests.repository_loader.repositories import TENSORS, python_model, write
 
 WAITS_TO_BE_READ = """
 import os, time
@@ -100,7 +102,7 @@ def test_files_of_a_load_that_is_under_way_are_not_forgotten(tmp_path: Path) -> 
         commands = ModelCommands(options, state, files)
         files.write("left", {"file:1/model.py": b"1"})
         await commands.keep_files(())
-        assert not table and not any((tmp_path / "models").glob("[0-9a-f]*"))
+        assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
         loading = asyncio.create_task(
             commands.load("1", "m", config, {"file:1/model.py": b"class TritonPythonModel: ..."})
         )
@@ -126,9 +128,9 @@ def test_files_of_a_load_that_fails_are_forgotten(tmp_path: Path) -> None:
         for number in range(3):
             with pytest.raises(InvalidArgument, match=r"^load failed for model 'm'"):
                 await commands.load(str(number), "m", '{"backend": "python"}', {"file:model.py": b"%d" % number})
-            assert table and any((tmp_path / "models").glob("[0-9a-f]*"))
+            assert table and any((tmp_path / "models").glob("*/[0-9a-f]*"))
             await commands.keep_files(())
-            assert not table and not any((tmp_path / "models").glob("[0-9a-f]*"))
+            assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
 
     asyncio.run(scenario())
 
@@ -159,5 +161,28 @@ def test_models_that_take_long_to_be_read_hold_nothing_else_up(tmp_path: Path) -
         for load in loads:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_waits_and_is_refused_meanwhile_leaves_no_trace_of_that_when_it_is_placed(tmp_path: Path) -> None:
+    """A version that it does not have would keep the server from being ready."""
+    cpus = 'parameters { key: "eagleray.num_cpus" value { string_value: "3" } }'
+    write(tmp_path, python_model("m", TENSORS + cpus, versions=[2]))
+    options = ControllerOptions(
+        (str(tmp_path),), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=("m",)
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(2),))))
+        no_files: Any = None
+        commands = ModelCommands(options, state, no_files)
+        with pytest.raises(InvalidArgument, match="needs 3 CPUs"):
+            await commands.load("1", "m", None, {})
+        desired = await state.until(lambda desired: desired)
+        table = ModelTable()
+        table.replace(place_waiting(options, ClusterFacts((NodeFacts(4),)), desired), {})
+        assert {number: entry.state for number, entry in table.models["m"].versions.items()} == {2: LOADING}
 
     asyncio.run(scenario())
