@@ -109,7 +109,12 @@ def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
 @server_options
 def load(model: str, config: Any, server: RemoteServer, as_json: bool) -> None:
     """Load a model, or load it again with what has changed."""
-    parameters = {} if config is None else {"parameters": {"config": config.read()}}
+    parameters: dict[str, Any] = {}
+    if config is not None:
+        try:
+            parameters = {"parameters": {"config": config.read()}}
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"--config: {error}") from None
     _control(server, model, "load", parameters, as_json)
 
 

@@ -131,7 +131,7 @@ def _header(given: str) -> tuple[str, str]:
 
 def quoted(name: str) -> str:
     """Return a model's name as it stands in a path."""
-    return urllib.parse.quote(name, safe="")
+    return urllib.parse.quote(name, safe="", errors="surrogateescape")
 
 
 class _Members(dict[str, Any]):

@@ -75,12 +75,17 @@ def _read_image(path: Path, datatype: str, shape: list[int]) -> np.ndarray:
         from PIL import Image
     except ImportError:
         raise ValueError("images need Pillow: pip install pillow") from None
+    if len(shape) < 2:
+        raise ValueError("an image is for an input with a height and a width")
     dims = shape[-3:] if len(shape) >= 3 else [-1, *shape[-2:]]
     first = dims[0] in _COLOURS or dims[2] not in _COLOURS
     channels = dims[0] if first else dims[2]
     height, width = (dims[1], dims[2]) if first else (dims[0], dims[1])
-    with Image.open(path) as opened:
-        image = opened.convert(_COLOURS.get(channels, "RGB"))
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert(_COLOURS.get(channels, "RGB"))
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from None
     size = (image.width if width < 0 else width, image.height if height < 0 else height)
     if image.size != size:
         image = image.resize(size)

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from app.cli.client.remote_server import RemoteServer, server_options
+from app.cli.client.remote_server import RemoteServer, quoted, server_options
 from app.cli.main import main
 
 
@@ -194,3 +195,11 @@ def test_headers_of_a_restricted_api_are_sent_with_every_request() -> None:
         assert seen.headers["admin-key"] == "from-there"
         done = CliRunner().invoke(ask, ["--url", url, "--header", "secret"])
         assert done.exit_code == 2 and "NAME=VALUE" in done.output and "secret" not in done.output
+
+
+def test_what_is_no_text_is_one_sentence_or_bytes_in_a_path(tmp_path: Path) -> None:
+    assert quoted("a/é\udcff") == "a%2F%C3%A9%FF"
+    config = tmp_path / "config"
+    config.write_bytes(b"\xff")
+    done = CliRunner().invoke(main, ["load", "m", "--config", str(config)])
+    assert done.exit_code == 2 and "--config: 'utf-8' codec can't decode byte 0xff" in done.output

@@ -85,6 +85,16 @@ def test_images_get_the_layout_and_size_of_the_input(
     assert read_tensor("X", f"@{tmp_path}/white.png", "BYTES", [1])[0] == (tmp_path / "white.png").read_bytes()
 
 
+def test_an_image_is_for_an_input_that_has_a_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("L", (8, 8)).save(tmp_path / "a.png")
+    with pytest.raises(click.ClickException, match="an image is for an input with a height and a width"):
+        read_tensor("X", f"@{tmp_path}/a.png", "FP32", [4])
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(click.ClickException, match="exceeds limit of 20 pixels"):
+        read_tensor("X", f"@{tmp_path}/a.png", "FP32", [8, 8])
+
+
 def test_what_comes_back_is_readable() -> None:
     assert show(from_bytes(b"\x02\0\0\0\xc3\xa9", "BYTES", [1])) == "['é']"
     half = to_bytes(read_tensor("X", "1.5,-2", "BF16", [2]), "BF16")
