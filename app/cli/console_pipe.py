@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deployments.lane.owned_file import OwnedFile
+from deployments.log.line_format import for_terminal
 from deployments.replica.model_output import CONSOLE_VARIABLE
 
 _PIPE_BYTES = 1 << 20
@@ -51,7 +52,7 @@ class ConsolePipe:
                 *lines, unfinished = (unfinished + os.read(self._pipe, _PIPE_BYTES)).split(b"\n")
                 unfinished = unfinished[:_MAX_LINE_BYTES]
                 for line in lines:
-                    self._show(line.decode(errors="replace"))
+                    self._show(for_terminal(line.decode(errors="replace")))
 
     def close(self) -> None:
         """Show what has arrived, and remove the pipe."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from app.cli.client.remote_server import RemoteServer, quoted, server_options
+from deployments.log.line_format import for_terminal
 
 
 def default_folder() -> Path:
@@ -33,7 +34,7 @@ def _print_of_cluster(model: str, address: str, count: int, as_json: bool) -> No
     for node, found in told.items():
         for file, line in found:
             told_by = {"node": node, "file": file, "line": line}
-            click.echo(json.dumps(told_by) if as_json else f"[{node.partition(' ')[0]}] {line}")
+            click.echo(json.dumps(told_by) if as_json else f"[{node.partition(' ')[0]}] {for_terminal(line)}")
 
 
 def _print_of_server(server: RemoteServer, model: str, count: int, as_json: bool) -> None:
@@ -42,7 +43,11 @@ def _print_of_server(server: RemoteServer, model: str, count: int, as_json: bool
         raise click.ClickException(f"no replica has logged for '{model}' on the nodes of {server.url}")
     for node in nodes:
         for line in node["lines"][-count:]:
-            click.echo(json.dumps({"node": node["node"], "line": line}) if as_json else f"[{node['node'][:8]}] {line}")
+            click.echo(
+                json.dumps({"node": node["node"], "line": line})
+                if as_json
+                else f"[{node['node'][:8]}] {for_terminal(line)}"
+            )
 
 
 @click.command()
@@ -85,7 +90,7 @@ def logs(
         )
 
     def show(file: str, line: str) -> None:
-        click.echo(json.dumps({"file": file, "line": line}) if as_json else line)
+        click.echo(json.dumps({"file": file, "line": line}) if as_json else for_terminal(line))
 
     if found.shared and not as_json:
         click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)

@@ -99,9 +99,10 @@ class TraceFile:
     def _write_next(self, data: bytes) -> None:
         """Write the file with the first number that is free; it appears whole."""
         draft = f"{self._path}.{os.getpid()}.draft"
-        with open(os.open(draft, _FLAGS | os.O_TRUNC, _MODE), "wb") as file:
-            file.write(data)
+        descriptor = os.open(draft, _FLAGS | os.O_TRUNC, _MODE)
         try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
             while self._index < _MAX_INDEX:
                 try:
                     os.link(draft, f"{self._path}.{self._index}")

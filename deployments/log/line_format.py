@@ -21,6 +21,7 @@ MAX_CHARACTERS: Final = 1 << 16
 """Of a message, and of a traceback; what is between the ends is left out."""
 _ID_CHARACTERS: Final = 512
 _UNPRINTABLE: Final = re.compile(f"[\x00-\x1f{_UNSAFE.pattern[1:]}")
+_PRINTED: Final = re.compile(rf"(\x1b\[[0-9;]{{0,40}}m|\t|\r\Z)|{_UNPRINTABLE.pattern}")
 
 
 def quoted(value: object) -> str:
@@ -45,6 +46,12 @@ def _shortened(text: str) -> str:
 def _code(text: str) -> str:
     """Return a line of a traceback with the same escapes, its quotes and backslashes as they are."""
     return _UNPRINTABLE.sub(lambda found: escaped(found[0]), text)
+
+
+def for_terminal(line: str) -> str:
+    """Return a line that a model has printed without what a terminal acts upon, but for colours, which end with it."""
+    shown = _PRINTED.sub(lambda found: found[1] or escaped(found[0]), line)
+    return f"{shown}\x1b[0m" if "\x1b" in shown else shown
 
 
 class TritonLine(logging.Formatter):

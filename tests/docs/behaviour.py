@@ -912,6 +912,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",
     ),
     "Nothing in a message can end a line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),
+    "What a model prints stands in the files": (
+        "app/cli/test_console_pipe.py::test_a_line_commands_no_terminal_and_keeps_its_colours",
+        "app/cli/test_model_logs.py::test_lines_command_no_terminal",
+    ),
     "Of a message, and of a traceback, a line has": (LOG + "test_no_text_makes_a_line_without_end",),
     "Of the tracebacks that one place": (LOG + "test_tracebacks_of_one_place_cannot_fill_the_log",),
     "A traceback follows its line": (LOG + "test_nothing_that_a_record_holds_ends_a_line_or_steers_a_terminal",),

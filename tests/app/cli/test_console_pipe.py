@@ -29,6 +29,15 @@ def test_lines_of_several_processes_arrive_with_the_models_name(pipe: ConsolePip
     assert shown == ["[first] says ü", "[second] says ü"]
 
 
+def test_a_line_commands_no_terminal_and_keeps_its_colours(pipe: ConsolePipe, shown: list[str]) -> None:
+    console = Console(os.environ[CONSOLE_VARIABLE])
+    for line in ("\x1b]0;title\x07\x1b[2J\x9bm\u202e\r", "\x1b[31mred", "a\tb"):
+        console.write("m", line)
+    wait_until(lambda: len(shown) == 3, "the lines")
+    escaped = "\\u001b]0;title\\u0007\\u001b[2J\\u009bm\\u202e"
+    assert shown == [f"[m] {escaped}\r", "[m] \x1b[31mred\x1b[0m", "[m] a\tb"]
+
+
 def test_line_that_is_too_long_is_cut(pipe: ConsolePipe, shown: list[str]) -> None:
     Console(os.environ[CONSOLE_VARIABLE]).write("model", "x" * 100_000)
     wait_until(lambda: shown, "the line")

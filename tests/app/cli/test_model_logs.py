@@ -35,6 +35,12 @@ def test_of_a_packed_model_the_lines_that_name_it(folder: Path) -> None:
     assert "has no process of its own" in done.stderr
 
 
+def test_lines_command_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / "replica_digits_v1_abc.log").write_text("INFO printed \x1b]52;c;ZXZpbA==\x07\n")
+    done = run(EAGLERAY, "logs", "digits", "--folder", str(tmp_path))
+    assert done.stdout == "INFO printed \\u001b]52;c;ZXZpbA==\\u0007\n"
+
+
 def test_no_line_is_an_error(folder: Path) -> None:
     done = run(EAGLERAY, "logs", "nobody", "--folder", str(folder))
     assert done.returncode == 1

@@ -17,6 +17,7 @@ from deployments.core.pauses import Pauses
 from protocol.bytes_tensor import encode_bytes
 from protocol.infer import Array
 from protocol.trace import TENSORS, TIMESTAMPS, Trace, TracedTensor
+from tests.full_disk import full_disk
 
 ALL = Sampler(Sampling(TIMESTAMPS, 1))
 
@@ -107,6 +108,13 @@ def test_files_of_so_many_traces_each_have_numbers(tmp_path: Path) -> None:
     TraceFile(str(path)).write([(trace(8), twos), (trace(9), twos)])
     assert ids(tmp_path / "traces.json.4") == [8, 9]
     assert len(os.listdir(tmp_path)) == 5
+
+
+def test_a_numbered_file_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = TraceFile(str(tmp_path / "traces"))
+    with full_disk(), pytest.raises(OSError):
+        file.write([(trace(1), Sampler(Sampling(TIMESTAMPS, 1, -1, 1)))])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_last_traces_that_are_wanted_are_written_at_once(tmp_path: Path) -> None:
