@@ -156,6 +156,10 @@ class Fleet:
         """Return the target of a version (-1: any) whose last replica died, while requests wait for another one."""
         return self._routes.awaited(name, version)
 
+    def awaited_versions(self, name: str) -> list[int]:
+        """Return the versions of a model whose last replica died, while requests wait for another one."""
+        return self._routes.awaited_versions(name)
+
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
         """Take which versions take requests, and so shall have replicas; requests wait for no other."""
         self._routes.expect(taken)

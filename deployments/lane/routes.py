@@ -44,7 +44,11 @@ class Routes:
         """Return the target of a version whose last replica died (-1: the highest one); None where none is awaited."""
         if version != -1 or not self._awaited:
             return self._awaited.get((name, version))
-        return self._awaited.get(max((key for key in self._awaited if key[0] == name), default=(name, version)))
+        return self._awaited.get((name, max(self.awaited_versions(name), default=version)))
+
+    def awaited_versions(self, name: str) -> list[int]:
+        """Return the versions of a model whose last replica died."""
+        return [version for awaited, version in self._awaited if awaited == name]
 
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
         """Take which versions take requests, and refuse what waits for a replica of any other."""

@@ -98,21 +98,30 @@ class HostRouter:
             if each
         }
 
-    def version(self, model_name: str, sequence_id: int | str = 0, *, starts: bool = False, ends: bool = False) -> int:
-        """Return the version for a request that names none, `LATEST` where the highest that takes any gets it."""
+    def _version(self, model_name: str, request: InferRequest) -> int | None:
+        """Return the version for a request that names none, `LATEST` where the highest that takes any gets it.
+
+        None: those that have a share are not ready, nor is one of them awaited.
+        """
         choice = self._choices.get(model_name)
         if choice is None:
             return LATEST
         found = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
         ready = expected(model_name, found, self._taken)
-        chosen = choice.choose(ready, sequence_id, starts=starts, ends=ends)
-        return max(choice.traffic.weights, default=LATEST) if chosen is None else chosen
+        starts, ends = bool(request.flags & SEQUENCE_START), bool(request.flags & SEQUENCE_END)
+        chosen = choice.choose(ready, request.sequence_id, starts=starts, ends=ends)
+        if chosen is None and self._fleet is not None:
+            chosen = max(choice.traffic.shares(self._fleet.awaited_versions(model_name)), default=None)
+        return chosen
 
     def infer(self, model_name: str, version: int, request: InferRequest) -> None:
         """Send the request; every outcome comes through `request.reply`, never before this returns."""
         if version == LATEST and self._choices:
-            starts, ends = bool(request.flags & SEQUENCE_START), bool(request.flags & SEQUENCE_END)
-            version = self.version(model_name, request.sequence_id, starts=starts, ends=ends)
+            chosen = self._version(model_name, request)
+            if chosen is None:
+                self._refuse(request, _not_ready(model_name))
+                return
+            version = chosen
         here = self._core.has(model_name)
         if model_name in request.callers and not self._may_return(model_name, request, here):
             callers = " -> ".join((*request.callers, model_name))
@@ -124,7 +133,7 @@ class HostRouter:
         target = self._target(model_name, version)
         codec = self._codecs.get(model_name)
         if target is None or codec is None:
-            self._refuse(request, Unavailable(f"Request for unknown model: '{model_name}' is not at ready state"))
+            self._refuse(request, _not_ready(model_name))
             return
         try:
             json_length, parts = codec.encode_request(request)
@@ -175,3 +184,7 @@ class HostRouter:
 
     def _refuse(self, request: InferRequest, error: ServingError) -> None:
         self._clock.call_soon(partial(reply, request, error))
+
+
+def _not_ready(name: str) -> ServingError:
+    return Unavailable(f"Request for unknown model: '{name}' is not at ready state")

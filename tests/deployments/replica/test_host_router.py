@@ -12,6 +12,7 @@ from deployments.replica.host_router import HostRouter
 from deployments.schedulers.ensemble import ensemble_scheduler
 from protocol.infer import InferRequest
 from protocol.signature import Signature
+from repository_loader.traffic import Traffic
 from tests.deployments.fakes import Answers
 from tests.deployments.lane.harness import Lanes
 from tests.deployments.schedulers.test_ensemble import model, step
@@ -32,7 +33,7 @@ class Away:
         self.answers = Answers()
         signatures = {"echo": Signature.from_config(ECHO)}
         clock = LoopClock(asyncio.get_running_loop())
-        router = HostRouter(Core(clock), lanes.fleet, clock)
+        self.router = router = HostRouter(Core(clock), lanes.fleet, clock)
         router.set_signatures(signatures)
         self.scheduler = ensemble_scheduler(ENSEMBLE, signatures, router, ModelStatistics("e", 1, Totals()), clock)
 
@@ -101,6 +102,31 @@ def test_a_step_without_a_replica_is_refused() -> None:
             away.scheduler.submit(away.answers.request("r"))
             await lanes.until(lambda: bool(away.answers.order))
             assert away.answers.error("r").endswith("unknown model: 'echo' is not at ready state")
+            await away.drained()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("traffic", [Traffic({1: 100.0, 2: 0.0}), Traffic({}, {2: 50.0})], ids=["weights", "shadow"])
+def test_a_version_without_a_share_gets_no_step_though_no_other_has_a_replica(traffic: Traffic) -> None:
+    async def run() -> None:
+        async with Lanes(2) as lanes:
+            first, second = lanes.replicas
+            second.server.set_model("echo", 1, None)
+            second.server.set_model("echo", 2, second.model)
+            await lanes.until(lambda: set(lanes.fleet.versions("echo")) == {1, 2} and lanes.lanes_open == 1)
+            away = Away(lanes)
+            away.router.set_traffic({"echo": traffic})
+            first.die()
+            await lanes.until(lambda: set(lanes.fleet.versions("echo")) == {2})
+            away.scheduler.submit(away.answers.request("waits"))
+            await lanes.until(lambda: lanes.fleet.ongoing("echo", 1) == 1)
+            lanes.fleet.expect({("echo", 2)})
+            await lanes.until(lambda: away.answers.order == ["waits"])
+            away.scheduler.submit(away.answers.request("refused"))
+            await lanes.until(lambda: away.answers.order == ["waits", "refused"])
+            assert away.answers.error("refused").endswith("unknown model: 'echo' is not at ready state")
+            assert not second.model.held
             await away.drained()
 
     asyncio.run(run())
