@@ -127,3 +127,10 @@ class InferRequest:
         self.started_ns = 0
         self.received_ns = 0
         self.queued_ns = 0
+
+
+def read_only(array: Array) -> Array:
+    """Return the same memory for those that may only read it; a model that writes to its inputs makes a copy."""
+    array = array.view()
+    array.flags.writeable = False
+    return array

@@ -15,7 +15,7 @@ from deployments.replica.host_router import HostRouter
 from deployments.replica.neighbours import Neighbours, NoNeighbours
 from protocol.array_request import request_from_arrays
 from protocol.errors import Cancelled, Internal, InvalidArgument, NotFound, ServingError, Unavailable
-from protocol.infer import MAX_CALLERS, SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
+from protocol.infer import MAX_CALLERS, SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, read_only
 from protocol.limits import DEFAULT_LIMITS
 from protocol.normalise import effective_priority
 from protocol.request_parameters import RequestParameters, read_parameters
@@ -172,7 +172,7 @@ class _OpenCall:
                 f"{' -> '.join(call.callers)} -> {call.model_name}"
             )
         given = _parameters(call)
-        inputs = {name: _read_only(array) for name, array in call.inputs.items()}
+        inputs = {name: read_only(array) for name, array in call.inputs.items()}
         request = request_from_arrays(
             signature,
             inputs,
@@ -233,13 +233,6 @@ def _parameters(call: ModelCall) -> RequestParameters:
     if not call.parameters:
         return RequestParameters()
     return read_parameters({"parameters": dict(call.parameters)}, DEFAULT_LIMITS)
-
-
-def _read_only(array: Any) -> Any:
-    """Return a view that the called model cannot write to; one that wants to gets a copy."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 _NOT_FOR_DECOUPLED: Final = (

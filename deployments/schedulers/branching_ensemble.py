@@ -12,7 +12,6 @@ from deployments.core.statistics import OTHER, ModelStatistics
 from deployments.schedulers.ensemble_plan import PLANS_KEPT, EnsemblePlan, Plan, Step
 from deployments.schedulers.ensemble_step import (
     follow_sequence,
-    read_only,
     sequence_parameters,
     step_error,
     step_inputs,
@@ -21,7 +20,7 @@ from deployments.schedulers.ensemble_step import (
 from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.step_limit import limited
 from protocol.errors import Cancelled, Internal, ServingError, Unavailable
-from protocol.infer import Array, InferRequest, InferResponse, StreamedResponse
+from protocol.infer import Array, InferRequest, InferResponse, StreamedResponse, read_only
 from protocol.normalise import request_prefix
 
 Iteration = int

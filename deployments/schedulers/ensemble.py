@@ -13,7 +13,6 @@ from deployments.schedulers.branching_ensemble import BranchingEnsembleScheduler
 from deployments.schedulers.ensemble_plan import EnsemblePlan, Plan, Step
 from deployments.schedulers.ensemble_step import (
     follow_sequence,
-    read_only,
     sequence_parameters,
     step_error,
     step_inputs,
@@ -22,7 +21,7 @@ from deployments.schedulers.ensemble_step import (
 from deployments.schedulers.scheduler import STOPPING, Scheduler, reply
 from deployments.schedulers.step_limit import limited
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
-from protocol.infer import Array, InferRequest, InferResponse
+from protocol.infer import Array, InferRequest, InferResponse, read_only
 from protocol.normalise import request_prefix
 from protocol.signature import Signature
 

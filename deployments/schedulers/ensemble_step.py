@@ -74,13 +74,6 @@ def step_request(
     return child
 
 
-def read_only(array: Array) -> Array:
-    """Return the same memory for several that read it, none of which may write to it."""
-    array = array.view()
-    array.flags.writeable = False
-    return array
-
-
 def step_error(ensemble: str, step: Step, error: ServingError) -> ServingError:
     """Return a step's error as the ensemble's: Triton's text, and the step where the error does not name it."""
     name = step.model_name

@@ -11,7 +11,7 @@ from deployments.backends.backend import ModelLoadError
 from protocol.bytes_tensor import decode_bytes, object_array
 from protocol.datatypes import BY_ENUM, DataType
 from protocol.errors import ServingError
-from protocol.infer import Array, InferRequest, InferResponse
+from protocol.infer import Array, InferRequest, InferResponse, read_only
 from repository_loader.package import ModelPackage
 
 States = dict[str, Array]
@@ -49,8 +49,8 @@ class ImplicitStates:
         return {name: array.copy() for name, array in self._initial.items()}
 
     def set(self, request: InferRequest, states: States) -> None:
-        """Give a request the states, and have the model return all of them."""
-        request.inputs.update(states)
+        """Give a request the states to read, and have the model return all of them."""
+        request.inputs.update((name, read_only(array)) for name, array in states.items())
         wanted = request.outputs
         if wanted is not None:
             request.outputs = (*wanted, *(name for name in self._outputs if name not in wanted))

@@ -186,6 +186,24 @@ def test_a_failed_request_leaves_the_state_as_it_was(tmp_path):
     assert serve(scenario, text, tmp_path, python(tmp_path, failing)) == [{"Y": [[3, 3]]}, {"Y": [[4, 4]]}]
 
 
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+def test_a_failed_request_that_has_written_to_its_state_leaves_it_as_it_was(tmp_path, strategy):
+    spoiling = PYTHON_SUM.replace(
+        "total = ",
+        "pb_utils.get_input_tensor_by_name(request, 'S_IN').as_numpy()[:] += 100\n                "
+        "1 / (9 - request.inputs()[0].as_numpy().flat[0].item())\n                total = -100 + ",
+    )
+
+    async def scenario(served):
+        answers = [await served.infer(x(3, 3), 5, START)]
+        with pytest.raises(ServingError, match="ZeroDivisionError"):
+            await served.infer(x(9, 9), 5)
+        return [*answers, await served.infer(x(1, 1), 5, END)]
+
+    text = 'backend: "python" max_batch_size: 4 ' + X_Y + batching(STATE + "}", strategy)
+    assert serve(scenario, text, tmp_path, python(tmp_path, spoiling)) == [{"Y": [[3, 3]]}, {"Y": [[4, 4]]}]
+
+
 def test_a_state_may_begin_with_a_file(tmp_path):
     (tmp_path / "initial_state").mkdir()
     (tmp_path / "initial_state" / "data").write_bytes(np.array([100, 200], np.float32).tobytes())
