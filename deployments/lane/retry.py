@@ -101,10 +101,12 @@ class Retry:
 
     def _send(self, call: LaneCall, alone: bool = False) -> ServingError | None:
         target = call.target
-        self._refusals.count_retry(target.model_name, target.version)
         key = target.model_name, target.version
         found = self._routes.find(*key) or self._routes.awaited(*key) or target
-        return found.send_alone(call) if alone else found.send(call)
+        error = found.send_alone(call) if alone else found.send(call)
+        if error is None:
+            self._refusals.count_retry(*key)
+        return error
 
 
 def _refusal(call: LaneCall, *, guilty: bool) -> ServingError | None:

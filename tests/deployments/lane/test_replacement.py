@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from deployments.core.counts import RETRY, Label
 from deployments.lane import routes
 from protocol.errors import ServingError, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
@@ -23,6 +24,17 @@ class Stream(Sink):
     def on_error(self, error: ServingError) -> None:
         super().on_error(error)
         self.give_up()
+
+
+@on_loop
+async def test_a_request_that_waits_for_a_replica_is_sent_again_once() -> None:
+    async with Lanes(2) as lanes:
+        sink = await in_a_dead_replica(lanes)
+        for _ in range(3):
+            lanes.fleet.expect({("echo", 1)})
+        lanes.publish(lanes.replicas[1])
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert lanes.counted.rows[Label(RETRY, "echo", 1)].count == 1  # type: ignore[attr-defined]
 
 
 @on_loop
