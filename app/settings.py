@@ -6,10 +6,12 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from app.backend_config import backend_settings
 from app.cache_config import cache_bytes
 from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
@@ -30,6 +32,7 @@ FILE_SETTINGS = frozenset(
     {
         "api_key_file",
         "backend_directory",
+        "model_cache_dir",
         "log_file",
         "http_unix_socket",
         "http_server_cert",
@@ -43,6 +46,19 @@ FILE_SETTINGS = frozenset(
 """Settings that are paths."""
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})
+
+_READERS: Final[dict[str, Callable[[Any], object]]] = {
+    "http_restricted_api": RestrictedApis,
+    "grpc_restricted_protocol": RestrictedApis,
+    "api_key": ApiKeys,
+    "http_header_forward_pattern": HeaderForwarding,
+    "grpc_header_forward_pattern": HeaderForwarding,
+    "backend_config": backend_settings,
+    "cache_config": cache_bytes,
+    "rate_limit_resource": rate_limit_resources,
+    "trace_config": TraceSettings,
+}
+"""What refuses a value that cannot be read."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -339,34 +355,10 @@ class Settings(BaseModel):
             raise ValueError("must be an absolute path: the processes that log are in other folders")
         return value
 
-    @field_validator("http_restricted_api", "grpc_restricted_protocol")
+    @field_validator(*_READERS)
     @classmethod
-    def _restrictions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        RestrictedApis(value)
-        return value
-
-    @field_validator("api_key")
-    @classmethod
-    def _api_keys(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        ApiKeys(value)
-        return value
-
-    @field_validator("http_header_forward_pattern", "grpc_header_forward_pattern")
-    @classmethod
-    def _forward_pattern(cls, value: str) -> str:
-        HeaderForwarding(value)
-        return value
-
-    @field_validator("cache_config")
-    @classmethod
-    def _cache_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        cache_bytes(value)
-        return value
-
-    @field_validator("rate_limit_resource")
-    @classmethod
-    def _rate_limit_resource(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        rate_limit_resources(value)
+    def _readable(cls, value: Any, info: ValidationInfo) -> Any:
+        _READERS[str(info.field_name)](value)
         return value
 
     @field_validator("metrics_config")
@@ -375,12 +367,6 @@ class Settings(BaseModel):
         from deployments.core.metrics_options import MetricsOptions
 
         MetricsOptions.parse(value)
-        return value
-
-    @field_validator("trace_config")
-    @classmethod
-    def _trace_config(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        TraceSettings(value)
         return value
 
     @field_validator("http_use_ssl", "grpc_use_ssl")
@@ -452,27 +438,14 @@ class Settings(BaseModel):
         """Return what --rate-limit-resource says, None when there is no rate limiter."""
         return None if self.rate_limit == "off" else rate_limit_resources(self.rate_limit_resource)
 
-    def backend_settings(self) -> dict[str, dict[str, str]]:
-        """Return --backend-config as backend → key → value; the key "" holds what applies to all backends."""
-        settings: dict[str, dict[str, str]] = {}
-        for entry in self.backend_config:
-            backend, comma, rest = entry.partition(",")
-            if not comma:
-                backend, rest = "", entry
-            key, _, value = rest.partition("=")
-            settings.setdefault(backend, {})[key] = value
-        return settings
-
     def loader_options(self) -> "LoaderOptions":
         """Return how repositories are read."""
         from repository_loader.repository import LoaderOptions
 
-        backends = self.backend_settings()
         return LoaderOptions(
             disable_auto_complete_config=self.disable_auto_complete_config or self.strict_model_config,
-            default_max_batch_size=int(backends.get("", {}).get("default-max-batch-size", "4")),
             model_config_name=self.model_config_name,
-            backend_settings=backends,
+            backend_settings=backend_settings(self.backend_config),
             kind_gpu_fallback_to_cpu=self.kind_gpu_fallback_to_cpu,
             cache_dir=self.model_cache_dir,
             backend_directory=self.backend_directory,

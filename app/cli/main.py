@@ -132,7 +132,8 @@ def read_settings(flags: dict[str, Any]) -> Settings:
         raise click.UsageError("--model-repository must be specified (validate and plan also take REPOSITORIES)")
     merged["model_repository"] = tuple(_repository(path) for path in merged["model_repository"])
     for name in FILE_SETTINGS & merged.keys():
-        merged[name] = os.path.abspath(merged[name]) if merged[name] else ""
+        if merged[name] and not merged[name].startswith("~"):  # which is another folder on each node
+            merged[name] = os.path.abspath(merged[name])
     context = click.get_current_context(silent=True)
     old = context.meta.get(_TRACE_CONFIG, ()) if context is not None else ()
     traces = (*old, *merged.get("trace_config", ()))

@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+from app.cli.main import read_settings
 from app.environment import environment
 from app.settings import Settings
 
@@ -25,6 +28,10 @@ def settings(**given: object) -> Settings:
         ({"trace_config": ("opentelemetry,bsp_max_queue_size=0",)}, "must be a whole number above 0, got: 0"),
         ({"trace_config": ("opentelemetry,bsp_max_queue_size=511",)}, "must not be above bsp_max_queue_size"),
         ({"http_max_decompression_ratio": 0}, "greater than 0"),
+        ({"backend_config": ("python",)}, "'python' is not of the form [<backend>,]<key>=<value>"),
+        ({"backend_config": ("default-max-batch-size=many",)}, "must be a whole number from 0 on, got: many"),
+        ({"backend_config": ("onnxruntime,default-max-batch-size=-1",)}, "must be a whole number from 0 on, got: -1"),
+        ({"backend_config": (f"default-max-batch-size={2**40}",)}, "must be a whole number from 0 on, got: 1099"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_starts(given: dict[str, object], text: str) -> None:
@@ -44,3 +51,23 @@ def test_restrictions_stand_one_per_line_in_the_environment(monkeypatch: pytest.
     found = environment()
     assert found["http_restricted_api"] == ("health:a=b", "logging,trace:c=d:e")
     assert found["model_repository"] == ("/a", "/b")
+
+
+def test_settings_of_backends_are_those_of_one_or_of_all() -> None:
+    given = ("default-max-batch-size=8", "onnxruntime,a=b=c", "tensorrt,plugins=x,y")
+    options = settings(backend_config=given).loader_options()
+    assert options.backend_settings == {
+        "": {"default-max-batch-size": "8"},
+        "onnxruntime": {"a": "b=c"},
+        "tensorrt": {"plugins": "x,y"},
+    }
+
+
+def test_paths_are_those_of_the_folder_that_the_command_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"model_repository": (".",), "model_cache_dir": "cache", "http_server_cert": "c"}
+    found = read_settings(given)
+    assert (found.model_cache_dir, found.http_server_cert) == (str(tmp_path / "cache"), str(tmp_path / "c"))
+    assert read_settings(given | {"model_cache_dir": "~/cache"}).model_cache_dir == "~/cache"
