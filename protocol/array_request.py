@@ -23,6 +23,7 @@ def request_from_arrays(
 ) -> InferRequest:
     """Return the request; the arrays are shaped as a client would send them and are not copied where they fit.
 
+    No `outputs` are all of them.
     UINT16 stands for BF16 in the inputs that `bfloat16` names, and where the model takes BF16.
 
     Raises:
@@ -52,7 +53,7 @@ def request_from_arrays(
         rows,
         reply,
         id=id,
-        outputs=tuple(outputs) if outputs is not None else None,
+        outputs=tuple(outputs) if outputs else None,
         parameters=dict(parameters) if parameters else None,
     )
 

@@ -144,3 +144,10 @@ def test_numbers_reach_models_in_the_machines_byte_order():
     )
     request = request_from_arrays(model, {"X": np.array([1, 2], ">f4")}, lambda *_: None)
     assert request.inputs["X"].dtype == np.dtype("=f4") and request.inputs["X"].tolist() == [1, 2]
+
+
+def test_no_outputs_are_all():
+    model = Signature.from_config(
+        text_format.Parse('name: "m" input { name: "X" data_type: TYPE_FP32 dims: 2 }', ModelConfig())
+    )
+    assert request_from_arrays(model, {"X": np.ones(2, np.float32)}, lambda *_: None, outputs=[]).outputs is None
