@@ -126,10 +126,18 @@ class ModelCommands:
             given = config_from_json(config)
         except ConfigJsonError as error:
             raise InvalidArgument(f"Invalid config override: {error}") from None
+        if not files:
+            return Override(given, "")
         async with self._files_lock:
-            self._kept = None
-            path = await asyncio.to_thread(self._files.write, name, files) if files else ""
-        return Override(given, path)
+            # They are written to the end, though the command be cancelled meanwhile.
+            writing = asyncio.ensure_future(asyncio.to_thread(self._files.write, name, files))
+            writing.add_done_callback(self._files_written)
+            return Override(given, await asyncio.shield(writing))
+
+    def _files_written(self, writing: asyncio.Future[str]) -> None:
+        self._kept = None
+        if not writing.cancelled():
+            writing.exception()  # which nobody may wait for
 
     async def _accept_load(self, command: str, name: str, override: Override | None) -> None:
         while True:

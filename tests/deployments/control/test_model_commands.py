@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,37 @@ def test_files_of_a_load_that_fails_are_forgotten(tmp_path: Path) -> None:
             assert table and any((tmp_path / "models").glob("*/[0-9a-f]*"))
             await commands.keep_files(())
             assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
+
+    asyncio.run(scenario())
+
+
+def test_files_of_a_load_that_is_cancelled_while_they_are_written_are_forgotten(tmp_path: Path) -> None:
+    options = ControllerOptions((), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(KeptFiles):
+        def put_files(self, name: str, archive: bytes) -> None:
+            asked.set()
+            assert go_on.wait(10)
+            super().put_files(name, archive)
+
+    files = OverrideFiles(tmp_path, Slow(table := Kept(), "test"))
+
+    async def scenario() -> None:
+        state: Any = None  # which no command here comes to
+        commands = ModelCommands(options, state, files)
+        loading = asyncio.create_task(commands.load("1", "m", '{"backend": "python"}', {"file:model.py": b"1"}))
+        await asyncio.to_thread(asked.wait, 10)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        await commands.keep_files(())
+        go_on.set()
+        while not any((tmp_path / "models").glob("*/[0-9a-f]*/m/model.py")):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        await commands.keep_files(())
+        assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
 
     asyncio.run(scenario())
 
