@@ -42,7 +42,7 @@ class RowSplit:
     second session, which uses only the thread that calls it. The next 24 such batches, or 1.5 s of them, but 6, run in
     turn on all threads and in parts. If parts were quicker, batches are divided from then on between the cores that no
     other batch of the model uses; those with fewer rows than cores run on all threads. Else the second session is
-    dropped.
+    dropped, and so it is where the parts of a batch turn out not to fit together.
     """
 
     def __init__(
@@ -153,10 +153,16 @@ class RowSplit:
             if part_count == 1:
                 outputs: list[Array] = single.run(names, feed, options)
                 return outputs
-            return _in_parts(single, names, feed, rows, part_count, options)
+            parts = _in_parts(single, names, feed, rows, part_count, options)
         finally:
             with self._lock:
                 self._under_way -= 1
+        if parts is None:
+            log.info("model '%s': batches stay whole, as the size of an output depends on all rows", self._model_name)
+            self._way = RowSplit._whole
+            self._single = None
+            return self._whole(names, feed, rows, options)
+        return parts
 
 
 def core_count() -> int:
@@ -164,12 +170,18 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _in_parts(session: Any, names: Sequence[str], feed: Feed, rows: int, part_count: int, options: Any) -> list[Array]:
+def _in_parts(
+    session: Any, names: Sequence[str], feed: Feed, rows: int, part_count: int, options: Any
+) -> list[Array] | None:
+    """Return the outputs, None when parts of one differ in size, as where rows are padded to the longest of them."""
     bounds = [rows * part // part_count for part in range(part_count + 1)]
     parts = [{name: array[start:end] for name, array in feed.items()} for start, end in itertools.pairwise(bounds)]
     others = [_threads().submit(session.run, names, part, options) for part in parts[1:]]
     results = [session.run(names, parts[0], options), *(other.result() for other in others)]
-    return [np.concatenate(arrays) for arrays in zip(*results, strict=True)]
+    outputs = list(zip(*results, strict=True))
+    if any(len({array.shape[1:] for array in arrays}) > 1 for arrays in outputs):
+        return None
+    return [np.concatenate(arrays) for arrays in outputs]
 
 
 @cache

@@ -179,3 +179,32 @@ def test_only_some_models_are_measured(path, monkeypatch, batch, dims, more, lar
     monkeypatch.setattr("deployments.backends.onnxruntime.LARGEST_WEIGHTS_BYTES", largest_bytes)
     config = f"max_batch_size: {batch} " + io("X", "input", "FP32", dims) + io("Y", "output", "FP32", dims) + more
     assert (load(path, config)[0]._model._row_split is not None) == divided
+
+
+def test_a_batch_whose_outputs_are_as_wide_as_its_largest_row_says_runs_whole(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["ReduceMax X M keepdims=0", "Cast M I to=7", "Range zero,I,one R", "Cast R F to=1", "Less F,X Y"],
+        ["X:FLOAT:n,1"],
+        ["Y:BOOL:n,m"],
+        {"zero": np.int64(0), "one": np.int64(1)},
+    )
+    clock = Clock()
+    whole, single = Timed(path, clock, SLOW_RUN_NS), Timed(path, clock, SLOW_RUN_NS // 2)
+    split = RowSplit("m", whole, lambda: single, CORES, clock)
+
+    def run(*lengths):
+        feed = {"X": np.array(lengths, np.float32).reshape(-1, 1)}
+        (mask,) = split.run(["Y"], feed, len(lengths), None)
+        assert mask.tolist() == [[place < length for place in range(max(lengths))] for length in lengths]
+
+    for _ in range(SLOW_RUNS):
+        run(3, 1, 1, 3)
+    wait_until(lambda: split._way is RowSplit._compare, "a second session")
+    for _ in range(2 * COMPARED_RUNS):
+        run(3, 1, 1, 3)
+    assert split._way is RowSplit._divided
+    run(1, 2, 5, 6)
+    single.rows.clear()
+    run(3, 1, 1, 3)
+    assert not single.rows
