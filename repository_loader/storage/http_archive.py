@@ -38,9 +38,12 @@ class HttpArchive:
 
     def files(self) -> list[RemoteFile]:
         """Return every file, after a look whether there is another archive; see `RemoteStore`."""
-        with self._cache.locked(self._lock):
-            self._refresh()
-            return checked(self._location.uri, self._listed())
+        try:
+            with self._cache.locked(self._lock):
+                self._refresh()
+                return checked(self._location.uri, self._listed())
+        except OSError as error:
+            raise StorageError(f"the model cache {self._cache.root} cannot be written: {error.strerror}") from error
 
     def _listed(self) -> list[RemoteFile]:
         start = f"{self._location.prefix}/" if self._location.prefix else ""

@@ -1,5 +1,6 @@
 """A remote repository as a folder of this node: of links to models in the cache, each whole or not there."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -143,7 +144,8 @@ class Mirror:
         return {name: source for name, source in found.items() if (self._folder / name).is_dir()}
 
     def _write_index(self, index: Mapping[str, ModelSource]) -> None:
-        with self._cache.scratch() as scratch:
+        """Keep what is linked, if there is room; what is not in the index is fetched again."""
+        with contextlib.suppress(OSError), self._cache.scratch() as scratch:
             text = json.dumps({name: source.to_dict() for name, source in index.items()})
             (scratch / "index").write_text(text)
             (scratch / "index").rename(self._folder / _INDEX)

@@ -393,6 +393,27 @@ def test_an_archive_that_is_the_same_under_another_tag_is_downloaded_once_more(
     assert statuses == [200, 200, 304]
 
 
+def test_a_cache_that_cannot_be_written_has_what_was_read_before(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, _ = site
+    cache = tmp_path / "cache"
+    write_archive(folder / "models.tgz", "a")
+    before = read(f"{url}/models.tgz", cache).models
+    (cache / "archives").rename(tmp_path / "aside")
+    (cache / "archives").touch()
+    found = read(f"{url}/models.tgz", cache)
+    assert found.models == before
+    assert any(
+        "cannot be written: File exists; what was read before is used" in each.message for each in found.findings
+    )
+    (cache / "archives").unlink()
+    (index,) = (cache / "repositories").glob("*/.index.json")
+    index.unlink()
+    index.mkdir()
+    assert read(f"{url}/models.tgz", cache).models == before
+
+
 def test_archive_with_another_digest_is_refused(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
     folder, address, _ = site
     digest = write_archive(folder / "models.tar.gz", "a")
