@@ -32,12 +32,12 @@ bench: install
 fuzz: install
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-# Faults under traffic (docs/faults.md), the death of a head too; repositories that share names, and that are registered; 200 slow copies
-# into a polled repository; a minute of 64 clients that load and unload one model; a controller that dies at every step of
-# all that it is told (STEP_NUMBERS="1 2" and STEP_WHENS=before take some of them), on two nodes too, and at many moments
-# of a load, a reload, an unload, a load that fails, and a change of a polled repository; ten thousand sequences that take
-# turns; ten minutes for each placement of all that clients do, after which no process has grown; the Dockerfile's
-# instructions; random damage to requests.
+# Faults under traffic (docs/faults.md), the death of a head too; repositories that share names, and that are registered;
+# 200 slow copies into a polled repository; a minute of 64 clients that load and unload one model; a controller that dies
+# at every step of all that it is told (STEP_NUMBERS="1 2" and STEP_WHENS=before take some of them), on two nodes too, and
+# at many moments of a load, a reload, an unload, a load that fails, and a change of a polled repository; ten thousand
+# sequences that take turns; all behaviours in other placements; ten minutes for each placement of all that clients do,
+# after which no process has grown; the Dockerfile's instructions; random damage to requests.
 soak: install
 	FAULTS=all $(BIN)/python -m pytest -s tests/e2e/test_fault_campaign.py tests/e2e/test_faults_under_traffic.py \
 		tests/e2e/test_faults.py tests/e2e/test_clock_jumps.py tests/e2e/test_shared_folders.py \
@@ -48,6 +48,8 @@ soak: install
 		$(BIN)/python -m pytest tests/e2e/test_poll.py -k 'slowly or controller' $(ARGS)
 	CHANGE_SECONDS=60 CONTROLLER_DIES_AFTER_S="$$(seq -s ' ' 0 0.05 1)" \
 		$(BIN)/python -m pytest tests/e2e/test_model_control.py -k 'many_clients or controller' $(ARGS)
+	PLACEMENT=auto $(BIN)/python -m pytest tests/behaviours $(ARGS)
+	PLACEMENT=embedded $(BIN)/python -m pytest tests/behaviours $(ARGS)
 	SOAK_S=600 $(BIN)/python -m pytest -s tests/e2e/test_leaks.py $(ARGS)
 	BUILD_IMAGE=1 $(BIN)/python -m pytest tests/deploy/test_dockerfile.py $(ARGS)
 	$(BIN)/python -m pytest --hypothesis-profile soak --timeout 600 tests/protocol $(ARGS)

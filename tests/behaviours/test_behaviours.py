@@ -1,5 +1,6 @@
 """Every folder beside this file is a behaviour of one server that serves all their models: see README.md."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("behaviours")
     (root / "models").mkdir()
     (root / "gates").mkdir()
-    flags = ("--placement", "packed", "--num-cpus", "4", "--no-dashboard", "--cache-config", "local,size=1048576")
+    placement = os.environ.get("PLACEMENT", "packed")
+    flags = ("--placement", placement, "--num-cpus", "4", "--no-dashboard", "--cache-config", "local,size=1048576")
     flags += ("--backend-directory", str(BACKENDS))
     started = Server(write_repository(root / "models", CASES), root / "log", *flags)
     try:
