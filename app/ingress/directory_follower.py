@@ -99,6 +99,7 @@ class DirectoryFollower:
             self._routes_changed()
             if reports:
                 await self._report_embedded()
+        self._forget_all_but(directory.deployments)  # whose models ensembles here may have needed until now
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
         news: dict[str, Any] | None = await _answer(self._controller.watch.remote(epoch, generation))
@@ -111,6 +112,8 @@ class DirectoryFollower:
         for group in wanted.keys() - self._watched.keys():
             self._watched[group] = watch_replicas(*wanted[group], self._listener(group))
             await asyncio.sleep(0)  # a router for each takes its time, and requests go on
+
+    def _forget_all_but(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in self._watched.keys() - wanted.keys():
             self._watched.pop(group)()
             self._fleet.forget(group)

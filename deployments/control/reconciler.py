@@ -1,6 +1,7 @@
 """Makes Serve run what the plan asks for: deploys, finds what an earlier controller deployed, and ends it."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -28,9 +29,14 @@ class Reconciler:
         self._count = count
         self._owner = owner
         self._deployed: dict[str, list[dict[str, Any]]] = {}
+        self._plan: Plan | None = None
+        self._asked: dict[str, float] = {}
+        self._later: set[str] = set()
 
     def reconcile(self, desired: DesiredState) -> dict[str, str]:
         """Deploy what is new or has changed, and end what the plan no longer holds; may be called again at any time.
+
+        Steps that an ensemble has asked until now end later, in `end_due`: what is under way may still need them.
 
         Returns why an application was not deployed, by its name: somebody else's has that name.
         """
@@ -59,8 +65,30 @@ class Reconciler:
         if targets:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             self._deployed |= wanted
-        self._end(name for name in self._deployed.keys() - desired.applications().keys() if name in owners)
+        self._note_asked(desired.plan)
+        ending = self._deployed.keys() - desired.applications().keys()
+        self._later = ending & self._asked.keys()
+        self._end(name for name in ending - self._later if name in owners)
         return refused
+
+    def _note_asked(self, plan: Plan) -> None:
+        """Note until when an ensemble that no longer has a step may ask it."""
+        now_s = time.monotonic()
+        self._asked = {name: until_s for name, until_s in self._asked.items() if until_s > now_s}
+        if self._plan is not None:
+            self._asked |= dict.fromkeys(_asked_no_longer(self._plan, plan), now_s + self._options.drain_timeout_s)
+        self._plan = plan
+
+    @property
+    def ends_later(self) -> bool:
+        """Whether something is left for `end_due`."""
+        return bool(self._later)
+
+    def end_due(self) -> None:
+        """End the steps whose time has come."""
+        due = [name for name in self._later if self._asked[name] <= time.monotonic()]
+        if due:
+            self._end(due)
 
     def _may_deploy(self, app: str, owners: Mapping[str, str]) -> bool:
         # An application that was deployed a moment ago says nothing of its owner yet.
@@ -69,7 +97,7 @@ class Reconciler:
     def sweep(self, desired: DesiredState) -> None:
         """End what an earlier controller of this owner deployed and the plan does not hold."""
         wanted = desired.applications().keys()
-        self._end(name for name in self._owned() if name not in wanted)
+        self._end(name for name in self._owned() if name not in wanted and name not in self._later)
 
     def end_all(self) -> None:
         """End everything that this owner runs."""
@@ -83,7 +111,21 @@ class Reconciler:
         for name in names:
             logger.info("ending the Serve application '%s'", name)
             self._deployed.pop(name, None)
+            self._later.discard(name)
         delete_applications(names)
+
+
+def _asked_no_longer(before: Plan, after: Plan) -> set[str]:
+    """Return the applications that run steps of ensembles which have gone, or have those steps no longer."""
+    places = _places(before)
+    gone = _asked(before) - _asked(after)
+    return {app for _, step in gone for app, _ in places.get(step, ())}
+
+
+def _asked(plan: Plan) -> set[tuple[str, str]]:
+    """Return the ensembles of a plan, each with every one of its steps."""
+    models = (*plan.embedded, *(model for deployment in plan.deployments for model in deployment.models))
+    return {(model.name, step) for model in models for step in model.dependencies}
 
 
 def _places(plan: Plan) -> dict[str, list[tuple[str, str]]]:

@@ -261,6 +261,8 @@ class RepositoryController:
             if refused != self._refused:
                 self._refused = refused
                 self._adopt(self._state.desired or desired)  # a command may have changed it meanwhile
+        if self._reconciler.ends_later:
+            await asyncio.to_thread(self._reconciler.end_due)
         for verdict in await self._read_status(desired):
             await self._end_trial(verdict)
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
@@ -380,7 +382,7 @@ class RepositoryController:
         desired = self._state.desired
         if not self._publisher.settled or self._table.unloading or (desired is not None and desired.trials):
             return _BUSY_POLL_S
-        return _REPLACING_POLL_S if self._table.replacing else _IDLE_POLL_S
+        return _REPLACING_POLL_S if self._table.replacing or self._reconciler.ends_later else _IDLE_POLL_S
 
     async def __del__(self) -> None:
         """End what this controller deployed if its application is being deleted; else a successor goes on with it."""

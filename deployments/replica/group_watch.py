@@ -17,10 +17,16 @@ Watch = Callable[[str, str, Listener], Callable[[], None]]
 
 
 class GroupWatch:
-    """Tells a fleet which replicas run; all on the loop's thread. `watch` has the interface of `watch_replicas`."""
+    """Tells a fleet which replicas run; all on the loop's thread. `watch` has the interface of `watch_replicas`.
 
-    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, watch: Watch = watch_replicas) -> None:
+    What is wanted no longer is watched for `linger_s` more: a request that is under way here may still need it.
+    """
+
+    def __init__(
+        self, fleet: Fleet, loop: asyncio.AbstractEventLoop, linger_s: float, watch: Watch = watch_replicas
+    ) -> None:
         self._watch = watch
+        self._linger_s = linger_s
         self._fleet = fleet
         self._loop = loop
         self._wanted: dict[str, set[Group]] = {}
@@ -29,12 +35,18 @@ class GroupWatch:
     def want(self, reason: str, groups: set[Group]) -> None:
         """Keep lanes to these, in place of what was wanted for the same reason before."""
         self._wanted[reason] = groups
-        wanted = set().union(*self._wanted.values())
-        for group in wanted - self._watched.keys():
+        for group in self._all_wanted() - self._watched.keys():
             self._watched[group] = self._watch(*group, self._listener(group))
-        for group in self._watched.keys() - wanted:
+        if self._watched.keys() - self._all_wanted():
+            self._loop.call_later(self._linger_s, self._forget, self._watched.keys() - self._all_wanted())
+
+    def _forget(self, groups: set[Group]) -> None:
+        for group in groups & self._watched.keys() - self._all_wanted():
             self._watched.pop(group)()
             self._fleet.forget("#".join(group))
+
+    def _all_wanted(self) -> set[Group]:
+        return set().union(*self._wanted.values())
 
     def _listener(self, group: Group) -> Callable[[tuple[Any, ...]], None]:
         def changed(replicas: tuple[Any, ...]) -> None:

@@ -111,7 +111,7 @@ class ModelReplica:
             metrics=metrics,
             gpu_uuid=GpuReader().uuid(gpus) if gpus else "",
         )
-        self._watch = GroupWatch(self._fleet, self._loop)
+        self._watch = GroupWatch(self._fleet, self._loop, self._drain_timeout_s)
         self._owner = ""
         self._neighbours = DirectoryNeighbours(
             self._loop,

@@ -339,6 +339,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_models_come_and_go_by_grpc",
     ),
     "A load is answered when the model is ready": (CONTROL + "test_models_come_and_go_by_http",),
+    "in an ensemble whose steps are unloaded with it": (
+        "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",
+    ),
     "A reload loads just the versions": (
         CONTROL + "test_instances_and_versions_change_in_place",
         "repository_loader/test_fingerprint.py::test_a_change_concerns_the_versions_that_have_the_file",

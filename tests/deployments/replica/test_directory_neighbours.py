@@ -36,7 +36,7 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
             step = Replica(folder, "step", loop)
             await step.server.listen([step.sock])
             fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
-            watch = GroupWatch(fleet, loop, lambda app, name, listener: lambda: None)
+            watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
             neighbours = DirectoryNeighbours(
                 loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller
             )

@@ -99,7 +99,7 @@ async def two_processes(models: Models, there: str, *, asleep: bool = False) -> 
         async with models.hosted(there) as other, models.hosted(*here, fleet=fleet) as call:
             replica.server.set_model(there, 1, other.host.served[(there, 1)])
             controller = FakeController(models, {"there": [there], "here": here})
-            watching, host = GroupWatch(fleet, loop, watch), call.host
+            watching, host = GroupWatch(fleet, loop, 0.0, watch), call.host
             neighbours = DirectoryNeighbours(
                 loop, fleet, watching, host.router.set_signatures, host.expect, lambda: controller
             )
