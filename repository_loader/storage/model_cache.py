@@ -17,7 +17,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -29,8 +28,6 @@ DEFAULT_CACHE_DIR: Final = "~/.cache/eagleray/models"
 _FREE_SHARE: Final = 0.2
 _EVICTION: Final = "eviction.lock"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NEW_S: Final = 60.0
-"""A folder that was made just now may not be locked yet."""
 
 
 class ModelCache:
@@ -68,15 +65,24 @@ class ModelCache:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Give a new folder on the cache's disk, which is removed afterwards; it is locked as long as it is used."""
-        folder = self._tmp / f"{os.getpid()}-{secrets.token_hex(8)}"
-        folder.mkdir(mode=0o700)
-        descriptor = os.open(folder, _FOLDER)
+        folder, descriptor = self._locked_folder()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(descriptor)
+
+    def _locked_folder(self) -> tuple[Path, int]:
+        while True:
+            folder = self._tmp / f"{os.getpid()}-{secrets.token_hex(8)}"
+            folder.mkdir(mode=0o700)
+            # Another process may take it for that of one that has died until it is locked.
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(folder, _FOLDER)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                if folder.is_dir():
+                    return folder, descriptor
+                os.close(descriptor)
 
     def keep(self, file: Path) -> str:
         """Take a complete file in, by its content; returns its digest."""
@@ -161,8 +167,6 @@ class ModelCache:
     def _remove_halves(self) -> None:
         for folder in self._tmp.iterdir():
             with contextlib.suppress(OSError):  # it is none, is gone, or is used
-                if time.time() - folder.stat().st_mtime < _NEW_S:
-                    continue
                 descriptor = os.open(folder, _FOLDER)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,6 +9,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from repository_loader.storage.object_store import ObjectStore
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from tests.full_disk import full_disk
 from tests.object_stores import EMULATORS, S3_ENVIRONMENT, Bucket, as_container, emulator, gs_bucket, s3_bucket
+from tests.repeating import repeating
 from tests.repository_loader.repositories import TENSORS, python_model
 
 STORES = {"s3": s3_bucket, "gs": gs_bucket, "as": as_container}
@@ -277,11 +279,21 @@ def test_what_a_process_that_died_has_left_half_is_removed(tmp_path: Path) -> No
     (left,) = (path for path in (tmp_path / "tmp").iterdir() if path.is_dir())
     with cache.scratch() as used:
         cache.evict()
-        assert left.is_dir()  # it may be somebody's who has just begun
-        for folder in (left, used):
-            os.utime(folder, (0, 0))
-        cache.evict()
         assert (left.is_dir(), used.is_dir()) == (False, True)
+
+
+def test_what_is_begun_while_others_look_for_halves_is_not_taken_for_one(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+
+    def begin() -> None:
+        for _ in range(300):
+            with cache.scratch() as folder:
+                (folder / "file").write_bytes(b"x")
+                assert (folder / "file").read_bytes() == b"x"
+
+    with repeating(cache.evict, cache.evict), ThreadPoolExecutor(2) as threads:
+        for begun in [threads.submit(begin) for _ in range(2)]:
+            begun.result()
 
 
 def test_store_that_is_down_unloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
