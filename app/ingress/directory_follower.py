@@ -20,7 +20,7 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
-# The controller answers every 20 s, whether there is news or not.
+# The controller answers every 5 s, whether there is news or not.
 _ANSWER_TIMEOUT_S = 40.0
 
 

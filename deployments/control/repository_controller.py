@@ -63,7 +63,8 @@ _IDLE_POLL_S = 5.0
 _BACK_OFF_FIRST_S = 0.5
 _BACK_OFF_LAST_S = 10.0
 _LOOK_S = 2.0
-_WATCH_S = 20.0
+# When its application is deleted the controller has 10 s, and Serve waits first for all calls to end.
+_WATCH_S = 5.0
 # A replica that waits for what another one holds would wait for ever if that one waited for it.
 _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
@@ -196,7 +197,7 @@ class RepositoryController:
         return {"error": error, **self._position()}
 
     async def watch(self, epoch: str = "", generation: int = -1) -> dict[str, Any] | None:
-        """Return what has changed after a follower's epoch and generation, None if nothing has for 20 s.
+        """Return what has changed after a follower's epoch and generation, None if nothing has for 5 s.
 
         A follower that knows nothing hears of the models once the repositories have been read; one that follows an
         earlier controller only once this one knows their states too.

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _REACH_S: Final = 5.0
 _RETRY_S: Final = 0.5
-# The controller answers every 20 s, whether there is news or not.
+# The controller answers every 5 s, whether there is news or not.
 _ANSWER_TIMEOUT_S: Final = 40.0
 _LOAD_TIMEOUT_S: Final = 3600.0
 _FOLLOW_TIMEOUT_S: Final = 2.0
