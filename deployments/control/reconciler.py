@@ -30,8 +30,10 @@ class Reconciler:
         self._owner = owner
         self._deployed: dict[str, list[dict[str, Any]]] = {}
         self._plan: Plan | None = None
-        self._asked: dict[str, float] = {}
+        self._needed: dict[str, float] = {}
+        """Until when an ensemble that no longer has a step may ask it, by the step's application."""
         self._later: set[str] = set()
+        """Applications that the plan no longer holds, and that are still needed."""
 
     def reconcile(self, desired: DesiredState) -> dict[str, str]:
         """Deploy what is new or has changed, and end what the plan no longer holds; may be called again at any time.
@@ -65,18 +67,18 @@ class Reconciler:
         if targets:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             self._deployed |= wanted
-        self._note_asked(desired.plan)
+        self._note_needed(desired.plan)
         ending = self._deployed.keys() - desired.applications().keys()
-        self._later = ending & self._asked.keys()
+        self._later = ending & self._needed.keys()
         self._end(name for name in ending - self._later if name in owners)
         return refused
 
-    def _note_asked(self, plan: Plan) -> None:
-        """Note until when an ensemble that no longer has a step may ask it."""
+    def _note_needed(self, plan: Plan) -> None:
+        """Take what has changed since the last plan."""
         now_s = time.monotonic()
-        self._asked = {name: until_s for name, until_s in self._asked.items() if until_s > now_s}
+        self._needed = {name: until_s for name, until_s in self._needed.items() if until_s > now_s}
         if self._plan is not None:
-            self._asked |= dict.fromkeys(_asked_no_longer(self._plan, plan), now_s + self._options.drain_timeout_s)
+            self._needed |= dict.fromkeys(_asked_no_longer(self._plan, plan), now_s + self._options.drain_timeout_s)
         self._plan = plan
 
     @property
@@ -86,7 +88,7 @@ class Reconciler:
 
     def end_due(self) -> None:
         """End the steps whose time has come."""
-        due = [name for name in self._later if self._asked[name] <= time.monotonic()]
+        due = [name for name in self._later if self._needed[name] <= time.monotonic()]
         if due:
             self._end(due)
 
@@ -118,11 +120,11 @@ class Reconciler:
 def _asked_no_longer(before: Plan, after: Plan) -> set[str]:
     """Return the applications that run steps of ensembles which have gone, or have those steps no longer."""
     places = _places(before)
-    gone = _asked(before) - _asked(after)
+    gone = _steps(before) - _steps(after)
     return {app for _, step in gone for app, _ in places.get(step, ())}
 
 
-def _asked(plan: Plan) -> set[tuple[str, str]]:
+def _steps(plan: Plan) -> set[tuple[str, str]]:
     """Return the ensembles of a plan, each with every one of its steps."""
     models = (*plan.embedded, *(model for deployment in plan.deployments for model in deployment.models))
     return {(model.name, step) for model in models for step in model.dependencies}

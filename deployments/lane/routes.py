@@ -75,9 +75,13 @@ class Routes:
             for version, target in versions.items()
             if target.waiting is not None and (name, version) not in sleepers
         ]
+        asleep = [target for target in awake if not target.choice.lanes]
         for target in awake:
-            target.must_not_wait() if target.choice.lanes else self._remove(target)
-        self._await_replacements([target for target in awake if not target.choice.lanes])
+            if target in asleep:
+                self._remove(target)
+            else:
+                target.must_not_wait()
+        self._await_replacements(asleep)
         if awake:
             self._changed()
 

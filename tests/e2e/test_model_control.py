@@ -15,6 +15,7 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
 from tests.checked_load import CheckedLoad, write_doubles
+from tests.e2e.tagged_models import TAGGED_CONFIG, write_tagged
 from tests.hostile.watch import grpc_address
 from tests.repeating import asking
 from tests.repositories import write_examples, write_small_models
@@ -28,28 +29,6 @@ ISOLATED_LOAD_S = 4.0
 
 ALL = " version_policy { all {} }"
 WHEN_LOADED = "__import__('time').monotonic_ns() // 1000 % 2**31"
-TAGGED = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("TAG", np.array([TAG], np.int32))]) for _ in requests]
-"""
-TAGGED_CONFIG = """
-backend: "python"
-input { name: "X" data_type: TYPE_INT32 dims: 1 }
-output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
-"""
-
-
-def write_tagged(root: Path, name: str, tag: str, version: int = 1, config: str = "") -> None:
-    """Write a Python model that answers with a number, or that does not load when it is none."""
-    folder = root / name / str(version)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.py").write_text(f"TAG = {tag}\n{TAGGED}")
-    (root / name / "config.pbtxt").write_text(TAGGED_CONFIG + config)
 
 
 @pytest.fixture(scope="module")

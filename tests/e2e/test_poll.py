@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.checked_load import CheckedLoad, write_doubles
-from tests.e2e.test_model_control import Asking, ask, kill_controller, states, tag, write_tagged
+from tests.e2e.tagged_models import write_tagged
+from tests.e2e.test_model_control import Asking, ask, kill_controller, states, tag
 from tests.serving import Server, wait_until
 
 POLL_S, QUIET_S = 0.5, 1.0

@@ -11,7 +11,8 @@ from tritonclient.utils import InferenceServerException
 
 from repository_loader.namespaces import identifier
 from tests.app.metrics.scraped import samples
-from tests.e2e.test_model_control import TAGGED_CONFIG, kill_controller, tag, write_tagged
+from tests.e2e.tagged_models import TAGGED_CONFIG, write_tagged
+from tests.e2e.test_model_control import kill_controller, tag
 from tests.hostile.watch import grpc_address
 from tests.serving import EAGLERAY, Answer, Server, run, tensor, wait_until
 

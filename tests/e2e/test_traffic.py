@@ -18,7 +18,7 @@ import tritonclient.grpc as grpc_client
 from click.testing import CliRunner, Result
 
 from app.cli.main import main
-from tests.e2e.test_model_control import TAGGED, TAGGED_CONFIG, write_tagged
+from tests.e2e.tagged_models import TAGGED, TAGGED_CONFIG, write_tagged
 from tests.e2e.test_several_ingresses import CONTROLLER, one_client_of_each
 from tests.hostile.watch import grpc_address
 from tests.repeating import asking

@@ -1,20 +1,19 @@
 """What is under way in an ensemble is answered though it is unloaded, and its steps with it, wherever they run."""
 
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.serving import Answer, Server, tensor
+from tests.serving import Client, Server, infer_path, tensor
 
 STEP = """
 backend: "identity"
 input { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }
 output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }
 instance_group { count: 8 kind: KIND_CPU }
-parameters { key: "execute_delay_ms" value { string_value: "STEP_MS" } }
+parameters { key: "execute_delay_ms" value { string_value: "700" } }
 parameters { key: "eagleray.placement" value { string_value: "isolated" } }
 """
 ENSEMBLE = """
@@ -37,7 +36,6 @@ KINDS = {
 }
 """What makes an ensemble run in the ingresses, in a replica of its own, beside other models, or in the ingresses only."""
 ASKED = 8
-STEP_S = 0.7
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for kind, more in KINDS.items():
         write(root, kind, ENSEMBLE.replace("ENSEMBLE", kind) + more)
         for step in ("first", "last"):
-            write(root, f"{kind}_{step}", STEP.replace("STEP_MS", f"{STEP_S * 1000:g}"))
+            write(root, f"{kind}_{step}", STEP)
     flags = ("--model-control-mode", "explicit", "--num-cpus", "4", "--no-dashboard")
     started = Server(root, tmp_path_factory.mktemp("unloaded-log") / "log", *flags)
     try:
@@ -71,20 +69,22 @@ def control(server: Server, name: str, action: str, **parameters: bool) -> None:
 def test_what_is_under_way_is_answered(server: Server, kind: str, one_by_one: bool) -> None:
     control(server, kind, "load")
 
-    def ask(number: int) -> Answer:
-        return server.infer(kind, tensor("X", "INT32", [1], [number]))
+    def send(client: Client, number: int) -> None:
+        client.send("POST", infer_path(kind), {"inputs": [tensor("X", "INT32", [1], [number])]})
 
-    assert ask(1).status == 200
-    with ThreadPoolExecutor(ASKED) as threads:
-        asked = [threads.submit(ask, number) for number in range(ASKED)]
-        time.sleep(STEP_S / 2)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.client()) for _ in range(ASKED)]
+        send(clients[0], 1)
+        assert clients[0].receive().status == 200
+        for number, client in enumerate(clients):
+            send(client, number)
         if one_by_one:
             for name in (kind, f"{kind}_first", f"{kind}_last"):
                 control(server, name, "unload")
         else:
             control(server, kind, "unload", unload_dependents=True)
         assert server.get(f"/v2/models/{kind}_last/ready").status == 404
-        answers = [each.result() for each in asked]
+        answers = [client.receive() for client in clients]
     assert [answer.body if answer.status != 200 else answer.json["outputs"][0]["data"] for answer in answers] == [
         [number] for number in range(ASKED)
     ]
