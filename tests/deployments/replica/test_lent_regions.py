@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deployments.replica.handle_calls import HandleCall, HandleCalls
 from deployments.replica.shared_memory import Regions
 from tests.deployments.lane.harness import Sink
-from tests.deployments.replica.hosted_models import Hosted, Models, models, on_a_loop, unfrozen
+from tests.deployments.replica.hosted_models import CONFIG, Hosted, Models, models, on_a_loop, unfrozen
 from tests.serving import wait_until
 
 __all__ = ["models", "unfrozen"]
@@ -171,3 +173,73 @@ async def test_a_new_process_hears_of_a_region_anew(tmp_path: Path, client: Clie
             while (await ask(call, "dies", place(BYTES, BYTES))).error is not None:
                 await asyncio.sleep(0.05)
         assert client.answer == list(range(1, COUNT + 1))
+
+
+WAITS = """
+import time
+from pathlib import Path
+
+class TritonPythonModel:
+    def execute(self, requests):
+        array = x_of(requests[0]).as_numpy()
+        while len(array) == 1 and not Path(__file__).with_name("go").exists():
+            time.sleep(0.001)
+        return [answer(array + 1)]
+"""
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["at once", "mapped before"])
+@on_a_loop
+async def test_a_client_that_makes_its_object_smaller_while_requests_wait_ends_no_process(
+    models: Models, client: Client, known: bool
+) -> None:
+    async with models.add("waits", WAITS).hosted() as call:
+        client.register(call.host.regions)
+        if known:
+            assert (await ask(call, "waits", place(BYTES, BYTES))).error is None
+        first = call.start("waits", 5)
+        waiting = [asyncio.create_task(ask(call, "waits", {"binary_data": True})) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        os.truncate(client.path, 64)
+        (models.root / "waits" / "1" / "go").touch()
+        assert (await first)["Y"].tolist() == [6]
+        for sink in await asyncio.gather(*waiting):
+            assert sink.error is None
+            assert np.frombuffer(sink.responses[0][-BYTES:], np.int32).tolist() == [1] * COUNT
+        assert await call("waits", 1) == [2]
+
+
+@on_a_loop
+async def test_a_batch_may_be_of_more_regions_than_a_socket_holds_messages(tmp_path: Path, client: Client) -> None:
+    count, size = 300, 320
+    batching = CONFIG.replace("max_batch_size: 0", f"max_batch_size: {count} dynamic_batching {{ }}")
+    tells = """
+    import os
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [answer(x_of(r).as_numpy() + len(requests)) for r in requests] if len(requests) > 1 else [
+                answer(np.array([[os.getpid()]], np.int32))
+            ]
+    """
+    async with Models(tmp_path, own_processes=True).add("tells", tells, batching).hosted() as call:
+        target = call.host.target("tells")
+        assert target is not None
+        one = HandleCall({"X": np.zeros((1, 1), np.int32)}, model_name="tells")
+        pid = int((await HandleCalls(call.host, asyncio.get_running_loop()).submit(one))["Y"][0, 0])
+        os.kill(pid, signal.SIGSTOP)
+        sinks = []
+        for number in range(count):
+            call.host.regions.register(str(number), f"/{client.path.name}", 64 + number * 8 * size, 8 * size)
+            where = {"shared_memory_region": str(number), "shared_memory_byte_size": 4 * size}
+            tensor = {"name": "X", "datatype": "INT32", "shape": [1, size], "parameters": where}
+            output = {"name": "Y", "parameters": where | {"shared_memory_offset": 4 * size}}
+            sinks.append(sink := Sink())
+            target.submit((json.dumps({"inputs": [tensor], "outputs": [output]}).encode(),), None, sink)
+        await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGCONT)
+        expected = client.memory[: 2 * size * count].reshape(count, 2, size)[:, 0] + count
+        async with asyncio.timeout(60):
+            for sink in sinks:
+                await sink.done.wait()
+                assert sink.error is None
+        assert client.memory[: 2 * size * count].reshape(count, 2, size)[:, 1].tolist() == expected.tolist()

@@ -7,8 +7,8 @@ ends are ours; nothing of a client's is in that form.
 
 import marshal
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from protocol.infer import Array
 PACKET_BYTES = 60_000
 """What a socket takes at once with its default buffer, whatever the kernel adds."""
 READ_BYTES = PACKET_BYTES + 4096
+MAX_DESCRIPTORS: Final = 250
+"""Open files in one packet; the kernel takes 253."""
 _INLINE_BYTES = 8 << 10
 _INLINE_TOTAL_BYTES = 32 << 10
 _FORMAT = 4
@@ -115,20 +117,20 @@ class Channel:
     def _send(self, kind: str, writer: Writer | None, *fields: Any) -> None:
         self.connection.send(self._packed(kind, writer, *fields))
 
-    def send_descriptor(self, kind: str, descriptor: int, *fields: Any) -> None:
-        """Send a message, and a packet that carries an open file.
+    def send_descriptors(self, kind: str, descriptors: Sequence[int], *fields: Any) -> None:
+        """Send a message, and a packet that carries `MAX_DESCRIPTORS` open files at most.
 
         Raises:
             OSError: the other end is gone, or reads nothing.
         """
         with self._lock:
             self.connection.send(self._packed(kind, None, *fields))
-            socket.send_fds(self.connection, [b"."], [descriptor])
+            socket.send_fds(self.connection, [b"."], descriptors)
 
-    def receive_descriptor(self) -> int:
-        """Return the open file of the next packet."""
-        _, (descriptor,), _, _ = socket.recv_fds(self.connection, 1, 1)
-        return descriptor
+    def receive_descriptors(self, count: int) -> list[int]:
+        """Return the open files of the next packet."""
+        _, descriptors, _, _ = socket.recv_fds(self.connection, 1, count)
+        return descriptors
 
     def packed(self, kind: str, writer: Writer | None, *fields: Any) -> bytes:
         """Return a message, which is to be sent. Raises AreaFullError."""

@@ -165,13 +165,13 @@ class Child:
         return self._state == ("ready", OWN_READINESS)
 
     def execute(self, batch: Batch) -> None:
-        """Run a batch and wait for its results; before `attach` only.
+        """Run a batch and wait for its results, those of a decoupled model to the last; before `attach` only.
 
         Raises:
             ServingError: the process died over it.
         """
         self.begin(batch)
-        self._wait(lambda: self._batch is None)
+        self._wait(lambda: self._batch is None and not self._open)
         if self._dead:
             raise Internal(f"the process of model instance '{self.order.name}' {self.ending()}")
 
@@ -192,6 +192,7 @@ class Child:
         self._number += len(batch.requests)
         try:
             requests = [request_fields(first + place, request, writer) for place, request in enumerate(batch.requests)]
+            self._regions.tell()
             self._work.send("batch", writer, requests)
         except AreaFullError as error:
             raise Internal(str(error)) from None

@@ -7,18 +7,22 @@ right before the first batch that names it, and forgets it when the replica does
 import contextlib
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any, Final
 
-from deployments.backends.python.process.channel import Channel, Place
+from deployments.backends.python.process.channel import MAX_DESCRIPTORS, Channel, Place
 from deployments.backends.python.process.outbox import Outbox
 from deployments.replica.guarded_mapping import GuardedMapping, address_of
 from deployments.replica.region_mapping import RegionMapping, region_under
 from protocol.infer import Array
 
-NEWS: Final = "region"
-"""On the first socket: a region's number, and what to map of the object that the packet after it carries."""
+NEWS: Final = "regions"
+"""On the first socket: of each region its number, and what to map of its object, which the packet after it carries."""
 FORGET: Final = "forget_region"
 """On the second socket: a region's number."""
+
+Region = tuple[int, int, int]
+"""A number, and where in the object it begins and how long it is."""
 
 
 class LentRegions:
@@ -28,18 +32,33 @@ class LentRegions:
         self._channel = channel
         self._outbox = outbox
         self._lent: dict[int, bool] = {}
+        self._untold: list[tuple[int, Region]] = []
         self._finalizers: list[weakref.finalize[Any, RegionMapping]] = []
 
     def place(self, buffer: Array | memoryview) -> Place | None:
         """Return how the process names a contiguous buffer in a region; None if it is in none, or has to be copied.
 
-        Raises:
-            OSError: the process is gone.
+        The process does not know the region before `tell`.
         """
         mapping = region_under(buffer)
         if mapping is None or not self._lend(mapping):
             return None
         return mapping.number, address_of(buffer) - mapping.address, buffer.nbytes
+
+    def tell(self) -> None:
+        """Tell the process of the regions that it does not know, in few messages: a socket holds some hundreds.
+
+        Raises:
+            OSError: the process is gone.
+        """
+        untold, self._untold = self._untold, []
+        try:
+            for first in range(0, len(untold), MAX_DESCRIPTORS):
+                descriptors, regions = zip(*untold[first : first + MAX_DESCRIPTORS], strict=True)
+                self._channel.send_descriptors(NEWS, descriptors, regions)
+        finally:
+            for descriptor, _ in untold:
+                os.close(descriptor)
 
     def close(self) -> None:
         """The process is dead, and need not hear more."""
@@ -57,10 +76,7 @@ class LentRegions:
             lent = False
         else:
             lent = True
-            try:
-                self._channel.send_descriptor(NEWS, descriptor, mapping.number, mapping.start, len(mapping))
-            finally:
-                os.close(descriptor)
+            self._untold.append((descriptor, (mapping.number, mapping.start, len(mapping))))
         self._lent[mapping.number] = lent
         self._finalizers = [finalizer for finalizer in self._finalizers if finalizer.alive]
         finalizer = weakref.finalize(mapping, self._forget, mapping.number)
@@ -80,10 +96,11 @@ class BorrowedRegions:
         self._mappings: dict[int, GuardedMapping] = {}
         self._objects: dict[int, tuple[int, int, int]] = {}
 
-    def borrow(self, descriptor: int, number: int, start: int, length: int) -> None:
-        """Map a region, whose object the descriptor is."""
-        self._objects[number] = descriptor, start, length
-        self._map(number)
+    def borrow(self, descriptors: Sequence[int], regions: Sequence[Region]) -> None:
+        """Map regions, whose objects the descriptors are."""
+        for descriptor, (number, start, length) in zip(descriptors, regions, strict=True):
+            self._objects[number] = descriptor, start, length
+            self._map(number)
 
     def forget(self, _: object, number: int) -> None:
         """Let go of a region, which stays mapped while anything looks at it."""
@@ -100,5 +117,10 @@ class BorrowedRegions:
 
     def _map(self, number: int) -> None:
         descriptor, start, length = self._objects[number]
-        mapping = self._mappings[number] = GuardedMapping(descriptor, length, offset=start)
+        try:
+            mapping = GuardedMapping(descriptor, length, offset=start)
+        except (OSError, ValueError):  # its client has made the object smaller by now
+            mapping = GuardedMapping(-1, length)
+            mapping.lost = True
         mapping.guard()
+        self._mappings[number] = mapping

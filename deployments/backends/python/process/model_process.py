@@ -65,7 +65,8 @@ class ModelProcess:
             if kind == "close":
                 break
             if kind == NEWS:
-                self._regions.borrow(self._channel.receive_descriptor(), *fields)
+                (regions,) = fields
+                self._regions.borrow(self._channel.receive_descriptors(len(regions)), regions)
                 continue
             self._run_batch(instance, fields[0], place)
             del place, fields
