@@ -36,7 +36,7 @@ class TritonError:
     CANCELLED = 7
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = message
+        self._message = str(message)
         self._code = code
 
     def message(self) -> str:

@@ -53,10 +53,10 @@ class OutputReader:
         configured = self._outputs
         outputs: dict[str, Array] = {}
         for tensor in response._output_tensors:
-            name = tensor._name
-            output = configured.get(name)
-            if output is None or (requested is not None and name not in requested):
+            output = configured.get(tensor._name)
+            if output is None or (requested is not None and output.name not in requested):
                 continue
+            name = output.name  # not the tensor's, which may be of a class of its own
             if type(tensor) is Tensor:
                 array = tensor._array
             else:
@@ -71,7 +71,9 @@ class OutputReader:
                     return error
             if array.shape != output.known_shape:
                 output.check_shape(array.shape, request)
-            if array.base is not None or getrefcount(array) > 1 + _LOCAL:  # someone besides the tensor holds it
+            if getrefcount(tensor) > 1 + _LOCAL and not _is_input(array, request):  # someone besides the response
+                array = array.copy()
+            elif array.base is not None or getrefcount(array) > 1 + _LOCAL:  # someone besides the tensor holds it
                 if array.nbytes <= _COPY_BYTES:
                     array = array.copy()
                 elif not _is_input(array, request):
@@ -88,6 +90,7 @@ class _Output:
         "dtype",
         "known_shape",
         "model_name",
+        "name",
         "needs_work",
         "signature",
         "spec",
@@ -96,6 +99,7 @@ class _Output:
     )
 
     def __init__(self, signature: Signature, spec: TensorSpec) -> None:
+        self.name = spec.name
         self.spec = spec
         self.signature = signature
         self.dtype = spec.datatype.numpy

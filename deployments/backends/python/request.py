@@ -12,7 +12,7 @@ from deployments.backends.python import bls
 from deployments.backends.python.byte_tensor import to_bytes_elements
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.model_module import ModelModule, calling_model
-from deployments.backends.python.response import InferenceResponse, checked_parameters, parameters_text
+from deployments.backends.python.response import InferenceResponse, checked_parameters, parameters_text, plain_text
 from deployments.backends.python.server import ModelCall
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.infer import Array, InferRequest, Parameter
@@ -103,12 +103,7 @@ class InferenceRequest:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"'inputs' of an InferenceRequest must be Tensors, found type '{type(tensor)}'.")
         self._module: ModelModule | None = calling_model()
-        if not isinstance(correlation_id, str):
-            try:
-                correlation_id = _integer("correlation_id", correlation_id, 0, 64)
-            except TypeError:
-                raise TritonModelException("Correlation ID must be integer or string") from None
-        self._correlation_id = correlation_id
+        self._correlation_id = _sequence_id(correlation_id)
         self._inputs = inputs
         self._requested_output_names = [_text("requested_output_names", name) for name in requested_output_names]
         self._model_version = _integer("model_version", model_version, -1, 63)
@@ -207,8 +202,8 @@ class InferenceRequest:
         return ModelCall(
             model_name=self._model_name,
             model_version=self._model_version,
-            inputs={tensor.name(): _sent(tensor) for tensor in inputs},
-            bfloat16=frozenset([tensor.name() for tensor in inputs if isinstance(tensor, BFloat16Tensor)]),
+            inputs={plain_text(tensor.name()): _sent(tensor) for tensor in inputs},
+            bfloat16=frozenset([plain_text(tensor.name()) for tensor in inputs if isinstance(tensor, BFloat16Tensor)]),
             outputs=tuple(self._requested_output_names) or None,
             request_id=self._request_id,
             sequence_id=self._correlation_id,
@@ -237,7 +232,16 @@ def _integer(name: str, value: object, least: int, bits: int) -> int:
     return number
 
 
+def _sequence_id(value: object) -> int | str:
+    if isinstance(value, str):
+        return plain_text(value)
+    try:
+        return _integer("correlation_id", value, 0, 64)
+    except TypeError:
+        raise TritonModelException("Correlation ID must be integer or string") from None
+
+
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"'{name}' of an InferenceRequest must be a string, found type '{type(value)}'.")
-    return value
+    return plain_text(value)

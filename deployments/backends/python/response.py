@@ -51,7 +51,7 @@ def parameters_text(parameters: Mapping[str, Parameter] | None) -> str:
 
 
 def checked_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
-    """Return the parameters of a request or response.
+    """Return the parameters of a request or response, as they are now.
 
     Raises:
         TritonModelException: they are no dictionary of strings, integers and bools.
@@ -63,4 +63,16 @@ def checked_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, bool | int | str):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return parameters
+    return {plain_text(key): _plain(value) for key, value in parameters.items()}
+
+
+def plain_text(text: str) -> str:
+    """Return a string of a class of its own, such as NumPy's, as one of Python's: others cannot be sent."""
+    return str.__str__(text)
+
+
+def _plain(value: Parameter) -> Parameter:
+    """Return a value of a class of its own, such as an enumeration's, as what it derives from."""
+    if isinstance(value, bool):
+        return value
+    return plain_text(value) if isinstance(value, str) else int(value)

@@ -372,6 +372,20 @@ def test_a_model_may_reuse_its_output_buffer(load, size, expression):
     assert [float(response.outputs["Y"].max()) for response in first + second] == [1, 1, 2]
 
 
+@pytest.mark.parametrize("size", [4, 100_000], ids=["small", "large"])
+def test_a_model_may_keep_its_output_tensor_and_write_to_it(load, size):
+    instance = load(f"""
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.kept = pb_utils.Tensor("Y", np.zeros((1, {size}), np.float32))
+            def execute(self, requests):
+                self.kept.as_numpy()[:] += 1
+                return [pb_utils.InferenceResponse([self.kept])]
+    """)
+    responses = [run(instance, request_of(X=floats(0)))[0] for _ in range(2)]
+    assert [float(response.outputs["Y"].max()) for response in responses] == [1, 2]
+
+
 def test_large_rows_of_one_fresh_array_are_not_copied(load):
     instance = load("""
         class TritonPythonModel:
@@ -429,6 +443,22 @@ def test_sender_of_a_model_that_is_not_decoupled_sends_once(load, caplog):
         "Unable to send response. Non-decoupled model cannot send more than one response.",
         "Unable to send response. Response sender has been closed.",
     ]
+
+
+def test_strings_of_numpy_are_strings(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                name, text = np.array(["Y", "text"])
+                tensor = pb_utils.Tensor(name, requests[0].inputs()[0].as_numpy())
+                error = pb_utils.TritonError(text)
+                return [
+                    pb_utils.InferenceResponse([tensor], parameters={name: text}), pb_utils.InferenceResponse(error=error)
+                ]
+    """)
+    answer, error = run(instance, request_of(X=floats(1)), request_of(X=floats(1)))
+    assert {type(text) for text in (*answer.outputs, *answer.parameters, *answer.parameters.values())} == {str}
+    assert (answer.outputs["Y"].tolist(), answer.parameters, error.message) == ([[1]], {"Y": "text"}, "text")
 
 
 @pytest.mark.gpu

@@ -1,6 +1,6 @@
 """What a replica and the process of a Python model tell each other: batches of requests, and their outcomes.
 
-To the process: `load`, `region`, `batch`, `close`. From it: `ready` or `failed`, `results` of a batch, and `response`
+To the process: `load`, `regions`, `batch`, `close`. From it: `ready` or `failed`, `results` of a batch, and `response`
 to a request of a decoupled model at any time. On a second socket, at any time: from the process `log`, and `cancelled`
 with a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`, also with a number, and
 `forget_region`.
@@ -13,7 +13,7 @@ from deployments.backends.python.process.channel import Channel, Place, Writer
 from protocol import errors
 from protocol.datatypes import BY_NAME
 from protocol.errors import Internal, ServingError
-from protocol.infer import Array, InferRequest, InferResponse, Parameter, StreamedResponse
+from protocol.infer import Array, InferRequest, InferResponse, StreamedResponse
 from protocol.signature import Signature, TensorSpec
 from protocol.trace import Trace
 
@@ -142,10 +142,7 @@ def result_fields(
     """
     if not isinstance(outcome, InferResponse):
         return type(outcome).__name__, outcome.message, None
-    parameters = outcome.parameters
-    if parameters:
-        parameters = {str(name): _plain(value) for name, value in parameters.items()}
-    return "", writer.describe(outcome.outputs, places), parameters
+    return "", writer.describe(outcome.outputs, places), outcome.parameters
 
 
 def read_result(
@@ -186,10 +183,3 @@ def read_response(
 
 def _nobody(request: InferRequest, outcome: InferResponse | ServingError) -> None:
     raise AssertionError("the replica replies, not the model's process")
-
-
-def _plain(value: Parameter) -> Parameter:
-    """Return a value of a class of its own, such as an enumeration's, as what it derives from."""
-    if type(value) in (bool, int, str):
-        return value
-    return int(value) if isinstance(value, int) else str(value)
