@@ -24,7 +24,7 @@ from deployments.core.latency_recorder import LatencyRecorder
 from deployments.core.metrics_options import MetricsOptions
 from deployments.log.slow_requests import SLOW
 from protocol.errors import Cancelled, ServingError
-from protocol.infer import InferRequest, InferResponse, StreamedResponse
+from protocol.infer import RESCHEDULED, InferRequest, InferResponse, StreamedResponse
 
 REJECTED = "REJECTED"
 CANCELED = "CANCELED"
@@ -119,7 +119,7 @@ class ModelStatistics:
         """Count a batch that has run, and every request in it."""
         start_ns = batch.start_ns
         end_ns = batch.end_ns
-        count = request_ns = queue_ns = rows = 0
+        count = again = request_ns = queue_ns = rows = 0
         waited = self._queue
         if batch.answered:
             # Whether these succeed is known when their last response has come: `record_stream`.
@@ -135,7 +135,10 @@ class ModelStatistics:
             else:
                 count += 1
                 rows += request.rows
-                request_ns += end_ns - request.received_ns
+                if request.flags & RESCHEDULED:
+                    again += 1
+                else:
+                    request_ns += end_ns - request.received_ns
                 waited_ns = start_ns - request.queued_ns
                 waited[1 + bisect_left(BOUNDS_NS, waited_ns)] += 1
                 queue_ns += waited_ns
@@ -146,7 +149,7 @@ class ModelStatistics:
         output_ns = end_ns - batch.infer_end_ns
         counts = self.counts
         if not batch.answered:
-            counts.success_count += count
+            counts.success_count += count - again
             counts.success_ns += request_ns
             if request_ns > SLOW.threshold_ns:
                 self._tell_slow(batch, (input_ns, infer_ns, output_ns))
@@ -173,7 +176,7 @@ class ModelStatistics:
         """Log those requests of a batch that took long; together they took as long as one that does."""
         for request, result in zip(batch.requests, batch.results, strict=True):
             total_ns = batch.end_ns - request.received_ns
-            if total_ns > SLOW.threshold_ns and not isinstance(result, ServingError):
+            if total_ns > SLOW.threshold_ns and _has_succeeded(request, result):
                 stages_ns = (batch.start_ns - request.queued_ns, *phases_ns, total_ns)
                 SLOW.tell(self._name, self._version, request.id, batch.rows, batch.end_ns, stages_ns, request.trace)
 
@@ -184,7 +187,7 @@ class ModelStatistics:
             if isinstance(result, ServingError):
                 continue
             latencies.record_phases(batch.end_ns, batch.start_ns - request.queued_ns, phases_ns)
-            if result is not None:
+            if result is not None and _has_succeeded(request, result):
                 latencies.record_request(batch.end_ns, batch.end_ns - request.received_ns)
                 latencies.record_first_response(batch.end_ns - request.received_ns)
 
@@ -245,6 +248,11 @@ class ModelStatistics:
         field = _REASON_FIELDS[reason]
         setattr(self.counts, field, getattr(self.counts, field) + 1)
         self.counts.failures_ns += duration_ns
+
+
+def _has_succeeded(request: InferRequest, result: InferResponse | ServingError) -> bool:
+    """Whether this is the answer of a request, which one has not that is to run again."""
+    return not isinstance(result, ServingError) and not request.flags & RESCHEDULED
 
 
 def failure_reason(request: InferRequest, error: ServingError) -> str:

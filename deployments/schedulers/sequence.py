@@ -68,7 +68,7 @@ class SequenceScheduler:
         self._timer_ns = NEVER_NS
         self._open_count = 0
         self._drained: Callable[[], None] | None = None
-        self._stopping = False
+        self._stopping = self._abandoned = False
         signature = Signature.for_backend(config)
         oldest = sequence.HasField("oldest")
         kind: type[OldestBatcher] | type[DirectBatcher] = OldestBatcher if oldest else DirectBatcher
@@ -77,6 +77,7 @@ class SequenceScheduler:
         self._batchers = [kind(self, config, signature, pool, statistics, clock) for pool in pools]
         for pool, batcher in zip(pools, self._batchers, strict=True):
             pool.died = partial(self._lost, batcher)
+            pool.revived = partial(self._revived, batcher, pool.revived)
         slots = [Slot(batcher, number) for number in range(slot_count) for batcher in self._batchers]
         for slot in slots:
             slot.batcher.slots.append(slot)
@@ -86,9 +87,10 @@ class SequenceScheduler:
 
     @property
     def oldest_queued_ns(self) -> int:
-        """When the request came that waits the longest in a slot or in the backlog, 0 when none does."""
+        """When the request came that waits the longest, for its slot or in it, 0 when none does."""
         queues = (*(slot.queue for slot in self._slots.slots), *(backlog.queue for backlog in self._slots.backlogs()))
-        return min((queue[0].queued_ns for queue in queues if queue), default=0)
+        taken_ns = (batcher.oldest_queued_ns for batcher in self._batchers)
+        return min((*(queue[0].queued_ns for queue in queues if queue), *filter(None, taken_ns)), default=0)
 
     def submit(self, request: InferRequest) -> None:
         """Queue the request in its sequence's slot or backlog, or refuse it with Triton's text."""
@@ -140,7 +142,8 @@ class SequenceScheduler:
         self._call_soon(self._check_drained)
 
     def abandon(self) -> None:
-        """Fail the queued requests as a stopping server does."""
+        """Fail the queued requests as a stopping server does, and those that are to run again."""
+        self._abandoned = True
         for backlog in tuple(self._slots.backlogs()):
             self._fail(self._slots.drop_backlog(backlog), Unavailable(STOPPING), OTHER)
         for slot in self._slots.slots:
@@ -187,14 +190,7 @@ class SequenceScheduler:
         assert request is not None
         if self._iterative:
             if request.flags & RESCHEDULED:
-                request.flags = 0
-                request.queued_ns = self._now_ns()
-                if self._states is not None:
-                    request.outputs = slot.wanted
-                self._statistics.counts.pending_count += 1
-                slot.queue.appendleft(request)
-                self._use(request.sequence_id, request.queued_ns)
-                slot.batcher.wake(slot)
+                self._run_again(slot, request)
                 return
             if not slot.queue:
                 self._end(slot)
@@ -205,6 +201,19 @@ class SequenceScheduler:
             slot.batcher.wake(slot)
         if self._drained is not None:
             self._check_drained()
+
+    def _run_again(self, slot: Slot, request: InferRequest) -> None:
+        request.flags = 0
+        request.queued_ns = self._now_ns()
+        if self._states is not None:
+            request.outputs = slot.wanted
+        self._statistics.counts.pending_count += 1
+        if self._abandoned:
+            self._fail((request,), Unavailable(STOPPING), OTHER)
+            return
+        slot.queue.appendleft(request)
+        self._use(request.sequence_id, request.queued_ns)
+        slot.batcher.wake(slot)
 
     def dropped(self, slot: Slot) -> None:
         """End the sequence of a slot whose running request was answered without having run."""
@@ -232,10 +241,17 @@ class SequenceScheduler:
 
     def _lost(self, batcher: SequenceBatcher) -> None:
         """End the sequences of an instance that has died, and with it what it knew of them."""
+        self._slots.withdraw(batcher)
         batcher.give_back()  # the new process must not run what continues a sequence that it does not know
         for slot in batcher.slots:
             if slot.sequence_id is not None:
                 self._give_up(slot, LOST)
+
+    def _revived(self, batcher: SequenceBatcher, go_on: Callable[[], None]) -> None:
+        """Use the slots of an instance that is back."""
+        for slot in self._slots.restore(batcher):
+            self._begin(slot)
+        go_on()
 
     def _give_up(self, slot: Slot, text: str) -> None:
         waiting, slot.queue = slot.queue, deque()
@@ -265,7 +281,8 @@ class SequenceScheduler:
                 raise InvalidArgument(
                     f"inference request to model '{name}' must specify a non-zero or non-empty correlation ID"
                 )
-            request.sequence_id = next(number for number in self._ids if not self._slots.has(number))
+            ids = map(self._controls.id_of, self._ids)
+            request.sequence_id = next(each for each in ids if not self._slots.has(each))
             request.flags = SEQUENCE_START
         self._controls.check(request)
         starts = bool(request.flags & SEQUENCE_START)
@@ -279,9 +296,13 @@ class SequenceScheduler:
 
     def _release(self, slot: Slot) -> None:
         if self._slots.release(slot):
-            assert slot.sequence_id is not None
-            self._use(slot.sequence_id, self._now_ns())
-            slot.batcher.wake(slot)
+            self._begin(slot)
+
+    def _begin(self, slot: Slot) -> None:
+        """Go on with a sequence that has left the backlog."""
+        assert slot.sequence_id is not None
+        self._use(slot.sequence_id, self._now_ns())
+        slot.batcher.wake(slot)
 
     def _use(self, sequence_id: SequenceId, now_ns: int) -> None:
         """Note that a sequence is in use, as long as it may go on."""
@@ -351,6 +372,8 @@ class SequenceScheduler:
 
     def _check_drained(self) -> None:
         if not self._open_count and self._drained is not None:
+            if self._timer is not None:  # sequences that go on elsewhere
+                self._timer.cancel()
             drained, self._drained = self._drained, None
             drained()
 

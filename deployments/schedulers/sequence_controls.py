@@ -49,6 +49,10 @@ class SequenceControls:
                 f"model '{self._model_name}' expects '{self._id_type.name}'"
             )
 
+    def id_of(self, number: int) -> int | str:
+        """Return a number as an id of the kind that the model takes."""
+        return str(number) if self._id_name and self._id_type.name == "BYTES" else number
+
     def set(self, request: InferRequest) -> None:
         """Put the controls among the inputs of a request that is to run."""
         request.inputs.update(self._by_flags[request.flags & _BOTH])

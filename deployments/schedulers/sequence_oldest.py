@@ -37,6 +37,11 @@ class OldestBatcher(DynamicBatcher):
         self._owner = owner
         self._arrivals: dict[InferRequest, tuple[Slot, int]] = {}
 
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest of those taken out of their slots, 0 when none does."""
+        return min((self._arrivals[request][1] for request in self._requests), default=0)
+
     def wake(self, slot: Slot) -> None:
         """Take the next request of a slot, once the one before it has run."""
         if slot.running is not None or not slot.queue:

@@ -19,6 +19,11 @@ class SequenceBatcher(Protocol):
 
     slots: list["Slot"]
 
+    @property
+    def oldest_queued_ns(self) -> int:
+        """When the request came that waits the longest of those taken out of their slots, 0 when none does."""
+        ...
+
     def wake(self, slot: "Slot") -> None:
         """Look at a slot that has a new request, or whose request is answered."""
         ...
@@ -119,7 +124,7 @@ class SequenceSlots:
     """Gives sequences slots: the lowest number that is free on any instance, else a place in the backlog.
 
     A sequence that starts while the last one of its id still runs or waits follows it where that is, so that no two of
-    one id ever run at the same time.
+    one id ever run at the same time. Those of an instance that has died are given to nobody until it is back.
     """
 
     def __init__(self, slots: Sequence[Slot]) -> None:
@@ -129,6 +134,7 @@ class SequenceSlots:
         self._places = {slot: place for place, slot in enumerate(slots)}
         self._holders: dict[SequenceId, Slot | Backlog] = {}
         self._backlogs: dict[Backlog, None] = {}
+        self._dead: set[SequenceBatcher] = set()
 
     def slot_of(self, sequence_id: SequenceId) -> Slot | None:
         """Return the slot of a sequence that may go on."""
@@ -159,13 +165,18 @@ class SequenceSlots:
         assert slot.sequence_id is not None
         del self._holders[slot.sequence_id]
         slot.states = slot.sequence_id = None
-        for backlog in self._backlogs:
-            del self._backlogs[backlog]
-            slot.sequence_id, slot.queue, slot.ended = backlog.sequence_id, backlog.queue, backlog.ended
-            self._holders[backlog.sequence_id] = slot
-            return True
-        heapq.heappush(self._free, (slot.number, self._places[slot]))
-        return False
+        return slot.batcher not in self._dead and self._offer(slot)
+
+    def withdraw(self, batcher: SequenceBatcher) -> None:
+        """Give the slots of an instance that has died to no sequence."""
+        self._dead.add(batcher)
+        self._free = [entry for entry in self._free if self.slots[entry[1]].batcher is not batcher]
+        heapq.heapify(self._free)
+
+    def restore(self, batcher: SequenceBatcher) -> list[Slot]:
+        """Give the slots of an instance that is back; returns those that sequences from the backlog have taken."""
+        self._dead.discard(batcher)
+        return [slot for slot in batcher.slots if slot.sequence_id is None and self._offer(slot)]
 
     def drop_backlog(self, backlog: Backlog) -> deque[InferRequest]:
         """Give a waiting sequence up; returns its requests."""
@@ -175,6 +186,16 @@ class SequenceSlots:
     def backlogs(self) -> Iterator[Backlog]:
         """Yield the waiting sequences, the first in line first."""
         yield from self._backlogs
+
+    def _offer(self, slot: Slot) -> bool:
+        """Give a free slot to the first sequence of the backlog; returns whether there is one."""
+        for backlog in self._backlogs:
+            del self._backlogs[backlog]
+            slot.sequence_id, slot.queue, slot.ended = backlog.sequence_id, backlog.queue, backlog.ended
+            self._holders[backlog.sequence_id] = slot
+            return True
+        heapq.heappush(self._free, (slot.number, self._places[slot]))
+        return False
 
     def _new_holder(self, sequence_id: SequenceId) -> Slot | Backlog:
         if self._free:

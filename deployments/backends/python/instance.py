@@ -116,7 +116,7 @@ class PythonInstance:
             ready = answer.result(_READY_TIMEOUT_S)
             if not isinstance(ready, bool):
                 raise TypeError("is_ready() must return a boolean value")
-        except Exception:
+        except BaseException:  # whatever a model raises is its own
             _LOG.exception("is_ready() of model instance '%s' failed", self.name)
             return False
         return ready
@@ -314,7 +314,7 @@ class DecoupledPythonInstance(PythonInstance):
 
 
 def _release_rescheduled(requests: list[InferRequest], senders: list[Any]) -> None:
-    """Close the senders of requests that run again: they get others then."""
+    """Close the senders of requests that run again, which get others then; one that has ended does not run again."""
     for request, sender in zip(requests, senders, strict=True):
-        if request.flags & RESCHEDULED:
-            sender.release()
+        if request.flags & RESCHEDULED and not sender.release():
+            request.flags &= ~RESCHEDULED

@@ -164,10 +164,11 @@ class DecoupledResponseSender(ResponseSender):
         self._replies = replies
         self._ended = False
 
-    def release(self) -> None:
-        """Send nothing more: the request runs again, and gets another sender."""
+    def release(self) -> bool:
+        """Send nothing more, for the request runs again with another sender; returns False if it has ended."""
         with self._lock:
-            self._closed = self._ended = True
+            goes_on, self._closed, self._ended = not self._ended, True, True
+        return goes_on
 
     def fail(self, error: ServingError) -> None:
         """End the request with an error, unless it has ended; the model can send nothing more."""

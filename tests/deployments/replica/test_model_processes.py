@@ -426,3 +426,30 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_new_sequences_go_to_instances_that_live(models: Models) -> None:
+    loads = """
+    def initialize(self, args):
+        while os.path.exists(os.path.join(args["model_repository"], "hold")):
+            time.sleep(0.01)
+    """
+    batching = "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
+
+    async def run() -> None:
+        models.add("counts", DIES + textwrap.dedent(loads), f"instance_group {{ count: 2 kind: KIND_CPU }} {batching}")
+        async with models.hosted("isolated") as call:
+            hold = models.root / "counts" / "hold"
+            hold.touch()
+            await call.in_sequence("counts", 0, id=1, start=True)
+            with pytest.raises(ServingError, match="exit code 3"):
+                await call.in_sequence("counts", 1, id=1)
+            async with asyncio.timeout(10):
+                await call.in_sequence("counts", 0, id=2, start=True)
+            third = asyncio.create_task(call.in_sequence("counts", 0, id=3, start=True))
+            await call.in_sequence("counts", 0, id=2)
+            assert not third.done()
+            hold.unlink()
+            await third
+
+    asyncio.run(run())

@@ -82,3 +82,12 @@ async def test_a_model_that_does_not_answer_is_not_ready_and_holds_nobody_up(mod
     async with models.add("stuck", STUCK).hosted() as call:
         await until(lambda: not call.host.says_ready("stuck", 1))
         assert await call("stuck", 1) == [2]
+
+
+@pytest.mark.parametrize("error", ["SystemExit(1)", "asyncio.CancelledError()"])
+@on_a_loop
+async def test_a_model_that_raises_whatever_is_not_ready_and_ends_nothing(models: Models, error: str) -> None:
+    raises = MOODY.replace('return not Path(__file__).with_name("moody").exists()', f"raise {error}")
+    async with models.add("raises", raises).hosted() as call:
+        await until(lambda: not call.host.says_ready("raises", 1))
+        assert await call("raises", 1) == [2]
