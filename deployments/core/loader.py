@@ -96,7 +96,7 @@ async def _limited(
     except BaseException:
         for key in keys.values():
             limiter.remove(key)
-        _close([*prepared.instances, *prepared.passive])
+        await asyncio.to_thread(_close, [*prepared.instances, *prepared.passive])
         raise
     if not keys:
         return None
@@ -109,7 +109,7 @@ def prepare(
     clock: Clock | None = None,
     server: ModelServer | None = None,
 ) -> PreparedModel:
-    """Load the instances and warm them up; blocks, and may run on any thread.
+    """Load the instances and warm them up; blocks, and may run on any thread but that of `clock`.
 
     `clock` is needed by decoupled models only, whose responses it brings to the loop; `server` by models that call
     others.

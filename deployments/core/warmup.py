@@ -3,6 +3,7 @@
 import math
 import os
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,8 @@ def warm_up(
 ) -> None:
     """Run every sample, in order and `count` times, on every instance; blocks.
 
-    A sample without a `batch_size` is skipped, as Triton skips it. What runs counts in the statistics.
+    A sample without a `batch_size` is skipped, as Triton skips it. What runs counts in the statistics. A decoupled
+    model's responses come to the end before its next run; this must not be the thread of the loop that brings them.
 
     Raises:
         ModelLoadError: a sample cannot be made, or a run of it failed.
@@ -56,7 +58,8 @@ def warm_up(
 def _run(
     instance: ModelInstance, sample: ModelWarmup, inputs: dict[str, Array], copies: int, statistics: ModelStatistics
 ) -> None:
-    requests = [InferRequest(dict(inputs), 1, _ignore) for _ in range(copies)]
+    answers = _Answers(copies)
+    requests = [InferRequest(dict(inputs), 1, answers.take) for _ in range(copies)]
     batch = Batch(requests, copies)
     batch.start_ns = batch.infer_start_ns = batch.infer_end_ns = time.monotonic_ns()
     for request in requests:
@@ -65,12 +68,40 @@ def _run(
     try:
         instance.execute(batch)
         failure = next((result for result in batch.results if isinstance(result, ServingError)), None)
+        if batch.answered:
+            failure = answers.wait()
     except Exception as error:
         failure = error
     if failure is not None:
         raise ModelLoadError(f"failed to run warmup sample '{sample.name}': {failure}") from failure
     batch.end_ns = time.monotonic_ns()
     statistics.record_batch(batch)
+    for request in requests if batch.answered else ():
+        statistics.record_stream(batch.end_ns, request)
+
+
+class _Answers:
+    """What comes of the requests of a decoupled model, on whatever thread."""
+
+    def __init__(self, count: int) -> None:
+        self._left_count = count
+        self._failure: ServingError | None = None
+        self._over = threading.Event()
+
+    def take(self, request: InferRequest, result: InferResponse | ServingError) -> None:
+        """Take a response; the last of a request has `final`, or is an error."""
+        if isinstance(result, ServingError):
+            self._failure = result
+        elif not result.final:
+            return
+        self._left_count -= 1
+        if not self._left_count:
+            self._over.set()
+
+    def wait(self) -> ServingError | None:
+        """Wait until all requests are answered; returns an error if there was one."""
+        self._over.wait()
+        return self._failure
 
 
 def _sample_inputs(package: ModelPackage, signature: Signature, sample: ModelWarmup) -> dict[str, Array]:
@@ -156,7 +187,3 @@ def _from_bytes(data: bytes, name: str, datatype: DataType, shape: tuple[int, ..
 
 def _short(name: str, expected: int, got: int) -> ModelLoadError:
     return ModelLoadError(f"warmup setting expects {expected} bytes for input '{name}', but the data provided is {got}")
-
-
-def _ignore(request: InferRequest, result: InferResponse | ServingError) -> None:
-    pass

@@ -178,6 +178,7 @@ class ModelHost:
         signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
         self.router.set_signatures(signatures)
         held: list[int] = []
+        model: ModelVersion | None = None
         try:
             hosted, held = await asyncio.to_thread(hosted.provided)
             labels = hosted.read_labels()
@@ -202,8 +203,10 @@ class ModelHost:
             release(held)
             return error.reason or "it did not load"
         except Exception as error:
-            release(held)
             logger.exception("failed to load '%s' version %d", name, version, extra=about(name, version))
+            if model is not None:
+                await model.close()
+            release(held)
             return f"{type(error).__name__}: {error}"
         self.failures.pop(key, None)
         self.faults.pop(key, None)

@@ -18,7 +18,7 @@ from protocol.errors import ServingError
 from protocol.infer import InferRequest
 from protocol.signature import Signature
 from repository_loader.package import ModelPackage
-from tests.deployments.core.doubler import SPECS, DoublerBackend, doubler_backend, package_of
+from tests.deployments.core.doubler import SPECS, Doubler, DoublerBackend, doubler_backend, package_of
 from tests.deployments.fakes import config_of, response_cache
 
 
@@ -255,6 +255,32 @@ def test_close_does_not_wait_for_an_instance_that_is_never_freed():
         release.set()
 
     asyncio.run(run())
+
+
+class Refusing:
+    """A rate limiter that lets no instance run."""
+
+    async def add(self, key, needs):
+        raise ModelLoadError("it can never run")
+
+    def remove(self, key):
+        raise AssertionError("it was never added")
+
+
+def test_instances_that_the_rate_limiter_refuses_are_closed_where_they_hold_up_nobody(monkeypatch):
+    threads = []
+    monkeypatch.setattr(Doubler, "close", lambda instance: threads.append(threading.get_ident()))
+
+    async def run():
+        clock = LoopClock(asyncio.get_running_loop())
+        package = package_of(
+            'instance_group { name: "m" count: 2 kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } }'
+        )
+        with pytest.raises(ModelLoadError, match="it can never run"):
+            await loader.load(package, SPECS, clock, Core(clock), limiter=Refusing())
+
+    asyncio.run(run())
+    assert len(threads) == 2 and threading.get_ident() not in threads
 
 
 SAMPLES = {

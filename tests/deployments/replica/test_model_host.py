@@ -11,7 +11,8 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from deployments.core.counts import Totals
+from deployments.core.counts import MODEL as MODEL_ROW
+from deployments.core.counts import Counts, Label, Totals
 from deployments.core.response_cache import ResponseCache, open_response_cache
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
@@ -417,3 +418,26 @@ def test_a_model_whose_labels_have_gone_leaves_no_instance_behind(tmp_path: Path
 
     asyncio.run(check())
     assert not (tmp_path / "m/1/model.py.ran").exists()
+
+
+class NoRoom(Totals):
+    """Rows of a node on which there is no memory for those of a model."""
+
+    def row(self, label: Label) -> Counts:
+        if label.kind == MODEL_ROW:
+            raise OSError("no room")
+        return super().row(label)
+
+
+def test_a_model_that_cannot_be_counted_is_not_left_behind(tmp_path: Path) -> None:
+    ends = MODEL + '\n    def finalize(self):\n        open(__file__ + ".ended", "x").close()\n'
+    model = planned(tmp_path, "counted", ends, "")
+
+    async def run() -> None:
+        loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
+        host = ModelHost(loop, None, Limits(), NoRoom(), regions, shared=False, changed=lambda *_: None)
+        await host.apply([model])
+        assert host.failures["counted", 1][0] == "OSError: no room"
+        assert (tmp_path / "counted" / "1" / "model.py.ended").exists()
+
+    asyncio.run(run())
