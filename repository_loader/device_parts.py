@@ -1,5 +1,6 @@
 """Divides the instances of a model version by the device that they run on."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -56,6 +57,14 @@ def device_parts(config: ModelConfig, num_gpus: int) -> list[DevicePart]:
 def own_processes(instances: Iterable[InstanceSpec]) -> tuple[InstanceSpec, ...]:
     """Return the instances, each in a process of its own."""
     return tuple(replace(instance, own_process=True) for instance in instances)
+
+
+def group_of(config: ModelConfig, instance_name: str) -> ModelInstanceGroup | None:
+    """Return the group that an instance is of."""
+    for group in config.instance_group:
+        if re.fullmatch(re.escape(group.name) + r"_[0-9]+(_gpu[0-9]+)?", instance_name):
+            return group
+    return None
 
 
 def in_one_process(parts: list[DevicePart]) -> tuple[InstanceSpec, ...]:

@@ -16,6 +16,7 @@ from deployments.core.clock import Clock
 from protocol.errors import Internal
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
+from repository_loader.device_parts import group_of
 from repository_loader.package import InstanceSpec, ModelPackage
 
 
@@ -174,17 +175,16 @@ def _engine(tensorrt: Any, logger: Any, package: ModelPackage, path: str) -> Any
 
 def _profile(package: ModelPackage, spec: InstanceSpec, engine: Any) -> int:
     """Return the optimization profile that the instance's group names, 0 without one."""
-    group_name = spec.name.rpartition("_")[0]
-    for group in package.config.instance_group:
-        if group.name == group_name and group.profile:
-            text = group.profile[0]
-            if not text.isdecimal() or int(text) >= engine.num_optimization_profiles:
-                raise ModelLoadError(
-                    f"model instance '{spec.name}' asks for optimization profile '{text}', the engine has "
-                    f"{engine.num_optimization_profiles}"
-                )
-            return int(text)
-    return 0
+    group = group_of(package.config, spec.name)
+    if group is None or not group.profile:
+        return 0
+    text = group.profile[0]
+    if not text.isdecimal() or int(text) >= engine.num_optimization_profiles:
+        raise ModelLoadError(
+            f"model instance '{spec.name}' asks for optimization profile '{text}', the engine has "
+            f"{engine.num_optimization_profiles}"
+        )
+    return int(text)
 
 
 def _bindings(tensorrt: Any, torch: Any, engine: Any, signature: Signature) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -19,6 +19,7 @@ class Arbiter:
         self._given = given
         self._needs: dict[str, Needs] = {}
         self._turns: Counter[str] = Counter()
+        self._last_rank = 0
         self._waiting: dict[str, None] = {}
         self._held: set[str] = set()
 
@@ -43,7 +44,11 @@ class Arbiter:
         return ""
 
     def add(self, key: str, needs: Needs, *, holds: bool = False) -> None:
-        """Take an instance in; `holds` says that it runs already."""
+        """Take an instance in; `holds` says that it runs already.
+
+        It counts as having had the turns of who ran last, which otherwise would wait until it has caught up.
+        """
+        self._turns[key] = self._last_rank // needs.priority
         self._needs[key] = needs
         if holds:
             self._held.add(key)
@@ -75,7 +80,7 @@ class Arbiter:
         for key in self._held:
             used.update(_places(self._needs[key]))
         granted = []
-        for key in sorted(self._waiting, key=lambda key: self._turns[key] * self._needs[key].priority):
+        for key in sorted(self._waiting, key=self._rank):
             places = _places(self._needs[key])
             if all(used[place] + count <= limits[place] for place, count in places.items()):
                 used.update(places)
@@ -85,8 +90,13 @@ class Arbiter:
         for key in granted:
             del self._waiting[key]
             self._held.add(key)
+            self._last_rank = self._rank(key)
             self._turns[key] += 1
         return granted
+
+    def _rank(self, key: str) -> int:
+        """Return the turns of an instance, by its priority."""
+        return self._turns[key] * self._needs[key].priority
 
     def _limits(self) -> dict[Place, int]:
         limits: dict[Place, int] = {}

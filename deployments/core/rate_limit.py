@@ -1,13 +1,13 @@
 """What the rate limiter is asked: an instance that needs resources runs only while these are free on its node."""
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.device_parts import group_of
 from repository_loader.package import InstanceSpec
 
 ALL_DEVICES: Final = -1
@@ -60,18 +60,16 @@ class RateLimiter(Protocol):
 
 def needs_of(config: ModelConfig, spec: InstanceSpec) -> Needs | None:
     """Return what an instance needs by its group's `rate_limiter`, None if that is nothing."""
-    for group in config.instance_group:
-        if not re.fullmatch(re.escape(group.name) + r"_[0-9]+(_gpu[0-9]+)?", spec.name):
-            continue
-        limiter = group.rate_limiter
-        device = _device(spec)
-        resources = tuple(
-            Resource(each.name, ALL_DEVICES if getattr(each, "global") else device, each.count)
-            for each in limiter.resources
-            if each.count
-        )
-        return Needs(resources, limiter.priority or 1) if resources else None
-    return None
+    group = group_of(config, spec.name)
+    if group is None:
+        return None
+    device = _device(spec)
+    resources = tuple(
+        Resource(each.name, ALL_DEVICES if getattr(each, "global") else device, each.count)
+        for each in group.rate_limiter.resources
+        if each.count
+    )
+    return Needs(resources, group.rate_limiter.priority or 1) if resources else None
 
 
 def _device(spec: InstanceSpec) -> int:

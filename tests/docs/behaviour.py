@@ -81,6 +81,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_node_rate_limiter.py::test_instances_of_two_processes_run_one_after_the_other",
         ARBITER + "test_a_batch_waits_for_its_instances_turn",
     ),
+    "An instance that is loaded later counts": (ARBITER + "test_who_comes_late_takes_turns_with_who_has_had_many",),
     "Of the instances that wait, the one runs next": (
         ARBITER + "test_turns_go_by_priority",
         ARBITER + "test_what_needs_much_is_not_starved_and_holds_up_nobody_else",
@@ -671,6 +672,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Sequences of other replicas go on": (SEVERAL + "test_sequences_of_a_replica_that_dies_fail_once_and_start_anew",),
     "A model with `sequence_batching` is never embedded": (PLAN + "test_a_sequence_model_is_never_embedded",),
+    "One that has had its last response, or an error, does not": (
+        SEQUENCE_MODELS + "test_a_request_that_has_ended_does_not_run_again",
+        SEQUENCE_MODELS + "test_a_request_that_is_rescheduled_for_ever_ends_with_its_model",
+    ),
     "With `iterative_sequence` a request": (
         SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
     ),
@@ -767,6 +772,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         PROCESSES + "test_a_death_costs_its_own_batch_and_the_instance_comes_back",
     ),
     "The sequences of an instance that dies": (PROCESSES + "test_the_sequences_of_an_instance_that_dies_are_over",),
+    "Until it is back, sequences start on the others": (PROCESSES + "test_new_sequences_go_to_instances_that_live",),
     "Modules, pickles and the working folder": (
         PROCESSES + "test_what_one_model_does_to_its_process_is_nothing_to_another",
     ),
@@ -1282,6 +1288,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         TRACED_MODELS + "test_a_call_over_a_lane_is_a_child_too",
     ),
     "What goes wrong with a call": (CALLS + "test_errors_are_responses_with_tritons_texts",),
+    "A decoupled model is loaded when its warm-up": (
+        "deployments/core/test_warm_streams.py::test_a_model_is_loaded_when_its_samples_are_answered_to_the_end",
+        "deployments/core/test_warm_streams.py::test_a_sample_that_fails_while_it_is_answered_fails_the_load",
+    ),
     "An output of another datatype than": ("behaviours/test_behaviours.py::test_behaviour",),
     "The next step of an ensemble, or a called model, does not take it": (
         "behaviours/test_behaviours.py::test_behaviour",

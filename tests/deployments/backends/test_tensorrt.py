@@ -24,6 +24,7 @@ def test_instance_takes_its_groups_profile(tmp_path):
     package = package_of(tmp_path)
     engine = SimpleNamespace(num_optimization_profiles=2)
     assert tensorrt._profile(package, InstanceSpec("g_0", "GPU", 0), engine) == 1
+    assert tensorrt._profile(package, InstanceSpec("g_0_gpu1", "GPU", 1), engine) == 1
     assert tensorrt._profile(package, InstanceSpec("other_0", "GPU", 0), engine) == 0
     engine.num_optimization_profiles = 1
     with pytest.raises(ModelLoadError, match="asks for optimization profile '1', the engine has 1"):

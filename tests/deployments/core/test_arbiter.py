@@ -68,6 +68,24 @@ def test_turns_go_by_priority():
     assert turns == {"once": 200, "half": 100}
 
 
+def test_who_comes_late_takes_turns_with_who_has_had_many():
+    arbiter = arbiter_of(old=ONE, idle=ONE)
+    arbiter.done("idle")
+    for _ in range(100):
+        assert arbiter.grants() == ["old"]
+        arbiter.done("old")
+        arbiter.want("old")
+    arbiter.add("new", needs(("R", 0, 1), priority=2))
+    arbiter.want("new")
+    turns = Counter()
+    for _ in range(30):
+        (key,) = arbiter.grants()
+        turns[key] += 1
+        arbiter.done(key)
+        arbiter.want(key)
+    assert turns["old"] in (19, 20) and turns["new"] in (10, 11)
+
+
 def test_what_needs_much_is_not_starved_and_holds_up_nobody_else():
     arbiter = arbiter_of(small=ONE, other=needs(("S", 0, 1)))
     assert sorted(arbiter.grants()) == ["other", "small"]
