@@ -1,5 +1,6 @@
 """The regions of system shared memory that clients registered on this node: one table for all processes."""
 
+import itertools
 import mmap
 import os
 from collections.abc import Callable
@@ -18,7 +19,10 @@ Rows = list[list[Any]]
 
 
 class RegionTable:
-    """Rows of name, key, offset, size and serial; `generation` changes with them, and is quick to read."""
+    """Rows of name, key, offset, size and serial; `generation` changes with them, and is quick to read.
+
+    The word that is shared is odd while the rows are being replaced, and stays so if who does that dies.
+    """
 
     def __init__(self, folder: NodeFolder) -> None:
         """Open the table.
@@ -27,6 +31,7 @@ class RegionTable:
             OSError: there is no room.
         """
         self._folder = folder
+        self._unsettled = itertools.count(-2, -1)
         with folder.locked(_LOCK):
             descriptor = os.open(folder.path / _GENERATION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -37,8 +42,9 @@ class RegionTable:
 
     @property
     def generation(self) -> int:
-        """How often the table was changed."""
-        return self._generation[0]
+        """Differs from all before when the rows may."""
+        generation = self._generation[0]
+        return next(self._unsettled) if generation & 1 else generation
 
     def rows(self) -> Rows:
         """Read the rows."""
@@ -59,5 +65,6 @@ class RegionTable:
             content = orjson.dumps(edit(self.rows()))
             beside = self._folder.path / f"{_ROWS}.new"
             beside.write_bytes(content)
+            self._generation[0] |= 1
             beside.rename(self._folder.path / _ROWS)
             self._generation[0] += 1

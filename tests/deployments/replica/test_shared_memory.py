@@ -1,5 +1,7 @@
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +117,34 @@ def test_every_process_of_the_node_has_a_change_at_once(key: str, tmp_path: Path
         theirs.view("a", 0, 1)
     theirs.unregister()
     assert not ours.registered
+
+
+DIES_BEFORE_IT_TELLS = """
+import os, sys
+from pathlib import Path, PosixPath
+from deployments.replica.node_folder import NodeFolder
+from deployments.replica.region_table import RegionTable
+from deployments.replica.shared_memory import Regions
+
+class Last(PosixPath):
+    def rename(self, target):
+        super().rename(target)
+        os._exit(0)
+
+folder = NodeFolder("node", Path(sys.argv[1]))
+folder.path = Last(folder.path)
+Regions(RegionTable(folder)).register("r", sys.argv[2], 0, 10)
+"""
+
+
+def test_a_change_whose_process_dies_as_it_makes_it_is_found_all_the_same(key: str, tmp_path: Path) -> None:
+    regions, other = regions_of(tmp_path), regions_of(tmp_path)
+    assert not regions.registered and not other.registered
+    command = [sys.executable, "-c", DIES_BEFORE_IT_TELLS, str(tmp_path), key]
+    subprocess.run(command, check=True, timeout=60)
+    assert regions.view("r", 0, 10)
+    other.register("s", key, 0, 10)
+    assert [row["name"] for row in regions.status()] == ["r", "s"]
 
 
 def test_memory_that_was_unregistered_elsewhere_is_let_go(key: str, tmp_path: Path) -> None:
