@@ -49,7 +49,8 @@ class StatusReader:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._replaced: set[tuple[str, str]] = set()
-        self._trials_since: dict[int, float] = {}
+        self._trials: tuple[tuple[Trial, float], ...] = ()
+        """The trials as they were read last, each with the time since when."""
 
     def replicas_changed(self, deployment: tuple[str, str]) -> None:
         """Note that a packed group's replicas are others now, so that they are asked again what they loaded."""
@@ -159,14 +160,15 @@ class StatusReader:
         self, table: ModelTable, desired: DesiredState, applications: States, described: Described
     ) -> list[Verdict]:
         now_s = time.monotonic()
-        self._trials_since = {id(trial): self._trials_since.get(id(trial), now_s) for trial in desired.trials}
+        self._trials = tuple(
+            (trial, next((since_s for known, since_s in self._trials if known is trial), now_s))
+            for trial in desired.trials
+        )
         packages = packages_by_name(desired.plan)
         verdicts = []
-        for trial in desired.trials:
+        for trial, since_s in self._trials:
             # What Serve says at first may be of what was there before.
-            believed = (
-                applications if now_s - self._trials_since[id(trial)] > _STALE_S else _without_failed(applications)
-            )
+            believed = applications if now_s - since_s > _STALE_S else _without_failed(applications)
             open_count = 0
             reasons: dict[str, dict[int, str]] = {}
             for name in trial.before.keys() & desired.plan.unplaced.keys():
