@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from deployments.control.directory import Directory, ModelEntry
 from deployments.lane.fleet import Fleet
+from deployments.lane.routes import REPLACEMENT_S
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.load_report import LoadReport
 from deployments.replica.neighbours import Found
@@ -17,7 +18,6 @@ from repository_loader.namespaces import identifiers
 
 logger = logging.getLogger(__name__)
 
-_REACH_S: Final = 5.0
 _RETRY_S: Final = 0.5
 # The controller answers every 5 s, whether there is news or not.
 _ANSWER_TIMEOUT_S: Final = 40.0
@@ -65,7 +65,10 @@ class DirectoryNeighbours:
         self._changed = asyncio.Event()
 
     def find(self, name: str, version: int, found: Found) -> None:
-        """Tell the signature of a model version that can be asked, within some seconds; None when there is none."""
+        """Tell the signature of a model version that can be asked; None when there is none.
+
+        One whose replica is being replaced is waited for as long as clients wait for it.
+        """
         if self._directory.known and name in self._called:
             entry = self._directory.models.get(name)
             target = self._fleet.target(name, version) or self._fleet.awaited(name, version)
@@ -85,7 +88,7 @@ class DirectoryNeighbours:
         self.follow()
         signature = None
         try:
-            async with asyncio.timeout(_REACH_S):
+            async with asyncio.timeout(REPLACEMENT_S):
                 signature = await self._until_reached(name, version)
         except TimeoutError:
             logger.warning("no replica of model '%s', which a model calls, can be reached", name)

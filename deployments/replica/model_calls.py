@@ -1,6 +1,7 @@
 """The calls that a process's models make to other models: in the same core, else over lanes."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.05
 """How often calls are compared with those on whose behalf they are made."""
+_READY_S: Final = 5.0
+"""How long it may take to find a model that is asked whether it is ready."""
 
 
 class ModelCalls:
@@ -77,8 +80,16 @@ class ModelCalls:
         if self.neighbours.left(name, version):
             return False  # though it is unloaded here only a moment later
         answer: asyncio.Future[bool] = self._loop.create_future()
-        self.find(name, version, lambda signature: answer.set_result(signature is not None))
-        return await answer and not self.router.awaits(name, version)
+
+        def found(signature: Signature | None) -> None:
+            if not answer.done():
+                answer.set_result(signature is not None)
+
+        self.find(name, version, found)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READY_S):
+                return await answer and not self.router.awaits(name, version)
+        return False
 
     def find(self, name: str, version: int, found: Callable[[Signature | None], None]) -> None:
         """Tell the signature of a model version that can be asked from here, None when there is none."""

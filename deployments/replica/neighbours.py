@@ -13,7 +13,7 @@ class Neighbours(Protocol):
     """The models of other processes; all on the loop's thread."""
 
     def find(self, name: str, version: int, found: Found) -> None:
-        """Tell, now or within seconds, the signature of a model version (-1: any) that a lane leads to.
+        """Tell the signature of a model version (-1: any) that a lane leads to, now or when one does.
 
         So of one whose last replica died: calls wait for the next. None when there is none.
         """

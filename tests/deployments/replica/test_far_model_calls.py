@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deployments.replica import directory_neighbours
+from deployments.replica import model_calls
 from protocol.errors import ServingError
 from tests.deployments.lane.harness import Lanes
 from tests.deployments.replica.hosted_models import (
@@ -84,7 +84,7 @@ async def test_so_does_a_step_of_an_ensemble(models_here: Models) -> None:
 async def test_a_call_of_a_model_whose_last_replica_died_waits_for_the_next(
     models_here: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory_neighbours, "_REACH_S", 0.05)
+    monkeypatch.setattr(model_calls, "_READY_S", 0.2)
     models_here.add("add_one", ADD_ONE).add("caller", CALLER % "add_one").add("asker", IS_READY % "add_one")
     async with two_processes(models_here, "add_one") as call:
         assert await call("caller", 1) == [2]
@@ -95,6 +95,22 @@ async def test_a_call_of_a_model_whose_last_replica_died_waits_for_the_next(
         waiting = call.start("caller", 2)
         assert await call("asker", 0) == [0]
         await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await call.there.come_back()
+        outputs = await asyncio.wait_for(waiting, 10)
+        assert outputs["Y"].tolist() == [3]
+        assert await call("asker", 0) == [1]
+
+
+@on_a_loop
+async def test_so_does_the_first_call_of_such_a_model(models_here: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lane ever led to it from here."""
+    monkeypatch.setattr(model_calls, "_READY_S", 0.2)
+    models_here.add("add_one", ADD_ONE).add("caller", CALLER % "add_one").add("asker", IS_READY % "add_one")
+    async with two_processes(models_here, "add_one") as call:
+        call.there.die()
+        waiting = call.start("caller", 2)
+        assert await call("asker", 0) == [0]
         assert not waiting.done()
         await call.there.come_back()
         outputs = await asyncio.wait_for(waiting, 10)
