@@ -33,7 +33,7 @@ def read_tensor(name: str, given: str, datatype: str, shape: list[int]) -> np.nd
         else:
             array = _as_type(array, BY_NAME[datatype].numpy)
         return _fit(array, shape)
-    except (OSError, ValueError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise click.ClickException(f"input '{name}' ({datatype} {shape}): {error}") from None
 
 
@@ -59,7 +59,8 @@ def show(array: np.ndarray) -> str:
 def _read_file(path: Path, datatype: str, shape: list[int]) -> np.ndarray:
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        return np.asarray(np.load(path, allow_pickle=False))
+        with path.open("rb") as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
     if suffix == ".json":
         return _of_json(json.loads(path.read_text()), datatype)
     if datatype == "BYTES":

@@ -40,6 +40,7 @@ BAD = {
     "negative": ("-1", "UINT64", [1], "values must be from 0 to"),
     "fraction": ("1.5", "INT32", [1], "expected integers"),
     "texts for numbers": ('["a"]', "INT32", [1], "expected numbers"),
+    "nested too deep": ("[" * 100_000, "INT32", [1], "recursion"),
     "no file": ("@/nowhere.npy", "FP32", [1], "No such file"),
 }
 
@@ -60,6 +61,10 @@ def test_files(tmp_path: Path) -> None:
     assert read_tensor("X", f"@{tmp_path}/a.json", "FP32", [-1, 2]).tolist() == [[1.5, 2.5]]
     assert read_tensor("X", f"@{tmp_path}/a.txt", "BYTES", [1]).tolist() == [b"guten Tag\n"]
     assert read_tensor("X", f"@{tmp_path}/a.csv", "INT32", [2]).tolist() == [1, 2]
+    for name, content in {"empty": b"", "zip": b"PK\x03\x04", "short": b"\x93NUMPY\x01"}.items():
+        (tmp_path / f"{name}.npy").write_bytes(content)
+        with pytest.raises(click.ClickException, match="EOF"):
+            read_tensor("X", f"@{tmp_path}/{name}.npy", "FP32", [1])
     np.save(tmp_path / "evil.npy", np.array([object()], dtype=object), allow_pickle=True)
     with pytest.raises(click.ClickException, match="allow_pickle=False"):
         read_tensor("X", f"@{tmp_path}/evil.npy", "FP32", [1])
