@@ -49,12 +49,8 @@ class Traffic:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Traffic":
-        """Read `to_dict`'s form; what is left out is empty.
-
-        Raises:
-            ValueError: with a sentence for whoever wrote it.
-        """
-        return cls(read_weights(data.get("weights", {})), read_percentages(data.get("shadow", {})))
+        """Read `to_dict`'s form; what is left out is empty."""
+        return cls(_by_number(data.get("weights", {})), _by_number(data.get("shadow", {})))
 
 
 NO_TRAFFIC: Final = Traffic()
@@ -110,9 +106,9 @@ def _numbers(given: Any, what: str) -> dict[int, float]:
         raise ValueError(f"there are more than {MAX_VERSIONS} versions")
     found: dict[int, float] = {}
     for key, value in given.items():
-        version = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20 else 0
-        if version < 1 or version in found:
-            raise ValueError(f"'{str(key)[:64]}' is no version: a whole number from 1 on, each once")
+        version = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20 else -1
+        if version < 0 or version in found:
+            raise ValueError(f"'{str(key)[:64]}' is no version: a whole number from 0 on, each once")
         try:
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
@@ -121,6 +117,10 @@ def _numbers(given: Any, what: str) -> dict[int, float]:
             raise ValueError(f"the {what} of version {version} must be a number from 0 to 1e9")
         found[version] = number
     return found
+
+
+def _by_number(texts: Mapping[str, float]) -> dict[int, float]:
+    return {int(version): number for version, number in texts.items()}
 
 
 def _texts(numbers: Mapping[int, float]) -> dict[str, float]:

@@ -47,8 +47,8 @@ class Rules:
         if unknown:
             raise ValueError(f"a canary has no '{unknown[0][:64]}'; it has {', '.join(cls.__slots__)}")
         version = data.get("version")
-        if type(version) is not int or version < 1:
-            raise ValueError("'version' must be a whole number from 1 on")
+        if type(version) is not int or version < 0:
+            raise ValueError("'version' must be a whole number from 0 on")
         steps = data.get("steps", cls(version).steps)
         if not isinstance(steps, list | tuple) or not 1 <= len(steps) <= MAX_STEPS:
             raise ValueError(f"'steps' must be 1 to {MAX_STEPS} percentages")

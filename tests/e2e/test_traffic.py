@@ -56,6 +56,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     write_tagged_onnx(root, "set", 1)
     write_tagged_onnx(root, "set", 2, 'parameters { key: "eagleray.traffic" value { string_value: "1=3,2=1" } }')
+    for version in (0, 1):
+        write_tagged_onnx(root, "from_zero", version)
     (root / "canary").mkdir()
     for version, code in ((1, f"TAG = 1\n{TAGGED}"), (2, f"TAG = 2\n{TAGGED}"), (3, FAILING)):
         (root / "canary" / str(version)).mkdir()
@@ -127,6 +129,18 @@ def test_weights_hold_on_all_ingresses_when_the_change_is_answered(server: Serve
         change(server, model, clear=True)
         for client in clients:
             assert versions(client, model, 10) == {"3": 10}
+
+
+def test_version_0_shares_requests_as_any_other(server: Server) -> None:
+    with server.client() as client:
+        assert versions(client, "from_zero", 10) == {"1": 10}
+        change(server, "from_zero", canary={"version": 1, "steps": [50], "interval_s": 600})
+        assert versions(client, "from_zero", 20) == pytest.approx({"0": 10, "1": 10}, abs=2)
+        change(server, "from_zero", weights={"0": 1})
+        assert versions(client, "from_zero", 10) == {"0": 10}
+        change(server, "from_zero", canary={"version": 0, "steps": [100]})
+        change(server, "from_zero", clear=True)
+        assert versions(client, "from_zero", 10) == {"1": 10}
 
 
 def test_grpc_streams_and_generate_go_by_the_weights_too(server: Server) -> None:

@@ -7,7 +7,7 @@ import pytest
 from repository_loader.traffic import Traffic, parse_versions, read_percentages, read_weights
 
 BAD_WEIGHTS = {
-    "version zero": ({"0": 1}, "'0' is no version"),
+    "below zero": ({"-1": 1}, "'-1' is no version"),
     "no number": ({"one": 1}, "'one' is no version"),
     "twice": ({"1": 1, "01": 2}, "'01' is no version"),
     "negative": ({"1": -1}, "the weight of version 1 must be a number from 0 to 1e9"),
@@ -63,7 +63,7 @@ def test_a_percentage_is_above_0_and_at_most_100(percent: float) -> None:
 
 def test_the_written_form_has_commas_or_spaces() -> None:
     assert parse_versions("1=95,2=5") == parse_versions(" 1=95  2=5 ") == {"1": "95", "2": "5"}
-    assert read_weights(parse_versions("1=95,2=5")) == {1: 95.0, 2: 5.0}
+    assert read_weights(parse_versions("0=95,2=5")) == {0: 95.0, 2: 5.0}
     for wrong in ("1", "=5", "1=", "1=2,1=3"):
         with pytest.raises(ValueError, match=r"version"):
             parse_versions(wrong)
