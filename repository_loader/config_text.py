@@ -14,6 +14,7 @@ from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_CONFIG_BYTES = 1 << 20
 _UNKNOWN_VALUE = re.compile(r'Enum type "[^"]*" has no value named ([^"\s]+)\.')
+_STRING_OR_COMMENT = re.compile(rb"""(["'])(?:(?!\1)[^\\\n]|\\.)*\1?|\#[^\n]*""")
 _LAST_FIELD = re.compile(r"(\w+)\s*:\s*(?:\[[^\]]*)?$")
 
 
@@ -49,6 +50,7 @@ def parse_config_text(data: bytes, path: str) -> ConfigText:
 
     if len(data) > MAX_CONFIG_BYTES:
         return failed(f"the file has {len(data)} bytes, more than the allowed {MAX_CONFIG_BYTES}")
+    data = _STRING_OR_COMMENT.sub(_readable, data)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,6 +80,11 @@ def parse_config_text(data: bytes, path: str) -> ConfigText:
     for fault in normalise_spellings(config):
         findings.append(Finding("warning", path, *positions.position(fault.field), fault.message))
     return ConfigText(path, config, positions, tuple(findings))
+
+
+def _readable(match: re.Match[bytes]) -> bytes:
+    """Return a string as it is, and a comment as UTF-8 text: nobody reads it, in whichever encoding it is."""
+    return match[0].decode(errors="replace").encode() if match[1] is None else match[0]
 
 
 def _protobuf_error(text: str) -> tuple[str, int, int] | None:

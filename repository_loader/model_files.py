@@ -56,7 +56,7 @@ def fill_backend(config: ModelConfig, version_paths: Sequence[str]) -> None:
 
 
 def _matches(backend: BackendTraits, file: ModelFile, config: ModelConfig) -> bool:
-    if config.platform:
+    if config.platform and (file.platform or not config.backend):
         return bool(file.platform == config.platform and config.backend in ("", backend.name))
     return bool(backend.name == config.backend)
 

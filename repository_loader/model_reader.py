@@ -113,7 +113,8 @@ class ModelReader:
             self._warn(text, remark)
         available = self._versions(text, config)
         try:
-            selected = select_versions(config.version_policy, available, self._name)
+            policy = config.version_policy if config.HasField("version_policy") else None
+            selected = select_versions(policy, available, self._name)
         except NoVersionError as error:
             self._fail(text, [Fault("version_policy", str(error))])
         for number in missing_versions(config.version_policy, available):

@@ -66,7 +66,7 @@ def _normalise_groups(config: ModelConfig, gpu_ids: Sequence[int], fall_back: bo
             )
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpu_ids)
-        if group.count == 0:
+        if group.count < 1:
             on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
             group.count = traits_of(config).cpu_count if on_cpu else 1
 

@@ -78,7 +78,7 @@ class Message:
 
 @dataclass(slots=True)
 class Field:
-    """One occurrence of a field, `end` after its last character; `listed` when it is written `[a, b]`."""
+    """One occurrence of a field, `end` after it and what separates it from the next; `listed` if it is `[a, b]`."""
 
     name: str
     start: int
@@ -158,6 +158,7 @@ class _Parser:
             if token.text == closing:
                 return
             if token.text in (",", ";") and message.fields:
+                message.fields[-1].end = token.end
                 continue
             if token.kind != "word":
                 raise MalformedText(f'Expected a field name, found "{token.text}".', token.start)

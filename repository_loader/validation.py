@@ -76,9 +76,9 @@ def _check_platform(config: ModelConfig) -> Iterator[Fault]:
     elif config.platform != ENSEMBLE and not config.backend:
         yield Fault("platform", f"unexpected platform type '{config.platform}' for {name}")
     elif config.platform and config.backend:
-        known = platform_backend(config.platform)
+        # A backend without platforms of its own takes any.
         has_platforms = any(file.platform for file in traits_of(config).files)
-        if known != config.backend and (known is not None or has_platforms):
+        if has_platforms and platform_backend(config.platform) != config.backend:
             yield Fault(
                 "platform", f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
             )
@@ -178,8 +178,6 @@ def _check_groups(config: ModelConfig, surroundings: Surroundings) -> Iterator[F
         path = f"instance_group[{index}]"
         prefix = f"instance group {group.name} of model {config.name}"
         kind = ModelInstanceGroup.Kind.Name(group.kind)
-        if group.count < 1:
-            yield Fault(f"{path}.count", f"{prefix} has a 'count' that is not positive")
         if kind != "KIND_GPU":
             if group.gpus:
                 yield Fault(f"{path}.gpus", f"{prefix} has kind {kind} but specifies one or more GPUs")

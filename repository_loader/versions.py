@@ -52,22 +52,25 @@ def read_version_names(names: Iterable[str]) -> VersionFolders:
     return VersionFolders(tuple(sorted(numbers)), tuple(warnings))
 
 
-def select_versions(policy: ModelVersionPolicy, available: Sequence[int], model_name: str) -> tuple[int, ...]:
-    """Return the versions that the policy serves, ascending; no policy is `latest { num_versions: 1 }`.
+def select_versions(policy: ModelVersionPolicy | None, available: Sequence[int], model_name: str) -> tuple[int, ...]:
+    """Return the versions that the policy serves, ascending.
+
+    No policy is `latest { num_versions: 1 }`, and one that says nothing is `all`.
 
     Raises:
         NoVersionError: none is left, as with `latest { num_versions: 0 }`, of which `latest { }` is another spelling.
     """
-    choice = policy.WhichOneof("policy_choice")
     ordered = sorted(available)
-    if choice == "specific":
+    if policy is None:
+        chosen = ordered[-1:]
+    elif policy.HasField("specific"):
         wanted = set(policy.specific.versions)
         chosen = [number for number in ordered if number in wanted]
-    elif choice == "all":
-        chosen = ordered
-    else:
-        count = policy.latest.num_versions if choice else 1
+    elif policy.HasField("latest"):
+        count = policy.latest.num_versions
         chosen = ordered[-count:] if count else []
+    else:
+        chosen = ordered
     if not chosen:
         raise NoVersionError(model_name)
     return tuple(chosen)

@@ -33,6 +33,7 @@ REFUSED = {
     "stray brace": ('name: "a" }', "1:11", ""),
     "nesting": ("input {" * 1000, "1:455", "nested more than 64 deep"),
     "not text": (b'name: "a"\n  \xff', "2:3", "not UTF-8"),
+    "not text behind a comment that is none": (b"# \xff\nname: '#\xff'", "2:9", "not UTF-8"),
     "alias of the wrong kind": ('rate_limit_resources { name: "a" size: 1 }', "1:34", "'size' means nothing"),
     "alias without a name": ("rate_limit_resources { count: 1 }", "1:22", "must have a 'name'"),
 }
@@ -70,6 +71,11 @@ LENIENT = {
         "instance_group { kind: KIND_CPU rate_limiter "
         '{ resources { name: "A" count: 1 } resources { name: "B" count: 1 } } }',
         "2:2: warning: 'rate_limit_resources'",
+    ),
+    "resources between commas": (
+        'instance_group [ { count: 1, rate_limit_resources: [ { name: "A" } ] , kind: KIND_CPU; } ]',
+        'instance_group { count: 1 kind: KIND_CPU rate_limiter { resources { name: "A" count: 1 } } }',
+        "1:30: warning: 'rate_limit_resources'",
     ),
     "agents as a list": (
         'model_repository_agents [ { kind: "checksum" parameters { key: "MD5:1/m" value: "x" } } ]',
@@ -137,6 +143,15 @@ def test_reads_legal_text_without_remarks(text: str) -> None:
     read = parse_config_text(text.encode(), "c")
     assert read.config is not None
     assert read.findings == ()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "gbk"])
+def test_reads_comments_in_any_encoding(encoding: str) -> None:
+    text = '# ü "×\nname: "m\\"#" # \'ü×\'\n\t#ü\nmax_batch_size: x'.encode(encoding)
+    read = parse_config_text(text, "c")
+    assert str(read.findings[0]).startswith("c:4:17: error:")
+    read = parse_config_text(text[:-1] + b"3", "c")
+    assert read.config is not None and (read.config.name, read.config.max_batch_size) == ('m"#', 3)
 
 
 TEXT = b"""name: "m"

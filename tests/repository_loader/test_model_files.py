@@ -17,6 +17,11 @@ DERIVED = {
     "old platform": ('platform: "libtorch"', [], ("pytorch", "pytorch_libtorch", "model.pt")),
     "backend": ('backend: "onnxruntime"', [], ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
     "backend without a platform": ('backend: "python"', [], ("python", "", "model.py")),
+    "backend without platforms beside one": (
+        'backend: "python" platform: "onnxruntime_onnx"',
+        ["model.onnx"],
+        ("python", "onnxruntime_onnx", "model.py"),
+    ),
     "both": ('backend: "pytorch" platform: "torch_aoti"', [], ("pytorch", "torch_aoti", "model.pt2")),
     "pytorch by its file": ('backend: "pytorch"', ["model.pt2"], ("pytorch", "torch_aoti", "model.pt2")),
     "tensorflow by its folder": (

@@ -18,6 +18,7 @@ GROUPS = {
     "onnxruntime has two on the CPU": ('backend: "onnxruntime"', 0, 'name: "m" kind: KIND_CPU count: 2'),
     "onnxruntime has one on a GPU": ('backend: "onnxruntime"', 1, 'name: "m" kind: KIND_GPU count: 1 gpus: 0'),
     "a backend without GPUs": ('backend: "identity"', 2, 'name: "m" kind: KIND_CPU count: 1'),
+    "a count below 1": ("instance_group { count: -1 }", 0, 'name: "m_0" kind: KIND_CPU count: 1'),
     "unnamed": ("instance_group { count: 3 }", 0, 'name: "m_0" kind: KIND_CPU count: 3'),
     "auto with gpus that are not there": ("instance_group { gpus: 5 }", 2, 'name: "m_0" kind: KIND_CPU count: 1'),
     "auto with gpus that are there": ("instance_group { gpus: 1 }", 2, 'name: "m_0" kind: KIND_GPU count: 1 gpus: 1'),

@@ -335,6 +335,7 @@ GOOD = {
     "python": PYTHON,
     "ensemble": ensemble(f"step {{ {STEP} }}"),
     "custom platform": f'platform: "mine" backend: "mine" {X} {Y}',
+    "platform of another backend beside one without platforms": f'platform: "onnxruntime_onnx" backend: "python" {X} {Y}',
     "scalar": f'backend: "python" {X} max_batch_size: 1 '
     'output { name: "Y" data_type: TYPE_FP32 dims: 1 reshape { shape: [ ] } }',
     "reshape": f'backend: "python" {X} '

@@ -26,7 +26,7 @@ def test_tells_versions_by_name(names: list[str], numbers: tuple[int, ...], warn
 @pytest.mark.parametrize(
     ("policy", "selected"),
     [
-        ("", (7,)),
+        ("", (1, 3, 7)),
         ("latest { num_versions: 2 }", (3, 7)),
         ("latest { num_versions: 9 }", (1, 3, 7)),
         ("all { }", (1, 3, 7)),
@@ -35,6 +35,10 @@ def test_tells_versions_by_name(names: list[str], numbers: tuple[int, ...], warn
 )
 def test_selects_versions(policy: str, selected: tuple[int, ...]) -> None:
     assert select_versions(text_format.Parse(policy, ModelVersionPolicy()), (1, 3, 7), "m") == selected
+
+
+def test_selects_the_highest_version_without_a_policy() -> None:
+    assert select_versions(None, (7, 1, 3), "m") == (7,)
 
 
 @pytest.mark.parametrize(
