@@ -112,7 +112,7 @@ class Ingress:
             self.service.control = ExplicitControl(control)
         neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
         self._host.calls.neighbours = neighbours
-        files = OverrideFiles(node.path, KeptFiles(ClusterTable(), serve.get_replica_context().app_name))
+        self._files = OverrideFiles(node.path, KeptFiles(ClusterTable(), serve.get_replica_context().app_name))
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop, meters)
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000
@@ -132,7 +132,7 @@ class Ingress:
             self.service.models,
             self.service.settings,
             self._host,
-            files,
+            self._files,
             self._fleet,
             self._loop,
             self._directory_changed,
@@ -160,6 +160,7 @@ class Ingress:
             self._loop.create_task(self._node_sampler.run(), name="state of the node"),
             self._loop.create_task(self._state_sampler.run(), name="state of the models"),
             self._loop.create_task(self._regions.run(), name="regions that are no longer registered"),
+            self._loop.create_task(self._files.run(), name="files that are no longer used"),
             self._loop.create_task(self._ray_metrics.run(), name="metrics of Ray"),
         ]
 

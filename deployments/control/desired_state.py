@@ -6,7 +6,7 @@ controller that knows the last state goes on from there, whatever its predecesso
 
 import logging
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -147,10 +147,13 @@ def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> Desir
     return DesiredState(snapshot, plan, facts, origins, missing, repositories=repositories)
 
 
-def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: DesiredState) -> DesiredState:
+def place_waiting(
+    options: ControllerOptions, facts: ClusterFacts, before: DesiredState, here: Callable[[str], str] = str
+) -> DesiredState:
     """Read again what waits, now that the cluster is another, and place it beside what runs; blocks.
 
-    What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can.
+    What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can. `here` is
+    as of `overrides`.
     """
     loader = replace(options.loader, names=before.repositories)
     unreadable: dict[str, str] = {}
@@ -161,7 +164,7 @@ def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: Desir
         facts,
         NodeCompleter(facts),
         before.waiting,
-        overrides(before),
+        overrides(before, here),
         unreadable,
     )
     for reason in unreadable.values():
@@ -177,9 +180,13 @@ def place_waiting(options: ControllerOptions, facts: ClusterFacts, before: Desir
     return desired
 
 
-def overrides(desired: DesiredState) -> dict[str, Override]:
-    """Return what models were loaded with in place of what their repository has."""
-    return {name: origin.override for name, origin in desired.origins.items() if origin.override is not None}
+def overrides(desired: DesiredState, here: Callable[[str], str] = str) -> dict[str, Override]:
+    """Return what models were loaded with in place of what their repository has.
+
+    `here` is told where the files of each were written, maybe on another node, and returns where they are on this one.
+    """
+    given = {name: origin.override for name, origin in desired.origins.items() if origin.override is not None}
+    return {name: replace(each, model_path=each.model_path and here(each.model_path)) for name, each in given.items()}
 
 
 def not_polled(name: str) -> str:
@@ -214,6 +221,12 @@ def _renamed(options: ControllerOptions, desired: DesiredState, read: Snapshot) 
 def touched(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> set[str]:
     """Return the models that change when those that were read are loaded."""
     return read.models.keys() | _renamed(options, desired, read)
+
+
+def replaced(before: DesiredState, after: DesiredState, names: Collection[str]) -> bool:
+    """Whether any of the models, or of the ensembles that have them, was loaded or unloaded between two states."""
+    concerned = {*names, *before.dependents(names), *after.dependents(names)}
+    return any(before.snapshot.models.get(name) is not after.snapshot.models.get(name) for name in concerned)
 
 
 def loaded(

@@ -6,7 +6,7 @@ Source: core's model repository manager (LoadUnloadModel); the texts are its own
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
@@ -22,6 +22,7 @@ from deployments.control.desired_state import (
     not_polled,
     overrides,
     refused,
+    replaced,
     touched,
     unloaded,
     with_dependents,
@@ -141,18 +142,23 @@ class ModelCommands:
 
     async def _accept_load(self, command: str, name: str, override: Override | None) -> None:
         while True:
-            desired = await self._state.until(lambda desired: desired)
-            if command in desired.outcomes:
+            before = await self._state.until(lambda desired: desired)
+            if command in before.outcomes:
                 return
             loop = asyncio.get_running_loop()
-            read = await loop.run_in_executor(self._readers, read_models, self._options, desired, name, override)
+            asked = (self._options, before, name, override, self._here)
+            read = await loop.run_in_executor(self._readers, read_models, *asked)
             async with self._state.lock:
                 desired = await self._state.until(lambda desired: desired)
                 names = touched(self._options, desired, read)
-                if names.isdisjoint(desired.on_trial):
+                # What was read follows from how these models were loaded then.
+                if names.isdisjoint(desired.on_trial) and not replaced(before, desired, names):
                     await self._take(desired, command, name, read, Origin(True, override))
                     return
             await self._end_of_trials(names)
+
+    def _here(self, path: str) -> str:
+        return self._files.here(path)
 
     async def _end_of_trials(self, names: Collection[str]) -> None:
         await self._state.until(lambda desired: True if desired.on_trial.keys().isdisjoint(names) else None)
@@ -177,16 +183,22 @@ class ModelCommands:
         raise InvalidArgument(f"load failed for model '{name}': {reason}")
 
 
-def read_models(options: ControllerOptions, desired: DesiredState, name: str, override: Override | None) -> Snapshot:
+def read_models(
+    options: ControllerOptions,
+    desired: DesiredState,
+    name: str,
+    override: Override | None,
+    here: Callable[[str], str] = str,
+) -> Snapshot:
     """Read a model, or all that share its name, the models of its steps, and the ensembles that have it; blocks.
 
     A repository that cannot be read has no part in it, nor has an ensemble that runs and may have a step there. With
-    namespaces what a model is called depends on all repositories.
+    namespaces what a model is called depends on all repositories. `here` is as of `overrides`.
 
     Raises:
         Internal: a repository cannot be read that decides about names.
     """
-    given = overrides(desired)
+    given = overrides(desired, here)
     same = {name, *(alike(desired, name) if options.loader.namespacing else ())}
     for each in same:
         given.pop(each, None)

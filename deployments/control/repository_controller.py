@@ -309,7 +309,7 @@ class RepositoryController:
             else:
                 waiting = ", ".join(desired.waiting) or "none"
                 logger.info("the cluster has changed; models that wait are read again: %s", waiting)
-                changed = await asyncio.to_thread(place_waiting, self._options, facts, desired)
+                changed = await asyncio.to_thread(place_waiting, self._options, facts, desired, self._files.here)
             await self._state.change(changed)
         return changed
 

@@ -57,6 +57,10 @@ class KeptFiles:
             if key.removeprefix(self._prefix).partition("/")[0] not in names:
                 self._table.forget(key)
 
+    def names(self) -> set[str]:
+        """Return what there are files under."""
+        return {key.removeprefix(self._prefix).partition("/")[0] for key in self._table.keys(self._prefix)}
+
     def end(self) -> None:
         """Forget everything."""
         self.keep_files(())

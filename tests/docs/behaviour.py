@@ -358,6 +358,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "They are written into a folder that only": (
         "deployments/replica/test_override_files.py::test_files_lie_in_a_folder_of_their_users",
         "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
         CONTROL + "test_refusals_have_tritons_texts",
     ),
     "Loading an ensemble loads the models": (

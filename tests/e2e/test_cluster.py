@@ -457,6 +457,28 @@ def console_shows_both_nodes(server: Server) -> None:
     assert [each["text"] for each in examined if not each["node"]] == ["2 nodes with the same versions"]
 
 
+def files_that_clients_send_go_from_both_nodes(server: Server) -> None:
+    tensors = [{"name": "X", "data_type": "TYPE_INT32", "dims": [1]}]
+    needs = {"node_labels": "zone=b", "num_cpus": "0.01"}
+    config = {
+        "backend": "python",
+        **dict.fromkeys(("input", "output"), tensors),
+        "parameters": {f"eagleray.{name}": {"string_value": value} for name, value in needs.items()},
+    }
+    code = base64.b64encode(GPU_MODEL.encode()).decode()
+    answer = server.post(
+        "/v2/repository/models/sent/load", {"parameters": {"config": json.dumps(config), "file:1/model.py": code}}
+    )
+    assert answer.status == 200, answer.body
+
+    def folders() -> list[Path]:
+        return list(Path(f"/dev/shm/eagleray-nodes-{os.getuid()}").glob("*/models/*/*/sent"))
+
+    assert len(folders()) == 2, "the controller's, and that of the node which runs it"
+    assert server.post("/v2/repository/models/sent/unload", {}).status == 200
+    wait_until(lambda: not folders(), "no file left", timeout_s=40)
+
+
 def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: Cluster, tmp_path: Path) -> None:
     """Runs last: the node stays."""
     repository = tmp_path / "repository"
@@ -466,6 +488,7 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
     on_labelled = 'parameters { key: "eagleray.node_labels" value { string_value: "zone=b" } }'
     (repository / "waits/config.pbtxt").write_text(f"{GPU_CONFIG} instance_group {{ kind: KIND_GPU }} {on_labelled}")
     flags = ("--ray-address", cluster.address, "--placement", "auto", "--strict-readiness", "false")
+    flags += ("--model-control-mode", "explicit", "--load-model", "*")
     server = Server(repository, tmp_path / "log", *flags, env=cluster.env)
     node = None
     try:
@@ -482,6 +505,7 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
         assert answer.json["outputs"][0]["data"] == [1]
         assert server.get("/v2/models/digits/ready").status == 200
         console_shows_both_nodes(server)
+        files_that_clients_send_go_from_both_nodes(server)
         server.stop()
     finally:
         server.kill()

@@ -101,6 +101,9 @@ class NoFiles:
     def keep_files(self, names: list[str]) -> None:
         raise AssertionError("nobody sends files here")
 
+    def names(self) -> list[str]:
+        return []
+
 
 class Followed:
     """A follower and what it knows."""

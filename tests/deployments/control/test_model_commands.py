@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -32,10 +33,27 @@ import os, time
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
+        open({released!r} + ".asked", "w").close()
         while not os.path.exists({released!r}):
             time.sleep(0.05)
         return config
 """
+
+TENSOR = '[{"name": "%s", "data_type": "TYPE_FP32", "dims": [4]}]'
+CONFIG = f"""{{
+    "backend": "python", "input": {TENSOR % "X"}, "output": {TENSOR % "Y"},
+    "parameters": {{"mine": {{"string_value": "1"}}}}
+}}"""
+STEPS = """platform: "ensemble" ensemble_scheduling {
+    step { model_name: "step" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "M" } }
+    step { model_name: "slow" model_version: -1 input_map { key: "X" value: "M" } output_map { key: "Y" value: "Y" } }
+}"""
+
+
+async def commit(state: CurrentState, options: ControllerOptions) -> None:
+    """Have the next load succeed."""
+    desired = await state.until(lambda desired: desired if desired.trials else None)
+    await state.change(committed(options, desired, desired.trials[0]))
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
@@ -167,6 +185,31 @@ def test_files_of_a_load_that_is_cancelled_while_they_are_written_are_forgotten(
     asyncio.run(scenario())
 
 
+def test_files_of_a_load_are_found_by_a_controller_on_another_node(tmp_path: Path) -> None:
+    """The node that they were sent to, and the controller there, may be gone."""
+    repository = write(tmp_path / "models", {"pipe/config.pbtxt": TENSORS + STEPS, "pipe/1": None})
+    options = ControllerOptions((repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit")
+    table, kept = Table(), KeptFiles(Kept(), "test")
+    files = {"file:1/model.py": b"class TritonPythonModel: ..."}
+
+    async def scenario() -> None:
+        for node in ("one", "other"):
+            state = CurrentState(StateStore(table, "test", options), lambda desired: None)
+            if await state.restore() is None:
+                await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+            commands = ModelCommands(options, state, OverrideFiles(tmp_path / node, kept))
+            for name in ("step", "slow") if node == "one" else ("pipe",):
+                sent = (CONFIG, files) if node == "one" else (None, {})
+                loading = asyncio.create_task(commands.load(f"load of {name}", name, *sent))
+                await commit(state, options)
+                await loading
+            shutil.rmtree(tmp_path / "one", ignore_errors=True)
+        desired = await state.until(lambda desired: desired)
+        assert {name for name in ("pipe", "step", "slow") if desired.runs(name)} == {"pipe", "step", "slow"}
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
 def test_models_that_take_long_to_be_read_hold_nothing_else_up(tmp_path: Path) -> None:
     """A Python model says itself what it is, which may take minutes; the state is stored meanwhile."""
     released = tmp_path / "released"
@@ -218,3 +261,38 @@ def test_a_model_that_waits_and_is_refused_meanwhile_leaves_no_trace_of_that_whe
         assert {number: entry.state for number, entry in table.models["m"].versions.items()} == {2: LOADING}
 
     asyncio.run(scenario())
+
+
+def test_a_load_that_takes_long_to_read_undoes_no_load_of_a_step_meanwhile(tmp_path: Path) -> None:
+    """Both read the step; the one that says with what it is loaded is done first."""
+    released = tmp_path / "released"
+    slow = python_model("slow") | {"slow/1/model.py": WAITS_TO_BE_READ.format(released=str(released))}
+    repository = write(
+        tmp_path / "models",
+        python_model("step") | slow | {"pipe/config.pbtxt": TENSORS + STEPS, "pipe/1": None},
+    )
+    options = ControllerOptions(
+        (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=()
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files)
+
+        whole = asyncio.create_task(commands.load("1", "pipe", None, {}))
+        while not (tmp_path / "released.asked").exists():
+            await asyncio.sleep(0.01)
+        one = asyncio.create_task(commands.load("2", "step", CONFIG, {}))
+        await commit(state, options)
+        await one
+        released.touch()
+        await commit(state, options)
+        await whole
+        desired = await state.until(lambda desired: desired)
+        config = desired.snapshot.models["step"].config
+        assert config is not None and config.parameters["mine"].string_value == "1"
+        assert desired.runs("pipe")
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

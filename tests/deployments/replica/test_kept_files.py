@@ -49,8 +49,9 @@ def test_files_come_back_whole_and_are_forgotten_whole() -> None:
     assert max(map(len, table.values())) == 10
     assert {name: kept.files(name) for name in archives} == archives
     assert kept.files("nobody") == b""
+    assert kept.names() == archives.keys()
     kept.keep_files(["c"])
-    assert (kept.files("c"), kept.files("a" * 32)) == (archives["c"], b"")
+    assert (kept.files("c"), kept.files("a" * 32), kept.names()) == (archives["c"], b"", {"c"})
     kept.end()
     assert other.files("c") == b"theirs"
     assert len(table) == 2

@@ -1,6 +1,7 @@
 """Files that clients send: where they lie, who can read them, and how other nodes get them."""
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ class Kept:
 
     def keep_files(self, names: list[str]) -> None:
         self.archives = {name: archive for name, archive in self.archives.items() if name in names}
+
+    def names(self) -> list[str]:
+        return list(self.archives)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -107,6 +111,33 @@ def test_what_is_not_used_any_more_goes(tmp_path: Path) -> None:
     first, second = files.write("m", FILES), files.write("m", {"file:1/model.onnx": b"other"})
     files.keep([second])
     assert (Path(first).exists(), Path(second).exists(), len(kept.archives)) == (False, True, 1)
+
+
+def test_another_node_forgets_what_is_not_used_any_more(tmp_path: Path) -> None:
+    kept = Kept()
+    here, there = OverrideFiles(tmp_path / "here", kept), OverrideFiles(tmp_path / "there", kept)
+    brought = []
+    for files in (FILES, {"file:1/model.onnx": b"other"}):
+        package = dict.fromkeys(("model_path", "version_path", "file_path"), here.write("m", files)) | {"name": "m"}
+        there.bring([{"package": package, "label_files": {}}])
+        brought.append(Path(package["model_path"]))
+    here.keep([str(brought[1])])
+    there.follow()
+    assert [path.exists() for path in brought] == [False, True]
+    here.keep([])
+    there.follow()
+    assert not list(brought[1].parents[1].iterdir())
+
+
+def test_threads_may_write_the_same_files_at_the_same_time(tmp_path: Path) -> None:
+    large = {f"file:1/{number}": bytes([number]) * 4096 for number in range(200)}
+    for _ in range(20):
+        files = OverrideFiles(tmp_path, Kept())
+        with ThreadPoolExecutor(4) as threads:
+            paths = set(threads.map(files.write, ["m"] * 4, [large] * 4))
+        assert [len(content(Path(path))) for path in paths] == [200]
+        files.keep([])
+        assert not list(Path(paths.pop()).parents[1].iterdir())
 
 
 def test_several_owners_on_a_node_have_each_their_own(tmp_path: Path) -> None:
