@@ -310,6 +310,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Ray's autoscaler, where there is one": (
         CARD_PLAN + "test_what_a_grown_cluster_would_hold_is_asked_for",
+        CLUSTER + "test_nodes_are_asked_for_as_long_as_a_model_waits_for_them",
         CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
     ),
     "A fifth of each GPU's memory stays free": (CARD_PLAN + "test_part_of_a_card_stays_free",),

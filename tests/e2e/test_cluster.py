@@ -283,8 +283,15 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_get
 
 ray.init(address=sys.argv[1], log_to_driver=False)
-print(_internal_kv_get(b"autoscaler_resource_request").decode())
+print((_internal_kv_get(b"autoscaler_resource_request") or b"null").decode())
 """
+
+
+def nodes_asked_for(cluster: Cluster) -> list[dict[str, float]] | None:
+    """Return the bundles that Ray's autoscaler would have, None when nobody has asked for any."""
+    asked = run(sys.executable, "-c", ASKED, cluster.address, env=cluster.env, timeout_s=90)
+    found: list[dict[str, float]] | None = json.loads(asked.stdout.splitlines()[-1])
+    return found
 
 
 def script(cluster: Cluster, code: str, *names: str) -> None:
@@ -314,13 +321,15 @@ class Deployment:
         self._ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
         self.address = f"127.0.0.1:{self._ports['http_port']}"
 
-    def deploy(self, placement: str, *models: str, **arguments: Any) -> None:
-        """Deploy a repository of these small models."""
+    def deploy(self, placement: str, *models: str, config: str = "", **arguments: Any) -> None:
+        """Deploy a repository of these small models, with something more in their configurations."""
         everything, repository = self._folder / "everything", self._folder / placement
         if not everything.exists():
             write_small_models(everything)
         for model in models:
             shutil.copytree(everything / model, repository / model)
+            with (repository / model / "config.pbtxt").open("a") as text:
+                text.write(config)
         config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
         config["applications"][0]["args"] |= (
             self._ports
@@ -386,6 +395,21 @@ def test_what_eagleray_deployed_it_ends_and_nothing_else(cluster: Cluster, own: 
     script(cluster, DELETE, "eagleray")
     applications(cluster, {"halves", "theirs"})
     assert all(each == {"RUNNING", "HEALTHY"} for each in statuses(cluster).values())
+
+
+def test_nodes_are_asked_for_as_long_as_a_model_waits_for_them(cluster: Cluster, own: Deployment) -> None:
+    """Ray's autoscaler would keep them for ever."""
+    own.deploy("isolated", "simple")
+    wait_until(lambda: own.index().get("simple") == ("READY", ""), "ready", timeout_s=90)
+    assert not nodes_asked_for(cluster)
+    for model, placement in (("halves", "packed"), ("floats", "auto")):
+        own.deploy(placement, model, config='parameters { key: "eagleray.num_cpus" value { string_value: "99" } }')
+        wait_until(lambda: {"CPU": 99} in (nodes_asked_for(cluster) or ()), "nodes are asked for", timeout_s=60)
+        if model == "halves":
+            own.deploy("isolated", "flags")
+        else:
+            script(cluster, DELETE, "eagleray")
+        wait_until(lambda: nodes_asked_for(cluster) == [], "none are any more", timeout_s=60)
 
 
 def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> None:
@@ -496,8 +520,7 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
         before = rows_by_model(server)
         assert (before["waits"]["state"], before["digits"]["state"]) == ("UNAVAILABLE", "READY")
         assert "no GPUs are available" in before["waits"]["reason"]
-        asked = run(sys.executable, "-c", ASKED, cluster.address, env=cluster.env, timeout_s=90)
-        assert {"GPU": 1} in json.loads(asked.stdout.splitlines()[-1]), asked
+        assert {"GPU": 1} in (nodes_asked_for(cluster) or ())
         command = ray_head.node_command(cluster.address, num_gpus=1, labels="zone=b")
         node = Process(command, tmp_path / "node", cluster.env, cwd=tmp_path)
         wait_until(lambda: rows_by_model(server)["waits"]["state"] == "READY", "the model placed", timeout_s=90)
