@@ -1,6 +1,6 @@
 """A ModelInferRequest without its raw contents, read and checked against the model's signature."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -186,14 +186,14 @@ class GrpcRequestReader:
         request_id = message.id
         parameters = read_parameters(message.parameters, self._limits)
         inputs = self._read_inputs(message, request_id)
-        names = self._output_names(message, request_id)
         self._find_data(message, inputs, split.raw)
-        forms = {name: _form(tensor) for name, tensor in zip(names, message.outputs, strict=True)}
+        forms = _forms(message.outputs)
         check_outputs(self._signature, forms)
         rows, shapes = normalise(
             self._signature, [(each.name, each.datatype, each.shape) for each in inputs], request_id
         )
-        parts = tuple([self._field(each, shape, request_id) for each, shape in zip(inputs, shapes, strict=True)])
+        sent = zip(reversed(inputs), reversed(shapes), strict=True)
+        parts = tuple([self._field(each, shape, request_id) for each, shape in sent][::-1])
         plan = self._plans.plan(BINARY, forms)
         priority = effective_priority(self._signature, parameters.priority)
         typed = any([tensor.HasField("contents") for tensor in message.inputs])
@@ -211,13 +211,6 @@ class GrpcRequestReader:
             names.add(read.name)
             inputs.append(read)
         return inputs
-
-    def _output_names(self, message: Any, request_id: str) -> list[str]:
-        names = [tensor.name for tensor in message.outputs]
-        if len(set(names)) < len(names):
-            twice = next(name for at, name in enumerate(names) if name in names[:at])
-            raise InvalidArgument(f"{request_prefix(request_id)}output '{twice}' already exists in request")
-        return names
 
     def _find_data(self, message: Any, inputs: Sequence[_Input], raw: Sequence[Content]) -> None:
         left = iter(raw)
@@ -254,6 +247,16 @@ class GrpcRequestReader:
         source = InputSource(spec, False, None, each.region) if each.region is not None or kind in "Ob" else None
         head = field_head(RAW_FIELD, byte_size) if each.region is None and kind != "O" else None
         return each.name, shape, spec.datatype.numpy, head, byte_size, source
+
+
+def _forms(outputs: Iterable[Any]) -> dict[str, OutputForm]:
+    """Return how to send each output; of one that is named twice the first with parameters counts, as in Triton."""
+    forms: dict[str, OutputForm] = {}
+    for tensor in outputs:
+        form = _form(tensor)
+        if forms.get(tensor.name, BINARY) is BINARY:
+            forms[tensor.name] = form
+    return forms
 
 
 def _form(tensor: Any) -> OutputForm:

@@ -57,7 +57,7 @@ def array_from_json(
         return _bytes_array(elements, kinds, shape, name, model_name, limits, request_id)
     _check_kinds(kinds, datatype)
     if len(elements) != count:
-        raise _count_mismatch(len(elements) > count)
+        raise unparsable("data", "Shape does not match true shape of 'data' field")
     if datatype.numpy.kind == "b":
         return np.array(elements, dtype=np.bool_).reshape(shape)
     return (_floats if datatype.numpy.kind == "f" else _integers)(elements, datatype, name).reshape(shape)
@@ -133,12 +133,6 @@ def _check_kinds(kinds: set[type], datatype: DataType) -> None:
             raise unparsable("data", NON_BOOLEAN)
     elif not kinds <= {int}:
         raise unparsable("data", NON_UNSIGNED if kind == "u" else NON_SIGNED)
-
-
-def _count_mismatch(too_many: bool) -> InvalidArgument:
-    if too_many:
-        return unparsable("data", "Shape does not match true shape of 'data' field")
-    return InvalidArgument("Failed to parse 'data' field: shape does not match true shape")
 
 
 def _floats(elements: list[float], datatype: DataType, name: str) -> Array:

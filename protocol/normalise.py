@@ -28,9 +28,9 @@ def dims_text(dims: Sequence[int]) -> str:
 
 def check_outputs(signature: Signature, requested: Collection[str]) -> None:
     """Raise `InvalidArgument` if an output is requested that the model has not."""
-    for name in requested:
-        if name not in signature.outputs:
-            raise InvalidArgument(f"unexpected inference output '{name}' for model '{signature.model_name}'")
+    unknown = set(requested) - signature.outputs.keys()
+    if unknown:
+        raise InvalidArgument(f"unexpected inference output '{min(unknown)}' for model '{signature.model_name}'")
 
 
 def check_bounds(name: str, shape: Sequence[int], limits: Limits) -> None:
@@ -49,6 +49,8 @@ def normalise(
 ) -> tuple[int, list[Shape]]:
     """Check names, batch size, datatypes and shapes, and return the rows and each input's shape as the model sees it.
 
+    Of several wrong inputs the last is named, as Triton does for most names.
+
     Args:
         signature: the model's.
         inputs: name, datatype and shape of each, names distinct, in the order sent.
@@ -60,7 +62,9 @@ def normalise(
     prefix = request_prefix(request_id)
     _check_names(signature, [name for name, _, _ in inputs], prefix)
     rows = _batch_size(signature, inputs, prefix) if signature.max_batch_size > 0 else 1
-    return rows, [check_tensor(signature, name, datatype, shape, prefix) for name, datatype, shape in inputs]
+    shapes = [check_tensor(signature, name, datatype, shape, prefix) for name, datatype, shape in reversed(inputs)]
+    shapes.reverse()
+    return rows, shapes
 
 
 def check_byte_size(signature: Signature, spec: TensorSpec, shape: Shape, byte_size: int, request_id: str = "") -> None:
@@ -106,7 +110,7 @@ def _check_names(signature: Signature, names: list[str], prefix: str) -> None:
             f"{_quoted(names)}, but missing required input(s) {_quoted(missing) if missing else ']'}. "
             "Please provide all required input(s)."
         )
-    for name in names:
+    for name in reversed(names):
         if name not in configured:
             raise InvalidArgument(f"unexpected inference input '{name}' for model '{signature.model_name}'")
 
@@ -117,7 +121,7 @@ def _quoted(names: list[str]) -> str:
 
 def _batch_size(signature: Signature, inputs: Sequence[tuple[str, str, Shape]], prefix: str) -> int:
     rows = -1
-    for name, _, shape in inputs:
+    for name, _, shape in reversed(inputs):
         if not shape:
             raise InvalidArgument(
                 f"{prefix}input '{name}' has no shape but model requires batch dimension for '{signature.model_name}'"

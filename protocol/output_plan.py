@@ -8,7 +8,6 @@ from protocol.errors import InvalidArgument
 from protocol.json_document import array_member, as_boolean, as_unsigned, parameters_of, string_member
 from protocol.json_tensor import json_unsupported
 from protocol.limits import Limits
-from protocol.normalise import request_prefix
 from protocol.shared_memory import RegionRange, read_region
 from protocol.signature import Signature
 
@@ -84,7 +83,7 @@ class OutputPlans:
         return plan
 
 
-def read_output_forms(document: Any, limits: Limits, request_id: str) -> dict[str, OutputForm]:
+def read_output_forms(document: Any, limits: Limits) -> dict[str, OutputForm]:
     """Read the `outputs` of a parsed request; empty when it names none, which means all.
 
     Raises:
@@ -100,9 +99,7 @@ def read_output_forms(document: Any, limits: Limits, request_id: str) -> dict[st
         parameters = parameters_of(element)
         _check_exclusive(parameters)
         name = string_member(element, "name")
-        if name in forms:
-            raise InvalidArgument(f"{request_prefix(request_id)}output '{name}' already exists in request")
-        forms[name] = _form(parameters)
+        forms.setdefault(name, _form(parameters))  # of one that is named twice the first counts, as in Triton
     return forms
 
 

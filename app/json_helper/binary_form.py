@@ -48,7 +48,7 @@ def to_binary(document: Any, rest: memoryview, model_name: str, limits: Limits) 
     if isinstance(document.get(FORWARDED), dict):
         kept[FORWARDED] = document[FORWARDED]
     kept["inputs"] = inputs
-    if read_output_forms(document, limits, request_id):
+    if read_output_forms(document, limits):
         kept["outputs"] = [_described(element, ("name",)) for element in document["outputs"]]
     return orjson.dumps(kept), [*parts, rest]
 

@@ -260,7 +260,7 @@ def test_large_and_small_json_mean_the_same() -> None:
         )
         assert (status, json.loads(answer)["error"]) == (
             400,
-            "Failed to parse 'data' field: shape does not match true shape",
+            "Unable to parse 'data': Shape does not match true shape of 'data' field",
         )
 
     serve(test)

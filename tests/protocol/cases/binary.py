@@ -87,7 +87,7 @@ T.binary(
     "overlap",
     {"inputs": [binary_input("INPUT0", "INT32", [1, 16], 128), binary_input("INPUT1", "INT32", [1, 16], 0)]},
     bytes(128),
-    _MISMATCH.format("INPUT0", "simple", 64, 128),
+    _MISMATCH.format("INPUT1", "simple", 64, 0),
     model="simple",
 )
 T.binary("no-elements", {"inputs": [binary_input("X", "FP32", [0], 0)]}, b"", '"shape":[0]', status=200)

@@ -22,12 +22,12 @@ _CLASS = "Unable to set 'classification': "
 _UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 _BOOL = "attempt to access JSON non-boolean as boolean"
 for id, document, text in (
+    ("two-unknown", _outputs({"name": "Z"}, {"name": "A"}), "unexpected inference output 'A' for model 'simple'"),
     ("unknown", _outputs({"name": "OUTPUT9"}), "unexpected inference output 'OUTPUT9' for model 'simple'"),
     ("input-as-output", _outputs({"name": "INPUT0"}), "unexpected inference output 'INPUT0' for model 'simple'"),
     ("empty-name", _outputs({"name": ""}), "unexpected inference output '' for model 'simple'"),
     ("no-name", _outputs({}), "Unable to parse 'name': attempt to access non-existing object member 'name'"),
     ("name-number", _outputs({"name": 1}), "Unable to parse 'name': attempt to access JSON non-string as string"),
-    ("duplicate", _outputs(_out(), _out()), "output 'OUTPUT0' already exists in request"),
     ("10000", _outputs(*[{"name": f"O{i}"} for i in range(10_000)]), "request has 10000 outputs, more than 256"),
     ("256-unknown", _outputs(*[{"name": f"O{i}"} for i in range(256)]), "unexpected inference output 'O0'"),
     ("binary-number", _outputs(_out(binary_data=1)), "Unable to parse 'binary_data': " + _BOOL),
@@ -81,6 +81,13 @@ for id, document, text in (
     ("classes-2", _outputs(_out(classification=2)), '"BYTES","shape":[1,2],"data":["16:15","15:14"]'),
     ("classes-binary", _outputs(_out(classification=1, binary_data=True)), "16:15"),
     ("classes-2^31-1", _outputs(_out(classification=2**31 - 1)), '"shape":[1,16]'),
+    (
+        "twice-first-counts",
+        _outputs(_out(), _out(binary_data=True)),
+        '"OUTPUT0","datatype":"INT32","shape":[1,16],"data"',
+    ),
+    ("twice-first-binary", _outputs(_out(binary_data=True), _out()), '"parameters":{"binary_data_size":64}'),
+    ("twice-first-classes", _outputs(_out(classification=1), _out()), '"data":["16:15"]'),
 ):
     T.add(id, document, text, model="simple", status=200)
 
