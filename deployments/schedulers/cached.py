@@ -7,6 +7,7 @@ from typing import Final
 from deployments.core.clock import Clock
 from deployments.core.response_cache import ResponseCache
 from deployments.core.statistics import ModelStatistics
+from deployments.replica.region_mapping import region_under
 from deployments.schedulers.scheduler import Scheduler, reply
 from protocol.errors import ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Reply
@@ -22,7 +23,8 @@ class CachedScheduler:
 
     A request within a sequence, such as an ensemble hands on to its steps, goes past the cache, and so does one of more
     than `MAX_INPUT_BYTES`: to read them all would keep the loop from its work. For the same reason no response of more
-    than `MAX_OUTPUT_BYTES` is kept.
+    than `MAX_OUTPUT_BYTES` is kept. What lies in a client's shared memory is copied, in and out: if the client changed
+    it meanwhile, others would be answered wrongly.
     """
 
     def __init__(self, scheduler: Scheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock) -> None:
@@ -50,6 +52,8 @@ class CachedScheduler:
         request.queued_ns = began_ns
         if not request.received_ns:
             request.received_ns = began_ns
+        request.inputs = {name: _own(array) for name, array in request.inputs.items()}
+        request.places = None
         key = self._cache.key(request)
         response = self._cache.find(key)
         now_ns = self._now_ns()
@@ -78,6 +82,11 @@ class CachedScheduler:
             now_ns = self._now_ns()
             self._statistics.record_cache_miss(now_ns, look_up_ns + now_ns - began_ns)
         answer(request, result)
+
+
+def _own(array: Array) -> Array:
+    """Return an array that no client can change."""
+    return array if region_under(array) is None else array.copy()
 
 
 def _is_large(tensors: Mapping[str, Array], max_bytes: int) -> bool:

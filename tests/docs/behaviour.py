@@ -1290,6 +1290,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         TRACED_MODELS + "test_a_call_over_a_lane_is_a_child_too",
     ),
     "What goes wrong with a call": (CALLS + "test_errors_are_responses_with_tritons_texts",),
+    "The caller may write to the outputs": (
+        "deployments/replica/test_model_calls.py::test_a_model_may_write_to_what_it_is_answered",
+    ),
+    "What a client does to its shared memory while it waits": (
+        "deployments/schedulers/test_cached.py::test_what_a_client_changes_in_its_shared_memory_is_no_answer_to_others",
+    ),
     "A decoupled model is loaded when its warm-up": (
         "deployments/core/test_warm_streams.py::test_a_model_is_loaded_when_its_samples_are_answered_to_the_end",
         "deployments/core/test_warm_streams.py::test_a_sample_that_fails_while_it_is_answered_fails_the_load",

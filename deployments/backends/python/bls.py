@@ -13,7 +13,7 @@ from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.server import CallResult, ModelCall, ModelServer
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.errors import Internal
-from protocol.infer import InferRequest, InferResponse
+from protocol.infer import Array, InferRequest, InferResponse
 
 MAX_UNREAD_RESPONSES: Final = 100_000
 MAX_KEPT_RESPONSES: Final = 1_000
@@ -194,6 +194,17 @@ class _Responses:
                 await woken.wait()
 
 
+class _AnsweredTensor(Tensor):
+    """An output of a call; what may only be read is copied for a model that wants an array, which it may write to."""
+
+    __slots__ = ()
+
+    def as_numpy(self) -> Array:
+        if not self._array.flags.writeable:
+            self._array = self._array.copy()
+        return self._array
+
+
 def _server_for(made_by: ModelModule | None) -> tuple[ModelModule, ModelServer]:
     module = made_by or calling_model() or only_model()
     if module is None or not module.may_call or module.server is None:
@@ -213,7 +224,7 @@ def _response(result: CallResult, bfloat16: frozenset[str]) -> InferenceResponse
     if not isinstance(result, InferResponse):
         return InferenceResponse(error=of_serving_error(result))
     tensors = [
-        BFloat16Tensor(name, array) if name in bfloat16 else Tensor(name, array)
+        BFloat16Tensor(name, array) if name in bfloat16 else _AnsweredTensor(name, array)
         for name, array in result.outputs.items()
     ]
     response = InferenceResponse(tensors)

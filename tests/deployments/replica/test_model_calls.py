@@ -121,8 +121,8 @@ async def test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy(model
             def execute(self, requests):
                 array = x_of(requests[0]).as_numpy()
                 inputs = [pb_utils.Tensor("INPUT0", array)]
-                got = pb_utils.InferenceRequest(model_name="same", inputs=inputs, requested_output_names=[]).exec().output_tensors()[0].as_numpy()
-                return [answer(np.array([np.shares_memory(got, array)], np.int32)) for r in requests]
+                got = pb_utils.InferenceRequest(model_name="same", inputs=inputs, requested_output_names=[]).exec().output_tensors()[0]
+                return [answer(np.array([np.shares_memory(got.host_array(False), array)], np.int32)) for r in requests]
         """,
     )
     async with models_here.hosted() as call:
@@ -153,6 +153,25 @@ async def test_a_called_model_cannot_write_to_its_callers_tensors(models: Models
     )
     async with models.hosted() as call:
         assert await call("caller", 0) == [7, 99]
+
+
+@pytest.mark.parametrize("count", [1, 5_000], ids=["small", "large"])
+@on_a_loop
+async def test_a_model_may_write_to_what_it_is_answered(models: Models, count: int) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                outputs = [request_to(np.array(["add_one"])[0], x_of(r)).exec().output_tensors()[0] for r in requests]
+                for output in outputs:
+                    output.as_numpy()[:] *= 2
+                return [answer(output.as_numpy()) for output in outputs]
+        """,
+    )
+    async with models.hosted() as call:
+        assert await call("caller", *range(count)) == [2 * (number + 1) for number in range(count)]
 
 
 @pytest.mark.parametrize("way", ["for response in got", "async for response in got"])

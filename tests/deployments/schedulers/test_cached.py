@@ -1,7 +1,9 @@
 """The response cache: what is a hit and what is not, its bound, and what is counted."""
 
 import hashlib
+import secrets
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from deployments.core.counts import Totals
 from deployments.core.response_cache import request_digest
 from deployments.core.statistics import ModelStatistics
+from deployments.replica.region_mapping import RegionMapping
 from deployments.schedulers.cached import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, MAX_TEXTS, CachedScheduler, _is_large
 from deployments.schedulers.default import DefaultScheduler
 from protocol.errors import Internal
@@ -240,3 +243,22 @@ def test_a_traced_request_that_is_a_hit_says_so():
     served.clock.run()
     assert served.answers.order == ["first", "second"]
     assert trace.attributes == {"cache_hit": True}
+
+
+def test_what_a_client_changes_in_its_shared_memory_is_no_answer_to_others():
+    served = Served()
+    path = Path("/dev/shm") / f"eagleray-test-{secrets.token_hex(8)}"
+    path.write_bytes(2 * X.tobytes())
+    try:
+        region = memoryview(RegionMapping.of(path.name, 0, 2 * X.nbytes))
+    finally:
+        path.unlink()
+    inputs = {"X": np.frombuffer(region, np.float32, X.size).reshape(X.shape)}
+    request = InferRequest(inputs, 1, served.answers, id="a", places={"Y": region[X.nbytes :]})
+    served.scheduler.submit(request)
+    region[:] = bytes(len(region))
+    served.clock.run()
+    assert request.places is None
+    for answer in (served.answers.results["a"], served.ask("b")):
+        np.testing.assert_array_equal(answer.outputs["Y"], 2 * X)
+    assert served.executions == 1
