@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from app.edge.body_budget import TOO_MANY_BODIES
+from app.edge.work_queue import Work
 from app.grpc.compression import Inflation
 from app.grpc.head import GrpcHead
 from app.grpc.response_compressor import ResponseCompressor
@@ -85,7 +86,7 @@ class Call(Stream):
         """Length of the message whose whole memory is there, 0 otherwise."""
         self._prefix = b""
         self._received = 0
-        self._inflating = False
+        self._inflating: Work | None = None
         self._unread = b""
         """What has arrived, and is for the next turns of the loop."""
         self._later: deque[tuple[int, Buffer] | None] = deque()
@@ -297,24 +298,25 @@ class Call(Stream):
             inflation = Inflation(self.head.encoding, item[1], self.head.max_message_bytes, ratio)
             message = inflation.begin()
             if message is None:
-                self._inflating = True
-                self._waiting_bytes += len(item[1])
-                self.context.start(self._inflate(inflation, len(item[1])))
+                size = len(item[1])
+                self._waiting_bytes += size
+                self._inflating = self.context.packing.submit(
+                    inflation.complete, lambda message, error: self._inflated(message, error, size)
+                )
             else:
                 self.connection.extra_units += len(message) >> _UNIT_BITS
                 self.message(message)
 
-    async def _inflate(self, inflation: Inflation, size: int) -> None:
-        try:
-            message = await self.context.loop.run_in_executor(None, inflation.complete)
-        except CallError as error:
+    def _inflated(self, message: Buffer, error: BaseException | None, size: int) -> None:
+        self._inflating = None
+        if isinstance(error, CallError):
             self.finish(error.code, error.message)
-            return
-        self._inflating = False
-        if not self.done:
+        elif error is not None:
+            self.finish(INTERNAL, "internal server error")
+        else:
             self._waiting_bytes -= size
             self.message(message)
-        self._take_later()
+            self._take_later()
 
     def _take_later(self) -> None:
         """Hand on what has waited, a turn's work of it."""
@@ -408,6 +410,11 @@ class Call(Stream):
         self._unread = b""
         self._later.clear()
         self._waiting_bytes = 0
+        if self._inflating is not None:
+            self._inflating.withdraw()
+            self._inflating = None
+        if self.compressor is not None:
+            self.compressor.give_up()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

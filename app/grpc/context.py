@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from app.edge.work_queue import PACKING_THREADS, WorkQueue
 from app.grpc.options import GrpcOptions
 from app.grpc.routes import Routes
 from app.service.refusal_log import RefusalLog
@@ -13,7 +14,7 @@ from app.service.service import Service
 class CallContext:
     """One per port; heads and calls hold it."""
 
-    __slots__ = ("_tasks", "loop", "options", "refusals", "routes", "service")
+    __slots__ = ("_tasks", "loop", "options", "packing", "refusals", "routes", "service")
 
     def __init__(
         self,
@@ -21,11 +22,13 @@ class CallContext:
         options: GrpcOptions,
         loop: asyncio.AbstractEventLoop,
         refusals: RefusalLog | None = None,
+        packing: WorkQueue | None = None,
     ) -> None:
         self.service = service
         self.options = options
         self.loop = loop
         self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
+        self.packing = WorkQueue(loop, "packing", PACKING_THREADS) if packing is None else packing
         self.routes = Routes(service.routing.infer_target)
         self._tasks: set[asyncio.Task[None]] = set()
 

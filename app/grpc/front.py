@@ -10,6 +10,7 @@ from app.edge.listening_socket import listening_socket
 from app.edge.open_connections import OpenConnections
 from app.edge.server_tls import ServerTls
 from app.edge.slow_readers import SlowReaders
+from app.edge.work_queue import WorkQueue
 from app.grpc.call import Call
 from app.grpc.context import CallContext
 from app.grpc.head import GrpcHead, ignored
@@ -45,6 +46,7 @@ class GrpcFront:
         handlers: Mapping[str, Handler] | None = None,
         tls: ServerTls | None = None,
         refusals: RefusalLog | None = None,
+        packing: WorkQueue | None = None,
     ) -> None:
         self.http2 = options.http2
         self.loop = loop
@@ -54,7 +56,7 @@ class GrpcFront:
         self.slow_readers = SlowReaders(max(options.max_total_message_bytes, options.max_message_bytes))
         self.decoding_turns = DecodingTurns(loop)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
-        self._context = CallContext(service, options, loop, refusals)
+        self._context = CallContext(service, options, loop, refusals, packing)
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -63,9 +65,13 @@ class GrpcFront:
         """Start accepting; returns the port, which differs from `port` when that is 0."""
         sock = listening_socket(host, port)
         try:
-            context = None if self._tls is None else self._tls.context
+            tls = self._tls
             self._server = await self.loop.create_server(
-                lambda: Http2Connection(self), sock=sock, backlog=_BACKLOG, ssl=context
+                lambda: Http2Connection(self),
+                sock=sock,
+                backlog=_BACKLOG,
+                ssl=None if tls is None else tls.context,
+                ssl_handshake_timeout=None if tls is None else self.http2.preface_timeout_s,
             )
         except BaseException:
             sock.close()
@@ -119,9 +125,9 @@ class GrpcFront:
         """Accept nothing new, let every call under way end, close."""
         if self._server is not None:
             self._server.close()
+        await self.connections.drain(timeout_s)
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        await self.connections.drain(timeout_s)
         self._context.cancel_tasks()

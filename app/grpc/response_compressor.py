@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Protocol
 
+from app.edge.work_queue import Work
 from app.grpc.compression import compress
 from app.grpc.context import CallContext
-from app.grpc.status import OK
+from app.grpc.status import INTERNAL, OK
 from deployments.lane.frames import Buffer
 
 _INLINE_BYTES: Final = 32 << 10
@@ -33,7 +35,7 @@ class ResponseCompressor:
     `waiting_bytes` are those of messages that are not compressed yet.
     """
 
-    __slots__ = ("_call", "_encoding", "_finish", "_level", "_waiting", "busy", "waiting_bytes")
+    __slots__ = ("_call", "_encoding", "_finish", "_level", "_waiting", "_work", "waiting_bytes")
 
     def __init__(self, call: AnsweredCall, encoding: bytes, level: str) -> None:
         self._call = call
@@ -41,8 +43,13 @@ class ResponseCompressor:
         self._level = level
         self._waiting: deque[tuple[Sequence[Buffer], int]] = deque()
         self._finish = False
-        self.busy = False
+        self._work: Work | None = None
         self.waiting_bytes = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether something has not left yet."""
+        return self._work is not None
 
     def send(self, parts: Sequence[Buffer], size: int) -> None:
         """Take the next message."""
@@ -52,8 +59,7 @@ class ResponseCompressor:
         self._waiting.append((parts, size))
         self.waiting_bytes += size
         if not self.busy:
-            self.busy = True
-            self._call.context.start(self._run())
+            self._begin()
 
     def finish_after(self) -> None:
         """End the call once the last message has left; only while `busy`."""
@@ -62,14 +68,26 @@ class ResponseCompressor:
     def _send(self, data: bytes) -> None:
         self._call.send_message((data,), len(data), compressed=True)
 
-    async def _run(self) -> None:
-        loop = self._call.context.loop
-        while self._waiting and not self._call.done:
-            parts, size = self._waiting.popleft()
-            data = await loop.run_in_executor(None, compress, self._encoding, self._level, parts)
-            self.waiting_bytes -= size
-            if not self._call.done:
-                self._send(data)
-        self.busy = False
-        if self._finish:
+    def give_up(self) -> None:
+        """Send nothing more."""
+        self._waiting.clear()
+        if self._work is not None:
+            self._work.withdraw()
+            self._work = None
+
+    def _begin(self) -> None:
+        parts, size = self._waiting.popleft()
+        run = partial(compress, self._encoding, self._level, parts)
+        self._work = self._call.context.packing.submit(run, lambda data, error: self._compressed(data, error, size))
+
+    def _compressed(self, data: bytes, error: BaseException | None, size: int) -> None:
+        self._work = None
+        self.waiting_bytes -= size
+        if error is not None:
+            self._call.finish(INTERNAL, "internal server error")
+            return
+        if self._waiting:
+            self._begin()
+        self._send(data)
+        if self._finish and not self.busy:
             self._call.finish(OK, "")

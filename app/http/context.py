@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 from app.edge.body_budget import BodyBudget
 from app.edge.open_connections import OpenConnection, OpenConnections
 from app.edge.slow_readers import SlowReaders
+from app.edge.work_queue import PACKING_THREADS, WorkQueue
 from app.http.asgi import AsgiApp
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import Head, parse_head
@@ -51,6 +52,7 @@ class HttpContext:
         loop: asyncio.AbstractEventLoop,
         policy: HeadPolicy | None = None,
         refusals: RefusalLog | None = None,
+        packing: WorkQueue | None = None,
         *,
         reads_parents: bool = False,
     ) -> None:
@@ -66,6 +68,7 @@ class HttpContext:
         self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.slow_readers = SlowReaders(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
+        self.packing = WorkQueue(loop, "packing", PACKING_THREADS) if packing is None else packing
         self.generation = 0
         self.json_helper = JsonHelper(loop)
         self._routes = routes

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES
+from app.edge.work_queue import Work
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping
@@ -42,6 +43,7 @@ class GenerateExchange:
         self._target: Target | None = None
         self._token: Any = None
         self._only: Buffer | None = None
+        self._work: Work | None = None
         self._sent = False
         self._started = False
         self._ended = False
@@ -68,7 +70,7 @@ class GenerateExchange:
         assert self._target is not None
         limit = self._context.limits.max_body_bytes
         about = {"task": task, "inputs": self._mapping.inputs, "model": self._target.model_name, "limit": limit}
-        self._context.json_helper.submit(about | more, parts, done)
+        self._work = self._context.json_helper.submit(about | more, parts, done)
 
     def _mapped(self, result: Result | ServingError) -> None:
         if self._ended:
@@ -98,6 +100,8 @@ class GenerateExchange:
 
     def _cancel(self) -> None:
         self._ended = True
+        if self._work is not None:
+            self._work.withdraw()
         if self._target is not None and self._token is not None:
             self._target.cancel(self._token)
 

@@ -1,10 +1,10 @@
 """An inference request that is compressed or wants such a response, has headers for its model, or much JSON."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.edge.body_budget import TOO_MANY_BODIES
+from app.edge.work_queue import Work
 from app.http.content_coding import compress, decompress
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
@@ -42,6 +42,7 @@ class InferExchange:
         self._context = context
         self._target: Target | None = None
         self._token: Any = None
+        self._work: Work | None = None
         self._sent = False
         self._gone = False
 
@@ -57,7 +58,7 @@ class InferExchange:
         def unpack() -> bytes:
             return decompress(body, head.content_encoding, limits.max_body_bytes, limits.max_decompression_ratio)
 
-        self._work(unpack, self._unpacked, inline=len(body) <= _INLINE_COMPRESSED_BYTES)
+        self._do(unpack, self._unpacked, inline=len(body) <= _INLINE_COMPRESSED_BYTES)
 
     @property
     def receive_began_ns(self) -> int:
@@ -67,14 +68,15 @@ class InferExchange:
     def disconnect(self) -> None:
         """Cancel the request."""
         self._gone = True
+        if self._work is not None:
+            self._work.withdraw()
         if self._target is not None and self._token is not None:
             self._target.cancel(self._token)
 
-    def _work(self, work: Callable[[], bytes], then: Callable[[bytes], None], inline: bool) -> None:
+    def _do(self, work: Callable[[], bytes], then: Callable[[bytes], None], inline: bool) -> None:
         """Do `work` here or in a thread, then go on with its result; a ServingError is the answer."""
         if not inline:
-            future = self._context.loop.run_in_executor(None, work)
-            future.add_done_callback(lambda done: self._worked(done, then))
+            self._work = self._context.packing.submit(work, lambda result, error: self._done(result, error, then))
             return
         try:
             result = work()
@@ -83,12 +85,10 @@ class InferExchange:
         else:
             then(result)
 
-    def _worked(self, done: "asyncio.Future[bytes]", then: Callable[[bytes], None]) -> None:
-        if self._gone or done.cancelled():
-            return
-        error = done.exception()
+    def _done(self, result: bytes, error: BaseException | None, then: Callable[[bytes], None]) -> None:
+        self._work = None
         if error is None:
-            then(done.result())
+            then(result)
         else:
             self.on_error(error if isinstance(error, ServingError) else Internal("internal server error"))
 
@@ -117,13 +117,13 @@ class InferExchange:
                 "model": target.model_name,
                 "limit": self._context.limits.max_body_bytes,
             }
-            self._context.json_helper.submit(task, parts, self._parsed)
+            self._work = self._context.json_helper.submit(task, parts, self._parsed)
         else:
             self._send_to(target, parts, json_length)
 
     def _parsed(self, result: Result | ServingError) -> None:
-        if self._gone or self._target is None:
-            return
+        self._work = None
+        assert self._target is not None
         if isinstance(result, ServingError):
             self.on_error(result)
         elif not self._connection.hold(len(result[1])):
@@ -152,7 +152,7 @@ class InferExchange:
             return
         kept = list(parts)
         size = sum(map(len, kept))
-        self._work(
+        self._do(
             lambda: compress(kept, coding), lambda packed: self._send(json_length, packed), inline=size <= _INLINE_BYTES
         )
 

@@ -49,7 +49,6 @@ class Http2Connection(OpenConnection):
         limits = self.limits
         self._heads = self.blocks.known
         self._budget = FrameBudget(limits, self._opened_s)
-        self._rest = b""
         self._greeted = False
         self._block: tuple[int, int, list[bytes]] | None = None
         self._data_left = 0
@@ -96,6 +95,7 @@ class Http2Connection(OpenConnection):
     def pause_writing(self) -> None:
         """The client reads slowly: neither send more nor take more."""
         self.sender.pause()
+        self.application.slow_readers.note(self, self.unsent_bytes)
         if self._transport is not None and not self.closing:
             self._transport.pause_reading()
 

@@ -146,7 +146,7 @@ class HeaderBlocks(Generic[T]):
                 at = run.end()
                 continue
             # A literal that changes no table, with a name of its own; longer ones than one byte can tell are rare.
-            if first & 0xEF or at + 2 > end:
+            if first & 0xEF or at + 2 > end or block[at + 1] & 0x7F == 0x7F:
                 return block, 0
             value_at = at + 2 + (block[at + 1] & 0x7F)
             if value_at >= end:
@@ -178,14 +178,14 @@ class HeaderBlocks(Generic[T]):
         return (block[:first_cut], cut_bytes) if first_cut else (block, 0)
 
     def _learn(self, name: bytes) -> int:
-        """Find out whether a name, as it travels, is one to ignore, if only for some values; long ones are not."""
+        """Find out whether a name, as it travels, is one to ignore, if only for some values."""
         try:
             text = decode_huffman(name[1:]) if name[0] & 0x80 else name[1:]
         except ValueError:
             return False
         if len(self._ignored_strings) >= _MAX_NAMES:
             self._ignored_strings.clear()
-        ignored = int(name[0] & 0x7F != 0x7F and self._reader.ignores(text))
+        ignored = int(self._reader.ignores(text))
         if ignored and text == self._reader.watched:
             ignored = _WATCHED
         self._ignored_strings[name] = ignored

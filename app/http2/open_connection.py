@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, cast
 
-from app.edge.body_budget import BodyBudget
+from app.edge.body_budget import TOO_MANY_BODIES, BodyBudget
 from app.edge.open_connections import OpenConnections
 from app.edge.slow_readers import SlowReaders
+from app.edge.unacknowledged import unacknowledged_bytes
 from app.http2 import frames
 from app.http2.decoding_turns import DecodingTurns
 from app.http2.frames import Http2Error
@@ -96,10 +97,14 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.cut_short: deque[int] = deque(maxlen=_CUT_SHORT_KEPT)
         """Streams that ended from here before the peer had ended them; what it sent before it knew is dropped."""
         self._held_bytes = 0
-        self._known_idle = False
+        self._idle_after = 0
+        """The last stream, as it was when the connection was found idle."""
+        self._rest = b""
+        """What has arrived of a frame that must be complete to be taken."""
         self._last_id = -1
         self._accepted_id = 0
         self._going = False
+        self._lingers = False
         self._opened_s = now_s
         self._deadline_s = now_s + limits.preface_timeout_s
 
@@ -151,7 +156,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         if stream.queued_bytes:
             self.sender.forget(stream)
         if self._going and not self.streams:
-            self._close()
+            self._end_sending()
 
     @property
     def transport(self) -> asyncio.BaseTransport | None:
@@ -163,7 +168,7 @@ class OpenConnection(asyncio.BufferedProtocol):
     def sweep(self, now_s: float) -> None:
         """Look at every deadline; called about once a second."""
         if self.closing:
-            if self._deadline_s < now_s:
+            if self._deadline_s < now_s or (self._lingers and not self._untaken_bytes):
                 self.abort()
             return
         limits = self.limits
@@ -193,11 +198,15 @@ class OpenConnection(asyncio.BufferedProtocol):
                 self.abort()
 
     def _note_held(self) -> None:
-        """Count what requests that have come in part hold; the largest are refused when all hold too much."""
-        held_bytes = sum([stream.held_bytes for stream in self.incomplete])
+        """Count what has come in part of frames and requests; when all hold too much, the largest are refused."""
+        held_bytes = len(self._rest) + sum([stream.held_bytes for stream in self.incomplete])
         bodies = self.application.bodies
         bodies.give_back(self._held_bytes)
+        self._held_bytes = 0
         while not bodies.take(held_bytes):
+            if not self.incomplete:
+                self.fail(Http2Error(frames.ENHANCE_YOUR_CALM, TOO_MANY_BODIES))
+                return
             largest = max(self.incomplete, key=lambda stream: stream.held_bytes)
             held_bytes -= largest.held_bytes
             del self.incomplete[largest]
@@ -205,19 +214,19 @@ class OpenConnection(asyncio.BufferedProtocol):
         self._held_bytes = held_bytes
 
     def _note_idle(self) -> None:
-        """Have the connection give way to new ones once nothing has come for a while and nothing is under way."""
-        idle = not (self.streams or self._pings.heard)
-        if idle and not self._known_idle:
+        """Have the connection give way to new ones once nothing is under way, whatever comes that is no request."""
+        if not self.streams and self._idle_after != self._last_id:
+            self._idle_after = self._last_id
             self.application.connections.note_idle(self)
-        self._known_idle = idle
 
     def give_way(self) -> bool:
         """Close in favour of a new connection; False when this one is no longer idle. gRPC clients connect anew."""
         if self._transport is None:
             return True
-        if self.streams or self._pings.heard or self.closing or self._going:
+        if self.streams or self._idle_after != self._last_id or self.closing or self._going:
             return False
-        self.shut("idle for longest of too many connections")
+        self._say_goaway("idle for longest of too many connections")
+        self._close()
         return True
 
     def _give_up_sending(self, since_s: float) -> None:
@@ -233,10 +242,39 @@ class OpenConnection(asyncio.BufferedProtocol):
         """Take no new streams, close when those under way have ended."""
         if self.closing or self._going or self._transport is None:
             return
+        untaken = self._untaken_bytes
+        self._say_goaway(reason)
+        if not self.streams:
+            if untaken:
+                self._end_sending()
+            else:
+                self._close()
+
+    def _say_goaway(self, reason: str) -> None:
         self._going = True
         self.sender.write(frames.goaway(self._accepted_id, frames.NO_ERROR, reason))
-        if not self.streams:
+
+    @property
+    def _untaken_bytes(self) -> int:
+        """How much of what was written the peer's machine has not acknowledged."""
+        transport = self._transport
+        return 0 if transport is None else transport.get_write_buffer_size() + unacknowledged_bytes(transport)
+
+    def _end_sending(self) -> None:
+        """Close when the peer has taken its answers, or closes; what it sends until then is read and dropped.
+
+        To close with input unread, or before more of it comes, resets the connection, and the peer loses what it has
+        not taken. Every client sends something while it takes much: PINGs and WINDOW_UPDATEs.
+        """
+        transport = self._transport
+        if transport is None or not transport.can_write_eof():  # TLS says its own goodbye
             self._close()
+            return
+        self.closing = self._lingers = True
+        self._deadline_s = self.loop.time() + self.limits.write_timeout_s
+        self.sender.flush()
+        transport.write_eof()
+        transport.resume_reading()
 
     def fail(self, error: Http2Error) -> None:
         """End the connection: say why, give up what is under way."""
@@ -250,7 +288,8 @@ class OpenConnection(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """How much of the answers waits for the peer."""
-        return self.sender.queued_bytes
+        written_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return written_bytes + self.sender.queued_bytes
 
     @property
     def waits_since_s(self) -> float:
@@ -280,6 +319,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         streams = list(self.streams.values())
         self.streams.clear()
         self.incomplete.clear()
+        self._rest = b""
         for stream in streams:
             stream.aborted()
 

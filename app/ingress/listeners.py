@@ -10,6 +10,7 @@ from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import STATISTICS, RestrictedApis
 from app.edge.server_tls import HTTP_1, HTTP_2, ServerTls
+from app.edge.work_queue import PACKING_THREADS, WorkQueue
 from app.grpc.front import GrpcFront
 from app.grpc.handlers import HANDLERS
 from app.grpc.port_options import port_options
@@ -49,6 +50,7 @@ class Listeners:
         self._keys = ApiKeys(settings.api_key, settings.api_key_file)
         self._key_watch: asyncio.Task[None] | None = None
         self._refusals = RefusalLog(loop.call_later, meters)
+        self._packing = WorkQueue(loop, "packing", PACKING_THREADS)
         self._state = LiveState(service)
         self.ports: dict[str, int] = {}
 
@@ -126,6 +128,7 @@ class Listeners:
             self._loop,
             policy,
             self._refusals,
+            self._packing,
             reads_parents=self._service.tracing.reads_parents,
         )
         return HttpFront(context, tls)
@@ -137,7 +140,7 @@ class Listeners:
             client_root = settings.grpc_root_cert if settings.grpc_use_ssl_mutual else ""
             tls = ServerTls(settings.grpc_server_cert, settings.grpc_server_key, HTTP_2, client_root)
         options = port_options(settings, access, reads_parents=self._service.tracing.reads_parents)
-        return GrpcFront(self._service, options, self._loop, HANDLERS, tls, self._refusals)
+        return GrpcFront(self._service, options, self._loop, HANDLERS, tls, self._refusals, self._packing)
 
     def _scrape(self) -> Scrape:
         settings = self._settings
@@ -161,3 +164,4 @@ class Listeners:
         if self._key_watch is not None:
             self._key_watch.cancel()
         await asyncio.gather(*(front.close(timeout_s) for front in self._fronts))
+        self._packing.close()

@@ -5,9 +5,10 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
+from app.edge.work_queue import Work, WorkQueue
 from app.json_helper.frames import read_frame, write_frame
 from deployments.lane.frames import Buffer
 from protocol.errors import Internal, ServingError, Unavailable, from_grpc_code
@@ -29,27 +30,21 @@ class JsonHelper:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread = ThreadPoolExecutor(1, "json helper")
+        self._tasks = WorkQueue(loop, "json helper", 1)
         self._process: subprocess.Popen[bytes] | None = None
-        self._waiting = 0
 
-    def submit(self, head: dict[str, Any], parts: Sequence[Buffer], done: Done) -> None:
-        """Have the helper do a task; `done` is called on the loop with the result, or with the error to answer."""
-        if self._waiting >= _MAX_WAITING:
+    def submit(self, head: dict[str, Any], parts: Sequence[Buffer], done: Done) -> Work | None:
+        """Have the helper do a task; `done` is called on the loop with the result, or with the error to answer.
+
+        The task may be withdrawn; None: there is none, and `done` was called.
+        """
+        if len(self._tasks) >= _MAX_WAITING:
             done(Unavailable("too many large JSON requests are waiting to be read"))
-            return
-        self._waiting += 1
-        self._loop.run_in_executor(self._thread, self._do, head, parts).add_done_callback(
-            lambda future: self._done(future, done)
+            return None
+        return self._tasks.submit(
+            partial(self._do, head, parts),
+            lambda result, error: done(result if error is None else Internal("large JSON could not be read")),
         )
-
-    def _done(self, future: "asyncio.Future[Result | ServingError]", done: Done) -> None:
-        self._waiting -= 1
-        if future.cancelled():
-            return
-        error = future.exception()
-        done(future.result() if error is None else Internal("large JSON could not be read"))
 
     def _do(self, head: dict[str, Any], parts: Sequence[Buffer]) -> Result | ServingError:
         process = self._process
@@ -85,4 +80,4 @@ class JsonHelper:
         """End the process."""
         if self._process is not None:
             self._process.kill()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._tasks.close()

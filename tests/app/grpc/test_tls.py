@@ -1,5 +1,6 @@
 """TLS and mutual TLS on the gRPC port, with certificates made here."""
 
+import contextlib
 import socket
 import ssl
 from pathlib import Path
@@ -10,6 +11,8 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from app.edge.server_tls import HTTP_2, ServerTls
+from app.grpc.options import GrpcOptions
+from app.http2.limits import Http2Limits
 from tests.app.grpc.server import request, serving
 from tests.certificates import Authority, KeyPair
 from tests.serving import wait_until
@@ -74,3 +77,13 @@ def test_a_client_without_alpn_is_refused(authority: Authority) -> None:
             received = client.recv(1000)
             assert received[3] == 7  # GOAWAY
             assert received[16] == 12  # INADEQUATE_SECURITY
+
+
+def test_a_handshake_must_be_complete_in_time(authority: Authority) -> None:
+    options = GrpcOptions(http2=Http2Limits(preface_timeout_s=0.2))
+    with (
+        serving(options, tls=tls(authority.issue("server"))) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10.0) as client,
+        contextlib.suppress(ConnectionResetError),
+    ):
+        assert client.recv(1) == b""

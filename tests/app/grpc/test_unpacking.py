@@ -5,13 +5,14 @@ import gzip
 import random
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from urllib.parse import unquote
 
+from app.edge.work_queue import WorkQueue
 from app.grpc.options import GrpcOptions
+from app.http2 import frames
 from tests.app.grpc.server import request
-from tests.app.grpc.test_wire import STREAM, Wire, on_loop, prefixed
+from tests.app.grpc.test_wire import INFER, STREAM, Wire, on_loop, prefixed
 from tests.app.http2 import wire as http2_wire
 from tests.app.http2.wire import data
 
@@ -20,21 +21,21 @@ SMALL = prefixed(request(values=[0.0] * 100, request_id="hold").SerializeToStrin
 
 
 @contextmanager
-def slow_threads() -> Iterator[threading.Event]:
+def slow_threads() -> Iterator[tuple[WorkQueue, threading.Event]]:
     """Have what threads do wait until the event is set."""
     go_on = threading.Event()
-    with ThreadPoolExecutor(1) as executor:
-        asyncio.get_running_loop().set_default_executor(executor)
-        executor.submit(go_on.wait, 30)
-        try:
-            yield go_on
-        finally:
-            go_on.set()
+    queue = WorkQueue(asyncio.get_running_loop(), "slow", 1)
+    queue.submit(lambda: go_on.wait(30), lambda result, error: None)
+    try:
+        yield queue, go_on
+    finally:
+        go_on.set()
+        queue.close()
 
 
-async def opened(options: GrpcOptions | None = None) -> Wire:
+async def opened(queue: WorkQueue, options: GrpcOptions | None = None) -> Wire:
     """Return a connection with a stream whose first message waits for a thread."""
-    wire = Wire(options)
+    wire = Wire(options, queue)
     await wire.send(wire.headers(1, STREAM, grpc_encoding="gzip"), data(1, LARGE))
     assert not wire.service.requests
     return wire
@@ -42,8 +43,8 @@ async def opened(options: GrpcOptions | None = None) -> Wire:
 
 @on_loop
 async def test_what_waits_behind_it_is_bounded_counted_and_taken_in_order() -> None:
-    with slow_threads() as go_on:
-        wire = await opened()
+    with slow_threads() as (queue, go_on):
+        wire = await opened(queue)
         stream, sent = wire.connection.streams[1], 0
         piece = SMALL * (16_000 // len(SMALL))
         while stream.credit_bytes >= len(piece) and sent < 8 << 20:
@@ -69,8 +70,8 @@ async def test_what_waits_behind_it_is_bounded_counted_and_taken_in_order() -> N
 
 @on_loop
 async def test_a_client_whose_messages_are_too_many_is_refused() -> None:
-    with slow_threads():
-        wire = await opened(GrpcOptions(max_total_message_bytes=300_000, max_message_bytes=300_000))
+    with slow_threads() as (queue, _):
+        wire = await opened(queue, GrpcOptions(max_total_message_bytes=300_000, max_message_bytes=300_000))
         status: dict[str, str] = {}
         for _ in range(20):
             status |= wire.status(await wire.send(data(1, SMALL * (16_000 // len(SMALL)))))
@@ -82,8 +83,8 @@ async def test_a_client_whose_messages_are_too_many_is_refused() -> None:
 
 @on_loop
 async def test_a_message_behind_it_must_arrive_in_time() -> None:
-    with slow_threads() as go_on:
-        wire = await opened()
+    with slow_threads() as (queue, go_on):
+        wire = await opened(queue)
         await wire.send(data(1, SMALL[:-1]))
         now_s = wire.front.loop.time()
         wire.connection.sweep(now_s + 50)
@@ -97,8 +98,8 @@ async def test_a_message_behind_it_must_arrive_in_time() -> None:
 
 @on_loop
 async def test_a_call_that_ends_behind_it_is_answered() -> None:
-    with slow_threads() as go_on:
-        wire = Wire()
+    with slow_threads() as (queue, go_on):
+        wire = Wire(packing=queue)
         await wire.send(wire.headers(1, grpc_encoding="gzip"), data(1, LARGE, end=True))
         go_on.set()
         answer: list[http2_wire.Frame] = []
@@ -107,3 +108,31 @@ async def test_a_call_that_ends_behind_it_is_answered() -> None:
         assert wire.status(answer)["grpc-status"] == "0"
         wire.connection.sweep(wire.front.loop.time())
         assert wire.front.bodies.used_bytes == 0
+
+
+@on_loop
+async def test_a_message_of_a_call_that_is_over_is_not_unpacked() -> None:
+    with slow_threads() as (queue, _):
+        wire = Wire(packing=queue)
+        for stream_id in range(1, 21, 2):
+            await wire.send(wire.headers(stream_id, grpc_encoding="gzip"), data(stream_id, LARGE, end=True))
+        assert len(queue) == 10
+        await wire.send(*(frames.rst_stream(stream_id, frames.CANCEL) for stream_id in range(1, 11, 2)))
+        assert len(queue) == 5
+        wire.connection.connection_lost(None)
+        assert len(queue) == 0
+        assert wire.front.bodies.used_bytes == 0
+
+
+@on_loop
+async def test_an_answer_of_a_call_that_is_over_is_not_packed() -> None:
+    with slow_threads() as (queue, _):
+        wire = Wire(GrpcOptions(infer_response_compression_level="low"), queue)
+        asked = prefixed(request(values=[0.0] * 10_000).SerializeToString())
+        for stream_id, path in ((1, INFER), (3, STREAM)):
+            await wire.send(wire.headers(stream_id, path, grpc_accept_encoding="gzip"))
+            await wire.send(*(data(stream_id, asked[at : at + 16_384]) for at in range(0, len(asked), 16_384)))
+            await wire.send(data(stream_id, b"", end=True))
+        assert len(queue) == 2
+        await wire.send(frames.rst_stream(1, frames.CANCEL), frames.rst_stream(3, frames.CANCEL))
+        assert len(queue) == 0

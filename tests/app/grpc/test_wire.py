@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from app.edge.header_forwarding import HeaderForwarding
+from app.edge.work_queue import WorkQueue
 from app.grpc.front import GrpcFront
 from app.grpc.options import GrpcOptions
 from app.http2 import frames
@@ -33,9 +34,9 @@ BODY = prefixed(request().SerializeToString())
 class Wire:
     """A connection of a front on the running loop."""
 
-    def __init__(self, options: GrpcOptions | None = None) -> None:
+    def __init__(self, options: GrpcOptions | None = None, packing: WorkQueue | None = None) -> None:
         self.service = FakeService()
-        self.front = GrpcFront(self.service, options or GrpcOptions(), asyncio.get_running_loop())
+        self.front = GrpcFront(self.service, options or GrpcOptions(), asyncio.get_running_loop(), packing=packing)
         self.transport = Transport()
         self.connection = Http2Connection(self.front)
         self.connection.connection_made(self.transport)
@@ -429,6 +430,17 @@ async def test_answers_that_clients_do_not_take_are_bounded_over_all_connections
         no_window = frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
         await wire.send(no_window, wire.headers(1), *pieces, data(1, b"", end=True))
     assert [wire.transport.closed for wire in wires] == [True, True, False, False]
+
+
+@on_loop
+async def test_an_answer_that_is_in_the_buffer_of_a_socket_counts_as_one_that_clients_do_not_take() -> None:
+    wires = [Wire(GrpcOptions(max_message_bytes=1 << 20, max_total_message_bytes=2 << 20)) for _ in range(3)]
+    share(*wires)
+    for wire in wires:
+        wire.transport.unsent_bytes = 900 << 10
+        wire.connection.pause_writing()
+        await wire.send()
+    assert [wire.transport.closed for wire in wires] == [True, False, False]
 
 
 @pytest.mark.parametrize("size", [100, 2 << 20])

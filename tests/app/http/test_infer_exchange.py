@@ -1,6 +1,8 @@
 import asyncio
 import gzip
 import json
+import os
+import threading
 import zlib
 from collections.abc import Awaitable, Callable
 
@@ -8,6 +10,7 @@ import pytest
 
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
+from app.edge.work_queue import WorkQueue
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
 from protocol.errors import Internal
@@ -147,6 +150,23 @@ async def test_a_client_that_leaves_cancels_its_compressed_request() -> None:
     wire.connection.connection_lost(None)
     assert wire.target.cancelled == [1]
     wire.target.release()  # too late, and harmless
+
+
+@on_loop
+async def test_what_a_client_that_leaves_has_sent_or_would_get_is_let_go_of() -> None:
+    first, go_on = Wire(), threading.Event()
+    packing = first.context.packing = WorkQueue(asyncio.get_running_loop(), "slow", 1)
+    packing.submit(lambda: go_on.wait(30), lambda result, error: None)
+    for coding, body in (("Content-Encoding", gzip.compress(os.urandom(200_000))), ("Accept-Encoding", LARGE)):
+        wire = Wire()
+        wire.share(first)
+        head = f"POST {INFER} HTTP/1.1\r\nHost: a\r\n{coding}: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+        await wire.send(head.encode() + body)
+        assert len(packing) == 1
+        wire.connection.connection_lost(None)
+        assert len(packing) == 0
+    go_on.set()
+    packing.close()
 
 
 @on_loop

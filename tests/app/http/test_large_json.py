@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +26,7 @@ from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
 from protocol.limits import Limits
 from protocol.signature import Signature, TensorSpec
-from tests.app.http.wire import EchoTarget, hello
+from tests.app.http.wire import EchoTarget, Wire, hello
 
 STALL_S = 0.05
 ATTEMPTS = 5
@@ -294,6 +295,27 @@ def test_a_helper_that_dies_is_replaced() -> None:
             process.wait()
 
     serve(test)
+
+
+@pytest.mark.parametrize("path", ["infer", "generate"])
+def test_what_a_client_that_leaves_has_sent_is_let_go_of(path: str) -> None:
+    async def test() -> None:
+        first, go_on = Wire(), threading.Event()
+        first.target.shared = True
+        tasks = first.context.json_helper._tasks
+        tasks.submit(lambda: go_on.wait(30), lambda result, error: None)
+        wire = Wire()
+        wire.share(first)
+        body = b'{"note":"%b"}' % (b"x" * (1 << 19))
+        await wire.send(b"POST /v2/models/echo/%b HTTP/1.1\r\nHost: a\r\n" % path.encode())
+        await wire.send(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert len(tasks) == 1
+        wire.connection.connection_lost(None)
+        assert len(tasks) == 0
+        go_on.set()
+        first.context.json_helper.close()
+
+    asyncio.run(test())
 
 
 def test_a_name_as_long_as_a_body_makes_no_long_error() -> None:

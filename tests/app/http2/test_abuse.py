@@ -3,6 +3,7 @@
 import pytest
 from hpack import Encoder
 
+from app.edge.body_budget import BodyBudget
 from app.http2 import frames
 from app.http2.connection import Http2Connection
 from app.http2.limits import Http2Limits
@@ -276,6 +277,49 @@ def test_a_connection_that_is_idle_gives_way_to_a_new_one() -> None:
     assert not other.closed
     assert goaway_code(wire.send()) == frames.NO_ERROR
     assert wire.transport.closed
+
+
+@pytest.mark.parametrize("sent", [PING, frames.window_update(0, 1), frames.settings({})])
+def test_a_connection_without_requests_gives_way_whatever_else_it_sends(sent: bytes) -> None:
+    wire = Wire(Http2Limits(max_connections=1, max_ping_strikes=0))
+    for _ in range(5):
+        wire.send(sent)
+        wire.sweep(1.0)
+    wire.send(sent)
+    assert not connect(wire).closed
+    wire.send()
+    assert wire.transport.closed
+
+
+def test_the_connection_whose_last_request_is_oldest_gives_way() -> None:
+    wire = Wire(Http2Limits(max_connections=2))
+    wire.send(wire.request(1))
+    wire.sweep(1.0)
+    other = connect(wire)
+    for connection in wire.application.connections:
+        connection.sweep(wire.loop.now_s)
+    wire.send(wire.request(3))
+    wire.sweep(1.0)
+    assert not connect(wire).closed
+    wire.send()
+    assert other.closed
+    assert not wire.transport.closed
+
+
+def test_frames_that_have_come_in_part_are_bounded_over_all_connections() -> None:
+    wire = Wire()
+    wire.application.bodies = BodyBudget(1 << 20)
+    wire.send(wire.headers(1), data(1, b"\x05" + bytes(900_000), flags=frames.PADDED)[:-10_000])
+    wire.sweep(1.0)
+    assert 880_000 < wire.application.bodies.used_bytes < 900_000
+    other = Wire()
+    other.connection.application = wire.application
+    other.send(other.headers(1), data(1, b"\x05" + bytes(900_000), flags=frames.PADDED)[:-10_000])
+    assert goaway_code(other.sweep(1.0)) == CALM
+    other.connection.connection_lost(None)
+    wire.send(bytes(10_000))
+    wire.sweep(1.0)
+    assert wire.application.bodies.used_bytes == 0
 
 
 @pytest.mark.parametrize("busy", ["a call is under way", "it has just asked"])

@@ -104,3 +104,14 @@ def test_a_watched_field_counts_with_the_values_that_are_heeded(huffman: bool, s
     opened = [dict(head.headers)[b"traceparent"].decode() for head in wire.application.opened]
     assert [value for value in opened if value.endswith("-heeded")] == ["b-heeded", "d-heeded", "d-heeded"]
     assert [value for value in opened if not value.endswith("-heeded")] == ["a"] * 3, "whose heads are one"
+
+
+def test_what_a_long_name_looks_like_inside_is_no_field() -> None:
+    """In a name of more than 126 bytes its own end seems to stand, and an ignored field to which all else belongs."""
+    wire = Wire()
+    _send(wire, 1, _BASE)
+    for i, value in enumerate((b"one", b"two")):
+        other = b"\x10" + _literal(value, b"other")[1:]
+        name = b"n" * 126 + b"\x01v" + b"\x00\x05trace" + bytes([64 + 2 + len(other)]) + b"y" * 64
+        _send(wire, 2 * i + 3, b"\x83\x86\xbe\x00\x7f" + bytes([len(name) - 127]) + name + b"\x01v" + other)
+    assert [dict(head.headers)[b"other"] for head in wire.application.opened[1:]] == [b"one", b"two"]

@@ -1,0 +1,98 @@
+"""Work for threads: its order, how much of it is done at a time, and what becomes of what is withdrawn."""
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+from app.edge.work_queue import WorkQueue
+
+
+class Body:
+    """Something that work holds."""
+
+
+@contextlib.asynccontextmanager
+async def busy_queue(thread_count: int = 1) -> AsyncIterator[tuple[WorkQueue, threading.Event]]:
+    """A queue whose threads all wait for the event."""
+    go_on = threading.Event()
+    queue = WorkQueue(asyncio.get_running_loop(), "test", thread_count)
+    for _ in range(thread_count):
+        queue.submit(lambda: go_on.wait(30), lambda result, error: None)
+    try:
+        yield queue, go_on
+    finally:
+        go_on.set()
+        queue.close()
+
+
+def test_what_comes_first_is_done_first_by_as_many_threads_as_there_are() -> None:
+    async def test() -> None:
+        lock, running, most = threading.Lock(), 0, 0
+
+        def work(number: int) -> int:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            with lock:
+                running -= 1
+            if number == 7:
+                raise ValueError("seven")
+            return number
+
+        told: list[Any] = []
+        queue = WorkQueue(asyncio.get_running_loop(), "test", 2)
+        for number in range(50):
+            queue.submit(
+                lambda n=number: work(n), lambda result, error: told.append(result if error is None else error)
+            )
+        async with asyncio.timeout(10):
+            while len(told) < 50:
+                await asyncio.sleep(0)
+        assert most <= 2
+        assert sorted(each for each in told if isinstance(each, int)) == [n for n in range(50) if n != 7]
+        assert [str(each) for each in told if not isinstance(each, int)] == ["seven"]
+        queue.close()
+
+    asyncio.run(test())
+
+
+def test_what_is_withdrawn_is_let_go_of_at_once() -> None:
+    async def test() -> None:
+        async with busy_queue() as (queue, go_on):
+            body, told = Body(), []
+            gone = weakref.ref(body)
+            work = queue.submit(lambda body=body: told.append(body), lambda result, error: told.append(result))
+            del body
+            last = queue.submit(lambda: 1, lambda result, error: told.append(result))
+            work.withdraw()
+            assert gone() is None
+            assert len(queue) == 1
+            go_on.set()
+            async with asyncio.timeout(10):
+                while not told:
+                    await asyncio.sleep(0)
+            assert told == [1]
+            last.withdraw()  # too late
+
+    asyncio.run(test())
+
+
+def test_nobody_is_told_of_what_was_withdrawn_in_the_middle() -> None:
+    async def test() -> None:
+        go_on, told = threading.Event(), []
+        queue = WorkQueue(asyncio.get_running_loop(), "test", 1)
+        begun = queue.submit(lambda: go_on.wait(30), lambda result, error: told.append("begun"))
+        begun.withdraw()
+        queue.submit(lambda: 1, lambda result, error: told.append("next"))
+        go_on.set()
+        async with asyncio.timeout(10):
+            while not told:
+                await asyncio.sleep(0)
+        assert told == ["next"]
+        queue.close()
+
+    asyncio.run(test())

@@ -1,0 +1,83 @@
+"""Answers that a client has not taken yet when its connection is told to go, on real sockets."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from app.grpc.options import GrpcOptions
+from app.http2 import frames
+from app.http2.limits import Http2Limits
+from tests.app.grpc.server import Server, request, serving
+from tests.hostile.grpc_cases import STREAM
+from tests.hostile.grpc_wire import block, data, headers, prefixed
+from tests.serving import wait_until
+
+PING = frames.frame(frames.PING, 0, 0, bytes(8))
+SETTINGS = {frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.MAX_WINDOW_BYTES}
+WINDOW = frames.window_update(0, frames.MAX_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
+COUNT = 20
+SIZE = 100_000
+
+
+@pytest.fixture
+def client() -> Iterator[socket.socket]:
+    """A client that takes little before it reads."""
+    with socket.socket() as opened:
+        opened.settimeout(10.0)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        yield opened
+
+
+def ask(server: Server, client: socket.socket, request_id: str) -> None:
+    client.connect(("127.0.0.1", server.port))
+    asked = request("decoupled", [0.0] * (SIZE // 4), request_id).SerializeToString()
+    client.sendall(frames.PREFACE + frames.settings(SETTINGS) + WINDOW + headers(1, block(p_path=STREAM)))
+    client.sendall(data(1, prefixed(asked), end=True))
+
+
+def taken(client: socket.socket) -> int:
+    """Read to the end, and return how much there was."""
+    count = 0
+    while received := client.recv(1 << 16):
+        count += len(received)
+    return count
+
+
+@pytest.mark.parametrize("ends", ["shut", "max_age"])
+@pytest.mark.parametrize("under_way", [False, True])
+def test_an_answer_reaches_a_client_that_still_talks(client: socket.socket, ends: str, under_way: bool) -> None:
+    """As every client does that takes much: it sends WINDOW_UPDATEs and PINGs."""
+    limits = Http2Limits(max_connection_age_s=0.0 if ends == "shut" else 0.5)
+    with serving(GrpcOptions(http2=limits)) as server:
+        ask(server, client, "hold" if under_way else f"many:{COUNT}")
+        (connection,) = wait_for_connection(server)
+        if under_way:
+            server.wait_arrived()
+        else:
+            wait_until(lambda: not connection.streams and connection.sender.sent_bytes > COUNT * SIZE, "all is sent")
+        if ends == "shut":
+            server.call(connection.shut)
+        wait_until(lambda: connection._going, "GOAWAY")
+        if under_way:
+            server.release("hold")
+            wait_until(lambda: not connection.streams, "the answer is sent")
+        client.sendall(PING * 3)
+        assert taken(client) > (SIZE if under_way else COUNT * SIZE)
+        client.close()
+        wait_until(lambda: not len(server.front.connections), "the connection is gone")
+
+
+def test_a_client_that_has_taken_all_and_stays_is_left(client: socket.socket) -> None:
+    with serving() as server:
+        ask(server, client, f"many:{COUNT}")
+        (connection,) = wait_for_connection(server)
+        wait_until(lambda: not connection.streams and connection.sender.sent_bytes > COUNT * SIZE, "all is sent")
+        server.call(connection.shut)
+        assert taken(client) > COUNT * SIZE
+        wait_until(lambda: not len(server.front.connections), "the connection is gone")
+
+
+def wait_for_connection(server: Server) -> list:  # type: ignore[type-arg]
+    wait_until(lambda: len(server.front.connections) == 1, "the connection is there")
+    return list(server.front.connections)
