@@ -38,6 +38,8 @@ _JOIN_BYTES: Final = 1 << 17
 # A refused body of up to this size is read all the same, so that the connection can go on.
 _SMALL_BODY_BYTES: Final = 1 << 16
 _SERVERS_FAULT: Final = 500
+# Requests that are begun in one turn of the loop, though they are answered at once; then others get theirs.
+_TURN_REQUESTS: Final = 64
 
 
 class HttpConnection(TimedConnection):
@@ -157,9 +159,8 @@ class HttpConnection(TimedConnection):
         data = bytes(self._read_buffer[:nbytes])
         if self._busy or self._paused:
             self._buffer = self._buffer + data if self._buffer else data
-            if len(self._buffer) > self._context.limits.max_header_bytes and self._transport is not None:
-                self._reading_paused = True
-                self._transport.pause_reading()
+            if len(self._buffer) > self._context.limits.max_header_bytes:
+                self._read_no_further()
             return
         self._advance(data)
 
@@ -169,6 +170,7 @@ class HttpConnection(TimedConnection):
         """Work through what has arrived, one request after the other."""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
+        left = _TURN_REQUESTS
         try:
             while data:
                 if self._head is None:
@@ -183,6 +185,12 @@ class HttpConnection(TimedConnection):
                 if self._busy or self._paused or self._closing:
                     self._buffer = data
                     break
+                left -= 1
+                if data and (not left or self._head is not None):
+                    self._buffer = data
+                    self._read_no_further()
+                    self._context.loop.call_soon(self._resume)
+                    return
         except BadRequest as bad:
             self._refuse(bad.status, bad.message, bad.headers)
         if self._reading_paused and len(self._buffer) <= self._context.limits.max_header_bytes:
@@ -240,7 +248,10 @@ class HttpConnection(TimedConnection):
             raise BadRequest(head.refusal.http_status, head.refusal.message, headers_of(head.refusal))
 
     def _fill(self, data: bytes) -> bytes:
-        """Add to the body of the request that is being read; returns what was not used."""
+        """Add to the body of the request that is being read; returns what was not used.
+
+        That is nothing while the body is not complete, but for what has to wait until the next turn.
+        """
         head = self._head
         assert head is not None
         chunked = self._chunked
@@ -250,7 +261,7 @@ class HttpConnection(TimedConnection):
             if not self.hold(chunked.size - before):
                 raise BadRequest(503, TOO_MANY_BODIES)
             if done is None:
-                return b""
+                return chunked.unread
             body, rest = memoryview(done[0]), done[1]
             self._chunked = self._head = None
             self._dispatch(head, body, head.direct and not has_large_json(head, body))

@@ -52,7 +52,13 @@ class HttpFront:
         create: Callable[..., Awaitable[asyncio.Server]] = (
             self._loop.create_unix_server if sock.family == socket.AF_UNIX else self._loop.create_server
         )
-        server = await create(lambda: HttpConnection(self._context), sock=sock, backlog=2048, ssl=context)
+        server = await create(
+            lambda: HttpConnection(self._context),
+            sock=sock,
+            backlog=2048,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else self._context.limits.header_timeout_s,
+        )
         self._servers.append(server)
         if self._sweeper is None:
             self._sweeper = self._loop.create_task(self._sweep())

@@ -14,7 +14,7 @@ import orjson
 from deployments.lane.frames import Buffer
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import Parameter
-from protocol.json_document import as_string, parse
+from protocol.json_document import as_string, parse, too_deep
 from protocol.limits import Limits
 from protocol.normalise import request_prefix
 
@@ -40,7 +40,10 @@ class GenerateMapping:
     def request(self, body: Buffer, forwarded: dict[str, str]) -> bytes:
         """Return the v2 request for a body as JSON; arguments and errors are those of `document`."""
         text = bytes(body)
-        return _dump(self.document(text, forwarded), text)
+        try:
+            return _dump(self.document(text, forwarded), text)
+        except RecursionError:
+            raise too_deep(self._limits) from None
 
     def document(self, text: bytes, forwarded: dict[str, str]) -> dict[str, Any]:
         """Return the v2 request for a body, with the parameters that come from forwarded headers.
@@ -68,7 +71,10 @@ class GenerateMapping:
         """Refuse an input that is given twice: of two equal keys the parser tells only the last."""
         if b"\\u" not in text and all(text.count(name) < 2 for name in self._quoted):
             return
-        json.loads(text, object_pairs_hook=self._check_pairs)
+        try:
+            json.loads(text, object_pairs_hook=self._check_pairs)
+        except RecursionError:
+            raise too_deep(self._limits) from None
 
     def _check_pairs(self, pairs: list[tuple[str, Any]]) -> None:
         given: set[str] = set()

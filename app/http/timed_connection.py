@@ -66,6 +66,11 @@ class TimedConnection(asyncio.BufferedProtocol):
         """How much of what was written the client has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    def _read_no_further(self) -> None:
+        self._reading_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
     def _read_on(self) -> None:
         self._reading_paused = False
         if self._transport is not None:

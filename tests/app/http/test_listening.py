@@ -1,6 +1,7 @@
 """The front on real sockets: TLS, and the Unix socket."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -30,8 +31,8 @@ def run(test: Callable[[], Awaitable[None]], on: Callable[[Any], Any]) -> None:
 on_both_loops = pytest.mark.parametrize("on", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
 
-def front(tls: ServerTls | None = None) -> HttpFront:
-    return HttpFront(HttpContext(hello, EchoRoutes(), HttpLimits(), asyncio.get_running_loop()), tls)
+def front(tls: ServerTls | None = None, limits: HttpLimits | None = None) -> HttpFront:
+    return HttpFront(HttpContext(hello, EchoRoutes(), limits or HttpLimits(), asyncio.get_running_loop()), tls)
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -85,6 +86,20 @@ def test_asks_clients_for_a_certificate(tmp_path: Path, on: Callable[[Any], Any]
                 # In TLS 1.3 the refusal reaches the client when it reads.
                 assert b"200 OK" not in await ask(*await asyncio.open_connection("localhost", port, ssl=context))
                 raise OSError("closed without an answer")
+        await serving.close(1)
+
+    run(test, on)
+
+
+@on_both_loops
+def test_a_handshake_must_be_complete_in_time(tmp_path: Path, on: Callable[[Any], Any]) -> None:
+    async def test() -> None:
+        pair = Authority(tmp_path).issue("server")
+        serving = front(ServerTls(str(pair.certificate), str(pair.key), HTTP_1), HttpLimits(header_timeout_s=0.2))
+        reader, _ = await asyncio.open_connection("localhost", await serving.listen("127.0.0.1", 0))
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
         await serving.close(1)
 
     run(test, on)
