@@ -155,15 +155,31 @@ TESTS: dict[str, tuple[str, ...]] = {
         TIMES + "test_the_connection_that_was_idle_for_longest_gives_way_to_a_new_one",
         TIMES + "test_none_gives_way_that_is_in_use",
         "app/http2/test_abuse.py::test_a_connection_that_is_idle_gives_way_to_a_new_one",
+        "app/http2/test_abuse.py::test_a_connection_without_requests_gives_way_whatever_else_it_sends",
+        "app/http2/test_abuse.py::test_the_connection_whose_last_request_is_oldest_gives_way",
         "app/http2/test_abuse.py::test_a_connection_that_is_in_use_does_not_give_way",
     ),
     "| gRPC requests of an ingress together": (
         "app/grpc/test_wire.py::test_requests_that_have_come_in_part_are_bounded_over_all_connections",
+        "app/http2/test_abuse.py::test_frames_that_have_come_in_part_are_bounded_over_all_connections",
         "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
     ),
     "| answers of an ingress together that wait": (
         BACK_PRESSURE + "test_answers_that_wait_for_slow_readers_are_bounded_over_all_connections",
         "app/grpc/test_wire.py::test_answers_that_clients_do_not_take_are_bounded_over_all_connections",
+        "app/grpc/test_wire.py::test_an_answer_that_is_in_the_buffer_of_a_socket_counts_as_one_that_clients_do_not_take",
+    ),
+    "| compressed requests and answers of an ingress": (
+        "app/edge/test_work_queue.py::test_what_comes_first_is_done_first_by_as_many_threads_as_there_are",
+        "app/edge/test_work_queue.py::test_what_is_withdrawn_is_let_go_of_at_once",
+        "app/grpc/test_unpacking.py::test_a_message_of_a_call_that_is_over_is_not_unpacked",
+        "app/grpc/test_unpacking.py::test_an_answer_of_a_call_that_is_over_is_not_packed",
+        "app/http/test_infer_exchange.py::test_what_a_client_that_leaves_has_sent_or_would_get_is_let_go_of",
+        "app/http/test_large_json.py::test_what_a_client_that_leaves_has_sent_is_let_go_of",
+    ),
+    "| time for a TLS handshake |": (
+        "app/http/test_listening.py::test_a_handshake_must_be_complete_in_time",
+        "app/grpc/test_tls.py::test_a_handshake_must_be_complete_in_time",
     ),
     "| time in which a client of a unary gRPC call": (
         "app/grpc/test_wire.py::test_a_message_of_which_the_client_never_says_that_it_is_all_is_given_up",
@@ -235,6 +251,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         ANSWERS + "test_http_1_0_is_told_that_the_connection_stays",
     ),
     "Pipelined requests are answered in order": (HTTP + "test_answers_pipelined_requests_in_order",),
+    "However many there are, and in however many chunks": (
+        "app/http/test_stalls.py::test_no_turn_of_the_loop_is_long",
+    ),
     "When a client disconnects": (
         "deployments/schedulers/test_fifo.py::test_cancelled_requests_leave_the_queue_while_no_batch_is_formed",
         HTTP + "test_cancels_what_is_under_way_when_the_client_leaves",
@@ -1240,6 +1259,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
     ),
     "Then nothing new is accepted": (
+        "app/grpc/test_draining.py::test_an_answer_reaches_a_client_that_still_talks",
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
         BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
         BACK_PRESSURE + "test_a_body_that_is_arriving_is_answered_before_the_end",
