@@ -2,6 +2,9 @@
 
 from typing import Final
 
+LOG_FILE_BYTES: Final = 64 << 20
+LOG_FILES_KEPT: Final = 3
+
 RAY_VARIABLES: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -12,6 +15,9 @@ RAY_VARIABLES: Final = {
     "METRICS_RECORD_INTERVAL_S": "60",
     "REPORTER_UPDATE_INTERVAL_MS": "10000",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray puts what workers write to their standard streams aside only where it is told when; all of its logs go by it.
+    "RAY_ROTATION_MAX_BYTES": str(LOG_FILE_BYTES),
+    "RAY_ROTATION_BACKUP_COUNT": str(LOG_FILES_KEPT),
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     "RAY_worker_niceness": "0",
 }

@@ -12,6 +12,10 @@ from deployments.log.traceback_limit import TracebackLimit
 LOGGERS: Final = ("app", "deployments", "repository_loader", "protocol", "eagleray")
 _SERVE: Final = "ray.serve"
 
+# Logging reports a line that it cannot write, as on a full disk, to `sys.stderr`: in a replica, Serve's log. Serve
+# writes there before it makes a replica, but after it has imported what that is made of.
+logging.raiseExceptions = False
+
 
 class ProcessLog(logging.Handler):
     """The handler of our loggers: a record that is on goes to Serve's handlers, and to the log file.
@@ -22,8 +26,6 @@ class ProcessLog(logging.Handler):
 
     def __init__(self, options: LogOptions) -> None:
         super().__init__()
-        # Logging reports a line that it cannot write, as on a full disk, to `sys.stderr`: in a replica, Serve's log.
-        logging.raiseExceptions = False
         self._options = options
         self._limit = TracebackLimit()
         self._file: LogFile | None = None

@@ -825,7 +825,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "While models load it may take ten minutes": (STALLS + "test_all_others_go_on",),
     "The stacks of its threads are logged": (STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",),
     "A full disk under Ray's folder": (FULL_DISK,),
-    "One that does fails and says, where it is": (FULL_DISK,),
     "Lines that a log has no room for": (
         "deployments/log/test_process_log.py::test_a_full_disk_is_no_news_to_the_log_that_lies_on_it",
     ),
@@ -918,6 +917,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A client cannot change it": (NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",),
     "What cannot be written to it": (
         LOG + "test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody",
+    ),
+    "Each file in the log folder of the Ray": (
+        "e2e/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
+        "e2e/test_log_rotation.py::test_a_server_says_when_its_user_does_not",
+    ),
+    "A cluster of your own goes by": (
+        "e2e/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
     ),
     "What clients are refused, over HTTP or gRPC": (
         REFUSALS + "test_a_kind_has_one_line_a_second_and_what_is_left_out_is_counted",

@@ -21,6 +21,8 @@ INGRESS = "app.ingress.ingress."
 MODEL_LOG = "deployments.log.model_log."
 
 FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
+    # Log
+    "Each file in the log folder of the Ray": (("64 MiB", "app.cli.ray_variables.LOG_FILE_BYTES"),),
     # Limits
     "| request body |": (("64 MiB", SETTINGS + "http_max_input_size"), ("64 MiB", HTTP + "max_body_bytes")),
     "| request bodies of an ingress together": (("1 GiB", SETTINGS + "http_max_total_body_bytes"),),
