@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_response, model_and_version
 from app.service.service import Service
-from protocol.errors import NotFound
+from protocol.errors import InvalidArgument, NotFound
 
 
 class ModelApi:
@@ -44,8 +44,9 @@ class ModelApi:
         return json_response(self._service.metadata.model(*model_and_version(request)))
 
     async def model_ready(self, request: Request) -> Response:
-        """200 when ready; Triton's text otherwise."""
-        self._service.health.check_model_ready(*model_and_version(request))
+        """200 when ready, 400 otherwise, also where there is no such model or version."""
+        if not self._service.health.model_ready(*model_and_version(request)):
+            raise InvalidArgument("Model version not ready")
         return empty_response()
 
     async def model_config(self, request: Request) -> Response:

@@ -41,8 +41,7 @@ class ClientSettings:
         """Return the trace settings of the server or, as far as they differ, of a model.
 
         Raises:
-            NotFound: there is no such model.
-            InvalidArgument: it is not ready (Triton's code for it).
+            InvalidArgument: there is no such model, or it is not ready (Triton's code for it).
         """
         self._check_traced(model)
         return self._trace.get(model)
@@ -64,7 +63,7 @@ class ClientSettings:
             NotFound: there is no such model.
         """
         if model:
-            self._health.model_ready(model)
+            self._health.check_known(model)
         return self._log.get(model)
 
     async def update_log(self, changes: dict[str, Any], model: str = "") -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Whether the server and its models are ready."""
 
+import contextlib
 from typing import Final
 
 from app.service.models import Models
 from app.service.routing import Routing
 from deployments.control.directory import VersionEntry
-from protocol.errors import Unavailable
+from protocol.errors import NotFound, Unavailable
 
 UNREADY: Final = "is not ready: its own is_ready says so"
 
@@ -37,15 +38,18 @@ class Health:
         return self._models.version_ready(name, number, version) and self._models.says_ready(name, number)
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model version is ready; raises NotFound for an unknown model or version."""
+        """Whether a model version is ready; one that is unknown is not, as in Triton.
+
+        Raises:
+            InvalidArgument: the name is that of two models.
+        """
         try:
             target = self._routing.target(name, version)
-        except Unavailable:
+        except (NotFound, Unavailable):
             return False
         return self._models.says_ready(name, target.version)
 
-    def check_model_ready(self, name: str, version: int = -1) -> None:
-        """Raise NotFound for an unknown model or version, and Unavailable for one that is not ready."""
-        target = self._routing.target(name, version)
-        if not self._models.says_ready(name, target.version):
-            raise Unavailable(f"Model '{name}' version {target.version} {UNREADY}")
+    def check_known(self, name: str) -> None:
+        """Raise NotFound for an unknown model."""
+        with contextlib.suppress(Unavailable):
+            self._routing.target(name)

@@ -36,6 +36,15 @@ HEALTH = (
     good("not ready, as some models are broken", "5", "ServerReady", pb.ServerReadyRequest(), {"ready": False}),
     good("model ready", "5", "ModelReady", pb.ModelReadyRequest(name="floats"), {"ready": True}),
     good("version ready", "5", "ModelReady", pb.ModelReadyRequest(name="floats", version="1"), {"ready": True}),
+    good("unknown model not ready", "5", "ModelReady", pb.ModelReadyRequest(name="nope"), {"ready": False}),
+    good(
+        "unknown version not ready",
+        "5",
+        "ModelReady",
+        pb.ModelReadyRequest(name="floats", version="7"),
+        {"ready": False},
+    ),
+    good("broken model not ready", "5", "ModelReady", pb.ModelReadyRequest(name="broken_initialize"), {"ready": False}),
     GrpcCase("health check", "5", "/grpc.health.v1.Health/Check", (b"",), sent=b"\x08\x02"),
     GrpcCase("health check of any service", "5", "/grpc.health.v1.Health/Check", (b"\x0a\x01x",), sent=b"\x08\x02"),
     GrpcCase("health watch", "5", "/grpc.health.v1.Health/Watch", (b"",), UNIMPLEMENTED),
@@ -106,6 +115,7 @@ WRONG_MODEL = (
             _NOT_THERE.get(name, (UNKNOWN, NOT_FOUND))[0],
         )
         for name, kind in _BY_NAME.items()
+        if name != "ModelReady"
     ),
     *(
         bad(
@@ -117,6 +127,7 @@ WRONG_MODEL = (
             _NO_SUCH_VERSION.get(name, ("Request for unknown model: 'floats' version 7 is not found", NOT_FOUND))[0],
         )
         for name, kind in _BY_NAME.items()
+        if name != "ModelReady"
     ),
     *(
         bad(
@@ -135,8 +146,8 @@ WRONG_MODEL = (
     bad(
         "broken model has no versions",
         "4.2",
-        "ModelReady",
-        pb.ModelReadyRequest(name="broken_initialize"),
+        "ModelMetadata",
+        pb.ModelMetadataRequest(name="broken_initialize"),
         NOT_FOUND,
         "Request for unknown model: 'broken_initialize' has no available versions",
     ),
@@ -270,7 +281,7 @@ SETTINGS = (
     bad("trace count", "4.13", "TraceSetting", _trace(trace_count=["-2"]), INVALID, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
     bad("trace level twice", "4.13", "TraceSetting", _trace(trace_level=["OFF", "TENSORS"]), INVALID, "Expect only one trace level 'OFF' is specified"),
     bad("trace file", "4.13", "TraceSetting", _trace(trace_file=["x"]), UNIMPLEMENTED, "trace file location can not be updated through network protocol"),
-    bad("trace of unknown", "4.13", "TraceSetting", _trace("nope"), NOT_FOUND, UNKNOWN),
+    bad("trace of unknown", "4.13", "TraceSetting", _trace("nope"), INVALID, "Request for unknown model : nope"),
     good("log settings", "4.13, 5", "LogSettings", _log(), {"settings": {"log_info": {"bool_param": True}, "log_format": {"string_param": "default"}}}),
     good("log format", "4.13", "LogSettings", _log(log_format={"string_param": "ISO8601"}), {"settings": {"log_format": {"string_param": "ISO8601"}}}),
     good("log format back", "4.13", "LogSettings", _log(log_format={"string_param": "default"}), {"settings": {"log_format": {"string_param": "default"}}}),

@@ -23,31 +23,9 @@ HEALTH = (
     Case("query strings are ignored", "4.1", "GET", "/v2/health/live?a=b", sent=b""),
     Case("model ready", "4.1", "GET", "/v2/models/floats/ready", sent=b""),
     Case("version ready", "4.1", "GET", "/v2/models/floats/versions/1/ready", sent=b""),
-    Case("unknown model not ready", "4.1", "GET", "/v2/models/nope/ready", 404, error=UNKNOWN),
-    Case(
-        "unknown version not ready",
-        "4.2",
-        "GET",
-        "/v2/models/floats/versions/7/ready",
-        404,
-        error="Request for unknown model: 'floats' version 7 is not found",
-    ),
-    Case(
-        "broken model has no versions",
-        "4.2",
-        "GET",
-        "/v2/models/broken_initialize/ready",
-        404,
-        error="Request for unknown model: 'broken_initialize' has no available versions",
-    ),
-    Case(
-        "broken version is not ready",
-        "4.2",
-        "GET",
-        "/v2/models/broken_initialize/versions/1/ready",
-        503,
-        error="Request for unknown model: 'broken_initialize' version 1 is not at ready state",
-        headers_back={"retry-after": "1"},
+    *(
+        Case(f"not ready: {path}", "4.1", "GET", f"/v2/models/{path}/ready", 400, error="Model version not ready")
+        for path in ("nope", "floats/versions/7", "broken_initialize", "broken_initialize/versions/1")
     ),
 )
 

@@ -114,7 +114,14 @@ def trace(id: str, body: Any, error: str, status: int = 400) -> Case:
 SETTINGS = (
     Case("trace settings", "4.13", "GET", "/v2/trace/setting", has=_TRACE),
     Case("trace settings of a model", "4.13", "GET", "/v2/models/floats/trace/setting", has=_TRACE),
-    Case("trace settings of unknown", "4.13", "GET", "/v2/models/nope/trace/setting", 404, error=UNKNOWN),
+    Case(
+        "trace settings of unknown",
+        "4.13",
+        "GET",
+        "/v2/models/nope/trace/setting",
+        400,
+        error="Request for unknown model : nope",
+    ),
     Case(
         "trace settings of a version",
         "4.13",

@@ -287,7 +287,7 @@ def test_the_head_dies_and_comes_back(cluster: Cluster, port: int) -> None:
         command(port, "limited", "load")
         command(port, "limited", "unload")
     assert served == set(cluster.pids(REPLICA, cluster.node) + cluster.pids(INGRESS, cluster.node))
-    assert (ready(port, "later"), ready(port, "limited")) == (200, 404)
+    assert (ready(port, "later"), ready(port, "limited")) == (200, 400)
     for folder in Path("/dev/shm").glob(f"eagleray-nodes-{os.getuid()}/*/models/*/*/sent"):
         shutil.rmtree(folder)
     for pid in (old := cluster.pids("ray::ServeReplica:sent")):

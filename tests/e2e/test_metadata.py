@@ -97,11 +97,16 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize("what", ["", "/ready", "/config", "/infer"], ids=["metadata", "ready", "config", "infer"])
+@pytest.mark.parametrize("what", ["", "/config", "/infer"], ids=["metadata", "config", "infer"])
 @pytest.mark.parametrize(("model", "version", "text"), UNKNOWN, ids=["model", "version", "broken"])
 def test_unknown_model_or_version_is_404(server: Server, what: str, model: str, version: str, text: str) -> None:
     path = f"/v2/models/{model}{version}{what}"
     expect(server.post(path, {}) if what == "/infer" else server.get(path), 404, text)
+
+
+@pytest.mark.parametrize("path", ["nobody", "digits/versions/3", "broken_import", "broken_import/versions/1"])
+def test_a_model_or_version_that_is_unknown_or_broken_is_not_ready(server: Server, path: str) -> None:
+    expect(server.get(f"/v2/models/{path}/ready"), 400, "Model version not ready")
 
 
 def test_version_that_is_known_and_broken_is_503(server: Server) -> None:

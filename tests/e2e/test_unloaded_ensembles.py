@@ -83,7 +83,7 @@ def test_what_is_under_way_is_answered(server: Server, kind: str, one_by_one: bo
                 control(server, name, "unload")
         else:
             control(server, kind, "unload", unload_dependents=True)
-        assert server.get(f"/v2/models/{kind}_last/ready").status == 404
+        assert server.get(f"/v2/models/{kind}_last/ready").status == 400
         answers = [client.receive() for client in clients]
     assert [answer.body if answer.status != 200 else answer.json["outputs"][0]["data"] for answer in answers] == [
         [number] for number in range(ASKED)

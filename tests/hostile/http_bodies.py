@@ -232,7 +232,7 @@ def _shown(name: bytes) -> str:
 
 for name in _TRAVERSALS + _ODD:
     PATHS.add(f"infer-{_shown(name)}", post(path=b"/v2/models/%s/infer" % name), 404)
-    PATHS.add(f"ready-{_shown(name)}", get(b"/v2/models/%s/ready" % name), 404)
+    PATHS.add(f"ready-{_shown(name)}", get(b"/v2/models/%s/ready" % name), 400)
 for name in _TRAVERSALS:
     PATHS.add(f"load-{_shown(name)}", post(b"{}", path=b"/v2/repository/models/%s/load" % name), 400)
 for name in (b"..", b"%2e%2e%2fsimple", b"~", b"%00"):

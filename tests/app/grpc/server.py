@@ -107,7 +107,7 @@ class FakeService:
     def model_ready(self, name: str, version: int = -1) -> bool:
         try:
             self.target(name, version)
-        except Unavailable:
+        except (NotFound, Unavailable):
             return False
         return True
 

@@ -88,8 +88,8 @@ REFUSED: dict[str, tuple[str, Any, type[ServingError], str]] = {
     "trace of unknown": (
         "TraceSetting",
         pb.TraceSettingRequest(model_name="x"),
-        NotFound,
-        "Request for unknown model: 'x' is not found",
+        InvalidArgument,
+        "Request for unknown model : x",
     ),
 }
 

@@ -104,12 +104,6 @@ FAILURES: dict[str, tuple[str, Message, grpc.StatusCode, str]] = {
         grpc.StatusCode.UNIMPLEMENTED,
         "ModelInfer RPC doesn't support models with decoupled transaction policy",
     ),
-    "readiness of an unknown model": (
-        "ModelReady",
-        pb.ModelReadyRequest(name="nope"),
-        grpc.StatusCode.NOT_FOUND,
-        "Request for unknown model: 'nope' is not found",
-    ),
     "statistics of an unknown model": (
         "ModelStatistics",
         pb.ModelStatisticsRequest(name="nope"),
@@ -298,6 +292,7 @@ def test_messages_other_than_of_inference_are_small(stub: Any) -> None:
     code, _ = failure(stub.ModelReady, pb.ModelReadyRequest(name="n" * (1 << 18)))
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert stub.ModelReady(pb.ModelReadyRequest(name="identity")).ready
+    assert not stub.ModelReady(pb.ModelReadyRequest(name="nope")).ready
 
 
 @pytest.mark.parametrize("level", ["low", "medium", "high"])

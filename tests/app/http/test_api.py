@@ -79,7 +79,8 @@ ANSWERS = {
     "model ready": ("GET", "/v2/models/good/ready", b"", 200, None),
     "version ready": ("GET", "/v2/models/good/versions/2/ready?x=y", b"", 200, None),
     "name with a slash": ("GET", "/v2/models/a%2Fb/ready", b"", 200, None),
-    "unknown": ("GET", "/v2/models/x/ready", b"", 404, "Request for unknown model: 'x' is not found"),
+    "unknown": ("GET", "/v2/models/x", b"", 404, "Request for unknown model: 'x' is not found"),
+    "unknown is not ready": ("GET", "/v2/models/x/ready", b"", 400, "Model version not ready"),
     "unknown with odd name": (
         "GET",
         "/v2/models/%2e%2e/config",
@@ -95,9 +96,10 @@ ANSWERS = {
         404,
         "Request for unknown model: 'good' version 3 is not found",
     ),
+    "unloaded is not ready": ("GET", "/v2/models/half/versions/2/ready", b"", 400, "Model version not ready"),
     "version not ready": (
         "GET",
-        "/v2/models/half/versions/2/ready",
+        "/v2/models/half/versions/2",
         b"",
         503,
         "Request for unknown model: 'half' version 2 is not at ready state",
@@ -169,15 +171,15 @@ ANSWERS = {
         "GET",
         "/v2/models/x/trace/setting",
         b"",
-        404,
-        "Request for unknown model: 'x' is not found",
+        400,
+        "Request for unknown model : x",
     ),
     "trace of a model that is not ready": (
         "GET",
         "/v2/models/bad/trace/setting",
         b"",
-        404,
-        "Request for unknown model: 'bad' has no available versions",
+        400,
+        "Request for unknown model : bad",
     ),
     "trace settings that are none": (
         "POST",
@@ -235,8 +237,8 @@ def test_a_model_that_says_it_is_not_ready_is_not_and_is_served() -> None:
     assert asyncio.run(ask_moody("GET", "/v2/models/good/versions/1/ready")).status == 200
     for path in ("/v2/models/half/ready", "/v2/models/half/versions/1/ready"):
         refused = asyncio.run(ask_moody("GET", path))
-        assert refused.status == 503
-        assert refused.json == {"error": "Model 'half' version 1 is not ready: its own is_ready says so"}
+        assert refused.status == 400
+        assert refused.json == {"error": "Model version not ready"}
     assert asyncio.run(ask_moody("GET", "/v2/models/half")).status == 200
     rows = asyncio.run(ask_moody("POST", "/v2/repository/index")).json
     (row,) = [row for row in rows if (row["name"], row["version"]) == ("half", "1")]
