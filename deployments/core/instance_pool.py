@@ -44,7 +44,7 @@ class InstancePool:
     the instance's thread otherwise. `finished` is set by the scheduler and is called on the loop's thread, for an
     inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be called.
     An instance that runs elsewhere may die and come back: `died` and `revived` are set by the scheduler too.
-    All but `close` belongs to the loop's thread.
+    All but `begin_close` and `close` belongs to the loop's thread.
     """
 
     def __init__(self, instances: Sequence[ModelInstance], clock: Clock) -> None:
@@ -53,6 +53,7 @@ class InstancePool:
         self.finished: Callable[[Batch], None] = _nobody
         self._workers = tuple(self.idle)
         self._fault = ""
+        self._closing = False
         self._last_start_ns = 0
         self._now_ns = clock.now_ns
         self._call_soon_threadsafe = clock.call_soon_threadsafe
@@ -147,6 +148,9 @@ class InstancePool:
         failed.
         """
         for worker in self._workers:
+            lost = getattr(worker.instance, "gpu_fault", None)  # of a decoupled model, behind a batch that it has taken
+            if lost is not None:
+                self._note_lost_gpu(worker.instance, lost)
             batch = worker.batch
             if batch is None:
                 continue
@@ -169,17 +173,24 @@ class InstancePool:
         fail(batch, Internal(fault), self._now_ns())
         self.finished(batch)
 
+    def begin_close(self) -> None:
+        """Let what runs finish and take nothing more; returns at once."""
+        if self._closing:
+            return
+        self._closing = True
+        for worker in self._workers:
+            if worker.remote is None:
+                worker.batches.put(None)
+            else:
+                worker.remote.begin_close()
+
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let what runs finish, end the threads and close the instances; blocks, and no batch may follow.
 
         An instance that has not come back after `timeout_s` is left to itself, and logged.
         """
         ends_s = time.monotonic() + timeout_s
-        for worker in self._workers:
-            if worker.remote is None:
-                worker.batches.put(None)
-            else:
-                worker.remote.begin_close()
+        self.begin_close()
         for worker in self._workers:
             if worker.remote is not None:
                 worker.remote.close(max(0.0, ends_s - time.monotonic()))
@@ -214,6 +225,9 @@ class InstancePool:
         self.idle.append(worker)
         self.finished(batch)
 
+    def _note_lost_gpu(self, instance: ModelInstance, fault: GpuFault) -> None:
+        self._fault = f"model instance '{instance.name}' has lost its GPU: {fault.message}"
+
     def _note_start(self, batch: Batch) -> None:
         batch.before_ns = self._last_start_ns
         batch.start_ns = self._last_start_ns = self._now_ns()
@@ -226,7 +240,7 @@ class InstancePool:
                 raise Internal(failure(instance, f"{len(batch.results)} results for {len(batch.requests)} requests"))
         except ServingError as error:
             if isinstance(error, GpuFault):
-                self._fault = f"model instance '{instance.name}' has lost its GPU: {error.message}"
+                self._note_lost_gpu(instance, error)
             fail(batch, error, self._now_ns())
         except BaseException as error:  # KeyboardInterrupt and its like would end the thread, and so the instance
             whose = about_requests("", None, batch.requests)

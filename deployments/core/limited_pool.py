@@ -25,7 +25,6 @@ class LimitedPool(InstancePool):
         self._keys = dict(zip(map(id, instances), keys, strict=True))
         self._holders: dict[Batch, str] = {}
         self._waiting: dict[Batch, Worker] = {}
-        self._closing = False
 
     @property
     def finished(self) -> Callable[[Batch], None]:
@@ -85,7 +84,6 @@ class LimitedPool(InstancePool):
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the instances, have the limiter forget them, and refuse what waits for it."""
-        self._closing = True
         super().close(timeout_s)
         self._call_soon_threadsafe(self._leave)
 

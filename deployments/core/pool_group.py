@@ -56,4 +56,6 @@ class PoolGroup:
         """Close all instances within one deadline; see `InstancePool.close`."""
         ends_s = time.monotonic() + timeout_s
         for pool in self.pools:
+            pool.begin_close()
+        for pool in self.pools:
             pool.close(max(0.0, ends_s - time.monotonic()))

@@ -18,7 +18,7 @@ from deployments.schedulers.implicit_states import default_states
 from deployments.schedulers.sequence_controls import default_controls
 from protocol.datatypes import BY_ENUM, DataType
 from protocol.errors import InvalidArgument, ServingError
-from protocol.infer import Array, InferRequest, InferResponse
+from protocol.infer import RESCHEDULED, Array, InferRequest, InferResponse
 from protocol.normalise import check_tensor, request_prefix
 from protocol.signature import Signature
 from repository_loader.package import ModelPackage
@@ -58,7 +58,7 @@ def warm_up(
 def _run(
     instance: ModelInstance, sample: ModelWarmup, inputs: dict[str, Array], copies: int, statistics: ModelStatistics
 ) -> None:
-    answers = _Answers(copies)
+    answers = _Answers()
     requests = [InferRequest(dict(inputs), 1, answers.take) for _ in range(copies)]
     batch = Batch(requests, copies)
     batch.start_ns = batch.infer_start_ns = batch.infer_end_ns = time.monotonic_ns()
@@ -68,25 +68,25 @@ def _run(
     try:
         instance.execute(batch)
         failure = next((result for result in batch.results if isinstance(result, ServingError)), None)
-        if batch.answered:
-            failure = answers.wait()
+        streams = [request for request in requests if batch.answered and not request.flags & RESCHEDULED]
+        if streams:
+            failure = answers.wait(len(streams))
     except Exception as error:
         failure = error
     if failure is not None:
         raise ModelLoadError(f"failed to run warmup sample '{sample.name}': {failure}") from failure
     batch.end_ns = time.monotonic_ns()
     statistics.record_batch(batch)
-    for request in requests if batch.answered else ():
+    for request in streams:
         statistics.record_stream(batch.end_ns, request)
 
 
 class _Answers:
     """What comes of the requests of a decoupled model, on whatever thread."""
 
-    def __init__(self, count: int) -> None:
-        self._left_count = count
+    def __init__(self) -> None:
         self._failure: ServingError | None = None
-        self._over = threading.Event()
+        self._ended = threading.Semaphore(0)
 
     def take(self, request: InferRequest, result: InferResponse | ServingError) -> None:
         """Take a response; the last of a request has `final`, or is an error."""
@@ -94,13 +94,12 @@ class _Answers:
             self._failure = result
         elif not result.final:
             return
-        self._left_count -= 1
-        if not self._left_count:
-            self._over.set()
+        self._ended.release()
 
-    def wait(self) -> ServingError | None:
-        """Wait until all requests are answered; returns an error if there was one."""
-        self._over.wait()
+    def wait(self, count: int) -> ServingError | None:
+        """Wait until so many requests are answered to the end; returns an error if there was one."""
+        for _ in range(count):
+            self._ended.acquire()
         return self._failure
 
 

@@ -694,8 +694,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Sequences of other replicas go on": (SEVERAL + "test_sequences_of_a_replica_that_dies_fail_once_and_start_anew",),
     "A model with `sequence_batching` is never embedded": (PLAN + "test_a_sequence_model_is_never_embedded",),
     "One that has had its last response, or an error, does not": (
-        SEQUENCE_MODELS + "test_a_request_that_has_ended_does_not_run_again",
-        SEQUENCE_MODELS + "test_a_request_that_is_rescheduled_for_ever_ends_with_its_model",
+        "deployments/core/test_iterative_sequences.py::test_a_request_that_has_ended_does_not_run_again",
+        "deployments/core/test_iterative_sequences.py::test_a_request_that_is_rescheduled_for_ever_ends_with_its_model",
     ),
     "With `iterative_sequence` a request": (
         SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",

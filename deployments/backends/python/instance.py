@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 from deployments.backends.backend import Batch
-from deployments.backends.gpu_fault import internal_error
+from deployments.backends.gpu_fault import GpuFault, internal_error
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.errors import told
 from deployments.backends.python.model_loop import ModelLoop
@@ -58,6 +58,7 @@ class PythonInstance:
         self._loop = loop
         self._asking: threading.Thread | None = None
         self._reader = OutputReader(signature)
+        self.gpu_fault: GpuFault | None = None
         self._output_names = tuple(signature.outputs)
         self._iterative = signature.iterative
         self._request_class = request_class(
@@ -230,7 +231,10 @@ class PythonInstance:
         text = "execute() of model instance '%s' failed, request ids %s"
         _LOG.error(text, self.name, ids, exc_info=error, extra=whose)
         words = told(error)
-        return internal_error(self._failed(words), words.removeprefix(f"{type(error).__name__}: "), own_words=True)
+        failure = internal_error(self._failed(words), words.removeprefix(f"{type(error).__name__}: "), own_words=True)
+        if isinstance(failure, GpuFault):
+            self.gpu_fault = failure
+        return failure
 
     def _failed(self, message: str) -> str:
         return f"Failed to process the request(s) for model '{self.name}', message: {message}"
@@ -247,7 +251,8 @@ class DecoupledPythonInstance(PythonInstance):
     """Runs batches of a decoupled model.
 
     It marks the batch as answered: every response reaches `request.reply` by itself, on the loop's thread, the last
-    one with `final` or as an error, during `execute` or long after it.
+    one with `final` or as an error, during `execute` or long after it. So it may fail when `execute` has returned;
+    `gpu_is_lost` is called then, on any thread, if only another process can go on.
     """
 
     def __init__(
@@ -262,6 +267,7 @@ class DecoupledPythonInstance(PythonInstance):
     ) -> None:
         super().__init__(name, signature, module, model, loop=loop, inline=False)
         self._replies = replies
+        self.gpu_is_lost: Callable[[], None] = _nothing
 
     def execute(self, batch: Batch) -> None:
         """Hand the batch to the model; `async def execute` runs on while the next batch comes."""
@@ -300,6 +306,8 @@ class DecoupledPythonInstance(PythonInstance):
         failure = error if isinstance(error, Internal) else self._failure(error, batch)
         for sender in senders:
             sender.fail(failure)
+        if isinstance(failure, GpuFault):
+            self.gpu_is_lost()
 
     def _check_none(self, returned: object) -> None:
         if returned is not None:
@@ -311,6 +319,10 @@ class DecoupledPythonInstance(PythonInstance):
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
         return DecoupledResponseSender(request._request, self._read_alone, self._replies)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _release_rescheduled(requests: list[InferRequest], senders: list[Any]) -> None:

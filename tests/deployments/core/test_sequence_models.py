@@ -349,88 +349,6 @@ def test_a_request_that_is_answered_once_may_run_several_times(tmp_path):
     assert serve(scenario, text, tmp_path, python(tmp_path, code)) == [3, 6]
 
 
-ENDS = {
-    "the model raises": "raise ValueError('over')",
-    "an error is sent": "sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError('over')))",
-    "the last response is sent": "sender.send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
-}
-
-
-@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("own_process", [False, True], ids=["here", "process"])
-def test_a_request_that_has_ended_does_not_run_again(tmp_path, ends, own_process):
-    code = f"""
-        import numpy as np
-        import triton_python_backend_utils as pb_utils
-
-        class TritonPythonModel:
-            runs = 0
-
-            def execute(self, requests):
-                self.runs += 1
-                answer = pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([self.runs], np.int32))])
-                sender = requests[0].get_response_sender()
-                if self.runs == 3:
-                    sender.send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-                    return
-                requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-                if self.runs == 2:
-                    {ends}
-    """
-
-    async def scenario(served):
-        first, second = [await ending(served.infer({"INPUT": np.array([0], np.int32)})) for _ in range(2)]
-        counts = served.version.statistics.counts
-        assert counts.success_count + counts.backend_count == 2 and not counts.pending_count
-        return first, second
-
-    async def ending(answers):
-        try:
-            return (await answers)[-1]["OUTPUT"]
-        except ServingError as error:
-            return str(error)
-
-    text = 'backend: "python" ' + STREAMING + COUNTDOWN + batching(ITERATIVE)
-    first, second = serve(scenario, text, tmp_path, python(tmp_path, code), own_process=own_process)
-    assert first == [2] or first.endswith("over")
-    assert second == [3]
-
-
-@pytest.mark.parametrize("own_process", [False, True], ids=["here", "process"])
-def test_a_request_that_is_rescheduled_for_ever_ends_with_its_model(tmp_path, own_process):
-    code = """
-        import triton_python_backend_utils as pb_utils
-
-        class TritonPythonModel:
-            def execute(self, requests):
-                requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-                return [None]
-    """
-
-    async def scenario(served):
-        asked = asyncio.create_task(served.infer({"INPUT": np.array([0], np.int32)}))
-        while served.version.statistics.counts.execution_count < 3:
-            await asyncio.sleep(0.01)
-        return asked
-
-    text = 'backend: "python" ' + COUNTDOWN + batching(ITERATIVE)
-    file = python(tmp_path, code)
-    asked = serve(scenario, text, tmp_path, file, own_process=own_process, close_s=0.2)
-    assert "Server is stopping" in str(asked.exception())
-
-
-def test_an_iterative_sequence_gets_an_id_of_the_kind_that_its_model_takes(tmp_path):
-    control = 'control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }'
-    inputs = {"INPUT": np.array([2], np.int32)}
-
-    async def scenario(served):
-        return await served.infer(inputs)
-
-    text = 'backend: "python" ' + STREAMING + COUNTDOWN + batching(f"{ITERATIVE} {control}")
-    answers = serve(scenario, text, tmp_path, python(tmp_path, PYTHON_COUNTDOWN))
-    assert [answer["OUTPUT"] for answer in answers] == [[1], [0]]
-
-
 def test_a_request_that_is_rescheduled_must_not_be_answered(tmp_path):
     code = """
         import numpy as np
@@ -485,6 +403,33 @@ def test_a_decoupled_model_streams_within_its_sequence(tmp_path):
 
     text = 'backend: "python" ' + STREAMING + COUNTDOWN + batching("")
     assert serve(scenario, text, tmp_path, python(tmp_path, code)) == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_the_instances_of_a_model_are_finalized_at_the_same_time(tmp_path):
+    code = """
+        import time
+        from pathlib import Path
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.path = Path(args["model_repository"], args["model_instance_name"])
+
+            def execute(self, requests):
+                return []
+
+            def finalize(self):
+                self.path.with_suffix(".begun").touch()
+                while len(list(self.path.parent.glob("*.begun"))) < 3:
+                    time.sleep(0.01)
+                self.path.with_suffix(".ended").touch()
+    """
+
+    async def scenario(served):
+        pass
+
+    text = 'backend: "python" ' + X_Y + batching("")
+    serve(scenario, text, tmp_path, python(tmp_path, code), instances=3, own_process=True)
+    assert len(list(tmp_path.glob("*.ended"))) == 3
 
 
 def test_warm_up_gets_controls_and_states(tmp_path):

@@ -19,7 +19,7 @@ from repository_loader.package import InstanceSpec, ModelPackage
 CONFIG = """
 backend: "%s" model_transaction_policy { decoupled: true }
 input { name: "IN" data_type: TYPE_INT32 dims: 1 } output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
-model_warmup { name: "w" batch_size: 1 count: 2 inputs { key: "IN" value { data_type: TYPE_INT32 dims: 1 %s } } }
+model_warmup { name: "w" batch_size: 1 count: 2 inputs { key: "IN" value { data_type: TYPE_INT32 dims: 1 zero_data: true } } }
 """
 LATE = """
     import threading
@@ -42,8 +42,8 @@ FAILS = "sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError('cold
 DIES = "__import__('os')._exit(3)"
 
 
-async def loaded(folder: Path, backend: str, data: str = "zero_data: true", own_process: bool = False) -> ModelVersion:
-    config = text_format.Parse(CONFIG % (backend, data), ModelConfig())
+async def loaded(folder: Path, backend: str, own_process: bool = False, more: str = "") -> ModelVersion:
+    config = text_format.Parse(CONFIG % backend + more, ModelConfig())
     config.name = "m"
     list(normalise(config, ()))
     clock = LoopClock(asyncio.get_running_loop())
@@ -81,6 +81,26 @@ def test_a_backend_whose_responses_the_loop_sends_is_warmed_up(tmp_path: Path) -
     async def run() -> None:
         version = await loaded(tmp_path, "square")
         assert version.statistics.counts.success_count == 2
+        await version.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("own_process", [False, True], ids=["here", "process"])
+def test_a_sample_that_is_to_run_again_is_over(tmp_path: Path, own_process: bool) -> None:
+    again = """
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+    """
+    (tmp_path / "model.py").write_text(textwrap.dedent(again))
+
+    async def run() -> None:
+        iterative = "sequence_batching { iterative_sequence: true }"
+        version = await loaded(tmp_path, "python", own_process=own_process, more=iterative)
+        assert version.statistics.counts.execution_count == 2
         await version.close()
 
     asyncio.run(run())

@@ -15,13 +15,13 @@ from deployments.core.counts import MODEL as MODEL_ROW
 from deployments.core.counts import Counts, Label, Totals
 from deployments.core.response_cache import ResponseCache, open_response_cache
 from deployments.replica.hosted_model import HostedModel, packages_by_name
-from deployments.replica.model_host import ModelHost
+from deployments.replica.model_host import ModelFaultError, ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.deployments.lane.harness import Lanes, Sink
-from tests.deployments.replica.hosted_models import ADD_ONE, Models
+from tests.deployments.replica.hosted_models import ADD_ONE, DECOUPLED, Models
 from tests.repositories import write_small_models
 
 CONFIG = """
@@ -439,5 +439,25 @@ def test_a_model_that_cannot_be_counted_is_not_left_behind(tmp_path: Path) -> No
         await host.apply([model])
         assert host.failures["counted", 1][0] == "OSError: no room"
         assert (tmp_path / "counted" / "1" / "model.py.ended").exists()
+
+    asyncio.run(run())
+
+
+LOSES = """
+class TritonPythonModel:
+    {kind} execute(self, requests):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+"""
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_decoupled_model_that_has_lost_its_gpu_serves_no_more(tmp_path: Path, kind: str) -> None:
+    async def run() -> None:
+        models = Models(tmp_path, False).add("loses", LOSES.format(kind=kind), DECOUPLED)
+        async with models.hosted() as call:
+            call.host.check(0)
+            assert (await call.error("loses", 1)).message.endswith("device-side assert triggered")
+            with pytest.raises(ModelFaultError, match="has lost its GPU"):
+                call.host.check(0)
 
     asyncio.run(run())

@@ -151,6 +151,32 @@ def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again(
     asyncio.run(run())
 
 
+LOSES_LATER = """
+    {kind} execute(self, requests):
+        {wait}
+        if requests[0].inputs()[0].as_numpy()[0]:
+            raise RuntimeError('CUDA error: an illegal memory access was encountered')
+        sender = requests[0].get_response_sender()
+        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([os.getpid()], np.int32))]))
+        sender.send(flags=1)
+"""
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", "pass"), ("async def", "await __import__('asyncio').sleep(0)")])
+def test_a_decoupled_model_that_has_lost_its_gpu_is_started_again(models: Models, kind: str, wait: str) -> None:
+    async def run() -> None:
+        code = textwrap.dedent(LOSES_LATER.format(kind=kind, wait=wait))
+        models.add("loses", code, "model_transaction_policy { decoupled: true }")
+        async with models.hosted() as call:
+            [before] = await call("loses", 0)
+            assert (await call.error("loses", 1)).message.endswith("an illegal memory access was encountered")
+            await call.change("loses", False)
+            await call.change("loses", True)
+            assert await call("loses", 0) != [before]
+
+    asyncio.run(run())
+
+
 def test_other_instances_serve_while_one_is_started_again(models: Models) -> None:
     async def run() -> None:
         models.add("dies", DIES, "instance_group { count: 2 kind: KIND_CPU }")

@@ -25,7 +25,7 @@ from deployments.backends.python.process.starter import STARTER
 from deployments.backends.python.server import ModelServer
 from deployments.core.traced_request import begin_streams
 from protocol.errors import Internal
-from protocol.infer import InferRequest, InferResponse
+from protocol.infer import RESCHEDULED, InferRequest, InferResponse
 
 if TYPE_CHECKING:
     from deployments.core.clock import Clock
@@ -205,11 +205,6 @@ class Child:
         self._batch = batch
         self._first = first
 
-    @property
-    def open_count(self) -> int:
-        """How many requests of a decoupled model have not been answered to the end."""
-        return len(self._open)
-
     def take_open(self) -> list[InferRequest]:
         """Return the requests that are not answered to the end, and forget them."""
         requests = list(self._open.values())
@@ -346,8 +341,10 @@ class Child:
         assert batch is not None
         batch.infer_start_ns, batch.infer_end_ns = started_ns, ended_ns
         if flags is not None:
-            for request, now in zip(batch.requests, flags, strict=True):
+            for number, (request, now) in enumerate(zip(batch.requests, flags, strict=True), self._first):
                 request.flags = now
+                if now & RESCHEDULED:  # it runs again, under another number
+                    self._open.pop(number, None)
         channel = self._work
         if self.order.decoupled and not given:
             batch.answered = True

@@ -17,7 +17,7 @@ from deployments.backends.python import (
     pb_utils,  # noqa: F401, models import pb_utils by its own name
 )
 from deployments.backends.python.errors import told
-from deployments.backends.python.instance import PythonInstance
+from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
 from deployments.backends.python.loading import load_instance
 from deployments.backends.python.model_module import SoleModule
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
@@ -84,6 +84,8 @@ class ModelProcess:
         except ModelLoadError as error:
             self._channel.send("failed", None, error.reason)
             return None
+        if isinstance(instance, DecoupledPythonInstance):
+            instance.gpu_is_lost = _end
         gc.freeze()  # what is loaded stays; the collector need not look at it again
         self._questions.answers["is_ready"] = instance.is_ready
         self._channel.send("ready", None, OWN_READINESS if instance.has_own_readiness else "")
@@ -161,6 +163,11 @@ def main() -> None:
     except BaseException:
         _LOG.exception("the process of a model failed")
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # threads that the model left behind do not keep it
+        _end(status)
+
+
+def _end(status: int = 1) -> None:
+    """End the process at once; threads that the model left behind do not keep it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
