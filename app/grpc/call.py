@@ -11,7 +11,6 @@ from typing import ClassVar, Final
 import numpy as np
 
 from app.edge.body_budget import TOO_MANY_BODIES
-from app.edge.work_queue import Work
 from app.grpc.compression import Inflation
 from app.grpc.head import GrpcHead
 from app.grpc.response_compressor import ResponseCompressor
@@ -32,6 +31,7 @@ from app.http2.stream import Stream
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC
+from deployments.lane.work_queue import Work
 from protocol.errors import ServingError, Unavailable
 from protocol.grpc_status import GRPC_STATUS_NAMES
 

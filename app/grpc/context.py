@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from app.edge.work_queue import PACKING_THREADS, WorkQueue
+from app.edge.packing import packing_queue
 from app.grpc.options import GrpcOptions
 from app.grpc.routes import Routes
 from app.service.refusal_log import RefusalLog
 from app.service.service import Service
+from deployments.lane.work_queue import WorkQueue
 
 
 class CallContext:
@@ -28,7 +29,7 @@ class CallContext:
         self.options = options
         self.loop = loop
         self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
-        self.packing = WorkQueue(loop, "packing", PACKING_THREADS) if packing is None else packing
+        self.packing = packing_queue(loop) if packing is None else packing
         self.routes = Routes(service.routing.infer_target)
         self._tasks: set[asyncio.Task[None]] = set()
 

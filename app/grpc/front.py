@@ -10,7 +10,6 @@ from app.edge.listening_socket import listening_socket
 from app.edge.open_connections import OpenConnections
 from app.edge.server_tls import ServerTls
 from app.edge.slow_readers import SlowReaders
-from app.edge.work_queue import WorkQueue
 from app.grpc.call import Call
 from app.grpc.context import CallContext
 from app.grpc.head import GrpcHead, ignored
@@ -25,6 +24,7 @@ from app.http2.open_connection import OpenConnection
 from app.service.refusal_log import RefusalLog
 from app.service.service import Service
 from app.trace.trace_parent import HEADER, read_parent
+from deployments.lane.work_queue import WorkQueue
 
 _SWEEP_S: Final = 1.0
 _BACKLOG: Final = 2048

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from app.edge.work_queue import Work
 from app.grpc.compression import compress
 from app.grpc.context import CallContext
 from app.grpc.status import INTERNAL, OK
 from deployments.lane.frames import Buffer
+from deployments.lane.work_queue import Work
 
 _INLINE_BYTES: Final = 32 << 10
 

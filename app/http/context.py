@@ -5,8 +5,8 @@ from typing import Any, Final, Protocol
 
 from app.edge.body_budget import BodyBudget
 from app.edge.open_connections import OpenConnection, OpenConnections
+from app.edge.packing import packing_queue
 from app.edge.slow_readers import SlowReaders
-from app.edge.work_queue import PACKING_THREADS, WorkQueue
 from app.http.asgi import AsgiApp
 from app.http.generate_mapping import GenerateMapping
 from app.http.head import Head, parse_head
@@ -19,6 +19,7 @@ from app.service.refusal_log import RefusalLog
 from app.trace.trace_parent import find_parent
 from app.trace.traced_target import under
 from deployments.lane.sink import Target
+from deployments.lane.work_queue import WorkQueue
 from protocol.limits import Limits
 
 # Of a long body, what comes with the head is copied once more than the rest.
@@ -68,7 +69,7 @@ class HttpContext:
         self.bodies = BodyBudget(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.slow_readers = SlowReaders(max(limits.max_total_body_bytes, limits.max_body_bytes))
         self.refusals = RefusalLog(loop.call_later) if refusals is None else refusals
-        self.packing = WorkQueue(loop, "packing", PACKING_THREADS) if packing is None else packing
+        self.packing = packing_queue(loop) if packing is None else packing
         self.generation = 0
         self.json_helper = JsonHelper(loop)
         self._routes = routes

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES
-from app.edge.work_queue import Work
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping
@@ -13,6 +12,7 @@ from app.http.responses import RETRY_AFTER, error_body, response_head
 from app.json_helper.json_helper import LARGE_JSON_BYTES, Done, Result
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
+from deployments.lane.work_queue import Work
 from protocol.errors import InvalidArgument, ServingError, Unavailable
 
 _STREAM_HEADERS: Final = [(b"Content-Type", b"text/event-stream; charset=utf-8")]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.edge.body_budget import TOO_MANY_BODIES
-from app.edge.work_queue import Work
 from app.http.content_coding import compress, decompress
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
@@ -15,6 +14,7 @@ from app.json_helper.json_helper import LARGE_JSON_BYTES, Result
 from app.service.routing import DECOUPLED_BY_HTTP
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
+from deployments.lane.work_queue import Work
 from protocol.errors import Internal, ServingError, Unavailable, Unsupported
 
 # Up to these sizes the work takes less than handing it to a thread and back, or not much more.

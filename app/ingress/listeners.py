@@ -8,9 +8,9 @@ from app.console.live_state import LiveState
 from app.edge.access import Access
 from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
+from app.edge.packing import packing_queue
 from app.edge.restricted_api import STATISTICS, RestrictedApis
 from app.edge.server_tls import HTTP_1, HTTP_2, ServerTls
-from app.edge.work_queue import PACKING_THREADS, WorkQueue
 from app.grpc.front import GrpcFront
 from app.grpc.handlers import HANDLERS
 from app.grpc.port_options import port_options
@@ -50,7 +50,7 @@ class Listeners:
         self._keys = ApiKeys(settings.api_key, settings.api_key_file)
         self._key_watch: asyncio.Task[None] | None = None
         self._refusals = RefusalLog(loop.call_later, meters)
-        self._packing = WorkQueue(loop, "packing", PACKING_THREADS)
+        self._packing = packing_queue(loop)
         self._state = LiveState(service)
         self.ports: dict[str, int] = {}
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from app.edge.work_queue import Work, WorkQueue
 from app.json_helper.frames import read_frame, write_frame
 from deployments.lane.frames import Buffer
+from deployments.lane.work_queue import Work, WorkQueue
 from protocol.errors import Internal, ServingError, Unavailable, from_grpc_code
 
 _MAX_WAITING: Final = 256

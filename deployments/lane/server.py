@@ -28,6 +28,7 @@ from deployments.lane.lone_requests import LoneRequests
 from deployments.lane.slow_codec import Encoded, SlowCodec
 from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
 from deployments.lane.wire import LONG_BYTES, WireCodec
+from deployments.lane.work_queue import Work
 from deployments.log.line_format import about_trace
 from protocol.errors import Internal, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
@@ -175,8 +176,8 @@ class LaneServerConnection(FrameProtocol):
         self._server = server
         self._welcome = False
         self._hello_timer: asyncio.TimerHandle | None = None
-        self.inflight: dict[int, tuple[LaneModel, InferRequest | None]] = {}
-        """By call; None in place of a request that is being decoded."""
+        self.inflight: dict[int, tuple[LaneModel, InferRequest | Work]] = {}
+        """By call; work in place of a request that is being decoded, or whose response is being encoded."""
         self._lone_calls: set[int] = set()
         """Those that wait for their turn."""
 
@@ -194,9 +195,8 @@ class LaneServerConnection(FrameProtocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         inflight, self.inflight = self.inflight, {}
-        for model, request in inflight.values():
-            if request is not None:
-                model.cancel_request(request)
+        for entry in inflight.values():
+            _give_up(*entry)
 
     def send_table(self) -> None:
         """Send the table of models."""
@@ -218,8 +218,8 @@ class LaneServerConnection(FrameProtocol):
         elif kind == Kind.CANCEL:
             self._lone_calls.discard(call)
             entry = self.inflight.pop(call, None)
-            if entry is not None and entry[1] is not None:
-                entry[0].cancel_request(entry[1])
+            if entry is not None:
+                _give_up(*entry)
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
 
@@ -298,15 +298,14 @@ class LaneServerConnection(FrameProtocol):
         self, model: LaneModel, call: int, wire: int, json_size: int | None, body: Buffer, trace: Trace | None
     ) -> None:
         def decoded(result: InferRequest | ServingError) -> None:
-            if self.inflight.pop(call, None) is None:
-                return  # nobody waits for it any more
+            del self.inflight[call]
             if isinstance(result, ServingError):
                 self._send_error(call, result)
             else:
                 self._submit(model, call, result, trace)
 
-        self.inflight[call] = (model, None)
-        model.slow.decode(wire, body, json_size, self._reply, (call, wire), decoded, trace)
+        work = model.slow.decode(wire, body, json_size, self._reply, (call, wire), decoded, trace)
+        self.inflight[call] = (model, work)
 
     def _submit(self, model: LaneModel, call: int, request: InferRequest, trace: Trace | None) -> None:
         request.over_lane = True
@@ -328,7 +327,7 @@ class LaneServerConnection(FrameProtocol):
             codec = model.codecs[wire]
             # What ends later leaves later.
             if result.final and (model.slow.encoding_count or codec.takes_long(request, result)):
-                model.slow.encode(wire, request, result, partial(self._encoded, call))
+                self.inflight[call] = (model, model.slow.encode(wire, request, result, partial(self._encoded, call)))
                 return
             try:
                 json_length, parts = codec.encode(request, result)
@@ -341,8 +340,6 @@ class LaneServerConnection(FrameProtocol):
         self._send_error(call, result)
 
     def _encoded(self, call: int, result: Encoded | ServingError) -> None:
-        if call not in self.inflight:
-            return
         if isinstance(result, ServingError):
             del self.inflight[call]
             self._send_error(call, result)
@@ -368,3 +365,10 @@ class LaneServerConnection(FrameProtocol):
         message = error.message.encode("utf-8", "replace")
         flags = FINAL | QUEUE_FULL if isinstance(error, QueueFull) else FINAL
         self.send(Kind.ERROR, call, (message,), size=len(message), flags=flags, number=error.grpc_code)
+
+
+def _give_up(model: LaneModel, request: InferRequest | Work) -> None:
+    if isinstance(request, Work):
+        model.slow.withdraw(request)
+    else:
+        model.cancel_request(request)

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from deployments.lane.frames import Buffer
 from deployments.lane.wire import WireCodec
+from deployments.lane.work_queue import Work, WorkQueue
 from deployments.log.line_format import about_trace
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse, Reply
@@ -25,14 +26,25 @@ Encoded = tuple[int | None, Sequence[Buffer]]
 class SlowCodec:
     """One model version's codecs for what takes long; they are not those that the loop's thread uses.
 
-    What is begun first ends first. Each method calls `done` on the loop with the result, or with the error to answer.
+    What is begun first ends first. Each method calls `done` on the loop with the result, or with the error to answer,
+    unless the work that it returns is withdrawn. `queue` has one thread; by default it is one of this model's own.
     """
 
-    def __init__(self, codecs: tuple[WireCodec, ...], thread: Executor | None = None) -> None:
+    def __init__(self, codecs: tuple[WireCodec, ...], queue: WorkQueue | None = None) -> None:
         self._codecs = codecs
-        self._thread = thread
-        self.decoding_count = 0
-        self.encoding_count = 0
+        self._queue = queue
+        self._decoding: set[Work] = set()
+        self._encoding: set[Work] = set()
+
+    @property
+    def decoding_count(self) -> int:
+        """How many requests are to be decoded."""
+        return len(self._decoding)
+
+    @property
+    def encoding_count(self) -> int:
+        """How many responses are to be encoded."""
+        return len(self._encoding)
 
     def decode(
         self,
@@ -43,48 +55,51 @@ class SlowCodec:
         context: Any,
         done: Callable[[InferRequest | ServingError], None],
         trace: Trace | None = None,
-    ) -> None:
+    ) -> Work:
         """Decode a request; `trace` is None for one that is not traced."""
-        loop = asyncio.get_running_loop()
-        self.decoding_count += 1
+        run = partial(self._codecs[wire].decode, body, json_length, reply, context)
+        return self._begin(self._decoding, run, done, "the request could not be decoded", trace)
 
-        def decoded(future: "asyncio.Future[InferRequest]") -> None:
-            self.decoding_count -= 1
-            _tell(future, done, "the request could not be decoded", trace)
+    def encode(
+        self, wire: int, request: InferRequest, response: InferResponse, done: Callable[[Encoded | ServingError], None]
+    ) -> Work:
+        """Encode a response."""
+        run = partial(self._codecs[wire].encode, request, response)
+        return self._begin(self._encoding, run, done, "the response could not be encoded", request.trace)
 
-        codec = self._codecs[wire]
-        loop.run_in_executor(self._thread, codec.decode, body, json_length, reply, context).add_done_callback(decoded)
+    def withdraw(self, work: Work) -> None:
+        """Do not begin it, and tell nobody what comes of it."""
+        self._decoding.discard(work)
+        self._encoding.discard(work)
+        work.withdraw()
+
+    def _begin(
+        self,
+        under_way: set[Work],
+        run: Callable[[], T],
+        done: Callable[[T | ServingError], None],
+        problem: str,
+        trace: Trace | None,
+    ) -> Work:
+        if self._queue is None:
+            self._queue = WorkQueue(asyncio.get_running_loop(), "slow codec", 1)
+
+        def ended(result: T, error: BaseException | None) -> None:
+            under_way.discard(work)
+            if error is None:
+                done(result)
+            elif isinstance(error, ServingError):
+                done(error)
+            else:
+                logger.error("%s", problem, exc_info=error, extra=about_trace("", None, trace))
+                done(Internal(problem))
+
+        work = self._queue.submit(run, ended)
+        under_way.add(work)
+        return work
 
     async def all_decoded(self, timeout_s: float) -> None:
         """Wait until every request that has come is decoded, so that the model can take it."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while self.decoding_count and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(_LOOK_S)
-
-    def encode(
-        self, wire: int, request: InferRequest, response: InferResponse, done: Callable[[Encoded | ServingError], None]
-    ) -> None:
-        """Encode a response."""
-        loop = asyncio.get_running_loop()
-        self.encoding_count += 1
-
-        def encoded(future: "asyncio.Future[Encoded]") -> None:
-            self.encoding_count -= 1
-            _tell(future, done, "the response could not be encoded", request.trace)
-
-        loop.run_in_executor(self._thread, self._codecs[wire].encode, request, response).add_done_callback(encoded)
-
-
-def _tell(
-    future: "asyncio.Future[T]", done: Callable[[T | ServingError], None], problem: str, trace: Trace | None
-) -> None:
-    if future.cancelled():
-        return
-    error = future.exception()
-    if error is None:
-        done(future.result())
-    elif isinstance(error, ServingError):
-        done(error)
-    else:
-        logger.error("%s", problem, exc_info=error, extra=about_trace("", None, trace))
-        done(Internal(problem))

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
@@ -24,6 +23,7 @@ from deployments.core.response_cache import ResponseCache
 from deployments.lane.fleet import Fleet
 from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.wire import WireCodec
+from deployments.lane.work_queue import WorkQueue
 from deployments.log.line_format import about
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
@@ -100,7 +100,7 @@ class ModelHost:
         self._max_queue_s = max_queue_s
         self._threads = asyncio.Semaphore(thread_count)
         self._closing: set[asyncio.Task[None]] = set()
-        self._slow_thread = ThreadPoolExecutor(1, "slow codec")
+        self._slow_queue = WorkQueue(self._loop, "slow codec", 1)
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
         self.regions = regions
@@ -198,7 +198,7 @@ class ModelHost:
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
             codecs = self._codecs(model.signature, str(version), labels)
-            slow = SlowCodec(self._codecs(model.signature, str(version), labels), self._slow_thread)
+            slow = SlowCodec(self._codecs(model.signature, str(version), labels), self._slow_queue)
         except ModelLoadError as error:
             release(held)
             return error.reason or "it did not load"
@@ -377,4 +377,4 @@ class ModelHost:
             await self._unload_in_order(self.served, timeout_s)
             if self._closing:
                 await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))
-            self._slow_thread.shutdown(wait=False, cancel_futures=True)
+            self._slow_queue.close()

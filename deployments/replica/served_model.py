@@ -12,6 +12,7 @@ from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sink import Sink
 from deployments.lane.slow_codec import Encoded, SlowCodec
 from deployments.lane.wire import HTTP, LONG_BYTES, WireCodec
+from deployments.lane.work_queue import Work
 from deployments.log.line_format import about_trace
 from protocol.errors import Internal, ServingError
 from protocol.infer import InferRequest, InferResponse
@@ -55,11 +56,12 @@ Context = tuple[Sink, WireCodec, int, Cells | None, int]
 class _Decoding:
     """Stands for a request until it is decoded."""
 
-    __slots__ = ("context", "given_up", "request")
+    __slots__ = ("context", "request", "work")
+
+    work: Work
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.given_up = False
         self.request: InferRequest | None = None
 
 
@@ -77,6 +79,7 @@ class LocalTarget:
         self._regions = regions
         self._served = served
         self._submit = served.submit_request
+        self._encoding: dict[InferRequest, Work] = {}
 
     @property
     def ready(self) -> bool:
@@ -130,8 +133,6 @@ class LocalTarget:
         decoding = _Decoding(context)
 
         def decoded(result: InferRequest | ServingError) -> None:
-            if decoding.given_up:
-                return
             if isinstance(result, ServingError):
                 self._fail(context, result)
                 return
@@ -140,14 +141,15 @@ class LocalTarget:
                 self._served.follow(result, trace)
             self._submit(result)
 
-        self._served.slow.decode(context[2], body, json_length, self._reply, context, decoded, trace)
+        slow = self._served.slow
+        decoding.work = slow.decode(context[2], body, json_length, self._reply, context, decoded, trace)
         return decoding
 
     def cancel(self, token: "InferRequest | _Decoding | None") -> None:
         """Give a request up."""
         if isinstance(token, _Decoding):
             if token.request is None:
-                token.given_up = True
+                self._served.slow.withdraw(token.work)
                 if token.context[3] is not None:
                     give_up(token.context[3])
             token = token.request
@@ -155,6 +157,9 @@ class LocalTarget:
             context, token.context = token.context, None
             if context is not None and context[3] is not None:
                 give_up(context[3])
+            work = self._encoding.pop(token, None)
+            if work is not None:
+                self._served.slow.withdraw(work)
             self._served.cancel_request(token)
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
@@ -165,7 +170,8 @@ class LocalTarget:
             self._fail(request.context, result)
         elif result.final and (self._served.slow.encoding_count or codec.takes_long(request, result)):
             # What ends later leaves later.
-            self._served.slow.encode(wire, request, result, lambda encoded: self._encoded(request, encoded))
+            work = self._served.slow.encode(wire, request, result, lambda encoded: self._encoded(request, encoded))
+            self._encoding[request] = work
         else:
             try:
                 json_length, parts = codec.encode(request, result)
@@ -177,8 +183,7 @@ class LocalTarget:
             sink.on_response(json_length, parts, result.final)
 
     def _encoded(self, request: InferRequest, result: Encoded | ServingError) -> None:
-        if request.context is None:
-            return
+        del self._encoding[request]
         if isinstance(result, ServingError):
             self._fail(request.context, result)
             return

@@ -170,12 +170,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/grpc/test_wire.py::test_an_answer_that_is_in_the_buffer_of_a_socket_counts_as_one_that_clients_do_not_take",
     ),
     "| compressed requests and answers of an ingress": (
-        "app/edge/test_work_queue.py::test_what_comes_first_is_done_first_by_as_many_threads_as_there_are",
-        "app/edge/test_work_queue.py::test_what_is_withdrawn_is_let_go_of_at_once",
+        "deployments/lane/test_work_queue.py::test_what_comes_first_is_done_first_by_as_many_threads_as_there_are",
+        "deployments/lane/test_work_queue.py::test_what_is_withdrawn_is_let_go_of_at_once",
         "app/grpc/test_unpacking.py::test_a_message_of_a_call_that_is_over_is_not_unpacked",
         "app/grpc/test_unpacking.py::test_an_answer_of_a_call_that_is_over_is_not_packed",
         "app/http/test_infer_exchange.py::test_what_a_client_that_leaves_has_sent_or_would_get_is_let_go_of",
         "app/http/test_large_json.py::test_what_a_client_that_leaves_has_sent_is_let_go_of",
+        "app/http/test_large_json.py::test_strings_that_nobody_waits_for_are_let_go_of",
+        "deployments/lane/test_slow_codec.py::test_what_is_given_up_while_it_waits_for_its_turn_is_let_go_of",
     ),
     "| time for a TLS handshake |": (
         "app/http/test_listening.py::test_a_handshake_must_be_complete_in_time",

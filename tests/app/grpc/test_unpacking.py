@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote
 
-from app.edge.work_queue import WorkQueue
 from app.grpc.options import GrpcOptions
 from app.http2 import frames
+from deployments.lane.work_queue import WorkQueue
 from tests.app.grpc.server import request
 from tests.app.grpc.test_wire import INFER, STREAM, Wire, on_loop, prefixed
 from tests.app.http2 import wire as http2_wire

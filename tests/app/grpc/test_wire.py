@@ -8,12 +8,12 @@ from urllib.parse import unquote
 import pytest
 
 from app.edge.header_forwarding import HeaderForwarding
-from app.edge.work_queue import WorkQueue
 from app.grpc.front import GrpcFront
 from app.grpc.options import GrpcOptions
 from app.http2 import frames
 from app.http2.connection import Http2Connection
 from app.http2.limits import Http2Limits
+from deployments.lane.work_queue import WorkQueue
 from tests.app.grpc.server import FakeService, request
 from tests.app.http2 import wire as http2_wire
 from tests.app.http2.wire import Frame, Transport, bodies, data, deliver, reset_codes, split

@@ -10,9 +10,9 @@ import pytest
 
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
-from app.edge.work_queue import WorkQueue
 from app.http.head_policy import HeadPolicy
 from app.http.limits import HttpLimits
+from deployments.lane.work_queue import WorkQueue
 from protocol.errors import Internal
 from protocol.limits import Limits
 from protocol.request_parameters import read_parameters

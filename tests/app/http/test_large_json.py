@@ -19,6 +19,7 @@ from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
 from app.json_helper.binary_form import request_in_binary_form
+from deployments.lane.work_queue import WorkQueue
 from deployments.replica.served_model import LocalTarget, ServedModel
 from protocol.datatypes import BY_NAME
 from protocol.grpc_infer import GrpcInferCodec
@@ -314,6 +315,37 @@ def test_what_a_client_that_leaves_has_sent_is_let_go_of(path: str) -> None:
         assert len(tasks) == 0
         go_on.set()
         first.context.json_helper.close()
+
+    asyncio.run(test())
+
+
+class Sink:
+    def on_response(self, *_: Any) -> None:
+        raise AssertionError("nobody waits for it")
+
+    def on_error(self, error: Exception) -> None:
+        raise error
+
+
+@pytest.mark.parametrize("what", ["requests", "answers"])
+def test_strings_that_nobody_waits_for_are_let_go_of(what: str) -> None:
+    async def test() -> None:
+        server, go_on = Server(), threading.Event()
+        slow, target = server.target._served.slow, server.target
+        queue = slow._queue = WorkQueue(asyncio.get_running_loop(), "slow", 1)
+        queue.submit(lambda: go_on.wait(30), lambda result, error: None)
+        if what == "requests":
+            body, header = strings_body(b"\0\0\0\0" * MANY, MANY)
+            token = target.submit((body,), len(header), Sink())
+        else:  # of a model that makes many of one
+            request = InferRequest({}, 1, target._reply, context=(Sink(), target._served.codecs[0], 0, None, 0))
+            token = request
+            request.reply(request, InferResponse({"S": np.full(MANY, b"x", object)}))
+        assert len(queue) == 1
+        target.cancel(token)
+        assert len(queue) == slow.decoding_count == slow.encoding_count == 0
+        go_on.set()
+        queue.close()
 
     asyncio.run(test())
 

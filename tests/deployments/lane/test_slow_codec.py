@@ -2,11 +2,11 @@
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.wire import LONG_BYTES
+from deployments.lane.work_queue import WorkQueue
 from protocol.infer import InferRequest, InferResponse
 from tests.deployments.lane.harness import EchoCodec, EchoModel, Lanes
 from tests.deployments.lane.test_lane import on_loop
@@ -44,7 +44,7 @@ class GatedCodec(EchoCodec):
 def gated(model: EchoModel) -> GatedCodec:
     codec = GatedCodec()
     model.codecs = (codec,)
-    model.slow = SlowCodec((codec,), ThreadPoolExecutor(1, "slow"))
+    model.slow = SlowCodec((codec,), WorkQueue(asyncio.get_running_loop(), "slow", 1))
     return codec
 
 
@@ -95,6 +95,27 @@ async def test_a_request_that_is_given_up_while_it_is_decoded_never_reaches_the_
         await lanes.until(lambda: model.slow.decoding_count == 0)
         assert (await lanes.ask(b"small")).responses == [b"small"]
         assert not model.cancelled
+
+
+@on_loop
+async def test_what_is_given_up_while_it_waits_for_its_turn_is_let_go_of() -> None:
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        codec = gated(model)
+        target = lanes.fleet.target("echo")
+        waiting = model.slow._queue
+        assert target is not None
+        assert waiting is not None
+        for body in (LARGE, b"long"):
+            calls = [lanes.send(body)[1] for _ in range(10)]
+            await lanes.until(lambda: len(waiting) == 9)
+            for call in calls:
+                target.cancel(call)
+            await lanes.until(lambda: lanes.replicas[0].server.inflight_count == 0)
+            assert len(waiting) == model.slow.decoding_count == model.slow.encoding_count == 0
+            codec.gate.set()
+            await lanes.until(lambda: waiting._free_count == 1)
+            codec.gate.clear()
 
 
 @on_loop

@@ -3,11 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
-
-PACKING_THREADS: Final = 4
-"""How many bodies are packed or unpacked at a time, each of which may take twice the largest body of memory: as many as
-an ingress has cores where nobody says how many ingresses there are."""
+from typing import Any
 
 Done = Callable[[Any, BaseException | None], None]
 """Gets what came of the work, or why nothing did."""

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
-from app.edge.work_queue import WorkQueue
+from deployments.lane.work_queue import WorkQueue
 
 
 class Body:
