@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -159,3 +160,21 @@ async def test_a_call_whose_responses_find_no_shared_memory_ends_and_nothing_els
         monkeypatch.setattr(area, "MAX_BYTES", 0)
         heard = [await call("caller", 3) for _ in range(5)]
         assert heard == [[1, True, heard[0][2]]] * 5
+
+
+def test_a_process_that_cannot_be_started_for_lack_of_descriptors_leaves_none_behind(tmp_path: Path) -> None:
+    order = order_of(written(tmp_path))
+    Child(order, None, lambda batch: None, lambda: None).release()  # the thread that starts all processes runs now
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    refused = 0
+    for more in range(1, 30):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + more, limits[1]))
+        try:
+            Child(order, None, lambda batch: None, lambda: None).release()
+        except OSError:
+            refused += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert 5 < refused < 29

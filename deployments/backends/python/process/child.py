@@ -102,13 +102,20 @@ class Child:
         self._closing = False
         self._killed_for = ""
         self._state: tuple[str, str] = ("", "")
-        areas = [os.memfd_create(f"eagleray-{name}") for name in ("inputs", "outputs", "results", "calls")]
-        work, their_work = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        questions, their_questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        forks, their_forks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = order.environment or Environment(sys.executable, os.environ)
-        theirs = [their_work.fileno(), their_questions.fileno(), their_forks.fileno(), *areas]
-        try:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as given_away:
+            areas = []
+            for name in ("inputs", "outputs", "results", "calls"):
+                areas.append(os.memfd_create(f"eagleray-{name}"))
+                undo.callback(os.close, areas[-1])
+            connections: list[socket.socket] = []
+            theirs: list[int] = []
+            for _ in range(3):
+                ours, their = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                connections.append(undo.enter_context(ours))
+                theirs.append(given_away.enter_context(their).fileno())
+            work, questions, forks = connections
+            theirs += areas
+            environment = order.environment or Environment(sys.executable, os.environ)
             self.process = STARTER.start(
                 [environment.python, "-c", _CODE, *map(str, (os.getpid(), *theirs))],
                 stdin=subprocess.DEVNULL,
@@ -116,17 +123,10 @@ class Child:
                 env=environment.variables,
                 start_new_session=True,
             )
-        except BaseException:
-            for descriptor in areas:
-                os.close(descriptor)
-            for connection in (work, questions, forks):
-                connection.close()
-            raise
-        finally:
-            their_work.close()
-            their_questions.close()
-            their_forks.close()
-        self._exit = os.pidfd_open(self.process.pid)
+            undo.callback(self.process.wait)
+            undo.callback(self.process.kill)
+            self._exit = os.pidfd_open(self.process.pid)
+            undo.pop_all()
         self._descriptors = [*areas[:2], self._exit]
         self._work = Channel(work, OwnArea(areas[0]), PeerArea(areas[1]))
         self._server = server
