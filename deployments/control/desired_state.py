@@ -109,6 +109,11 @@ class DesiredState:
         return frozenset(self.plan.unplaced) | {name for name, model in self.snapshot.models.items() if model.failure}
 
     @property
+    def failed(self) -> frozenset[str]:
+        """Models that could not be loaded, and are not in the snapshot."""
+        return frozenset(name for name, reasons in self.gone.items() if set(reasons.values()) - {UNLOADED})
+
+    @property
     def on_trial(self) -> dict[str, Before]:
         """What there was before of every model that is on trial."""
         return {name: before for trial in self.trials for name, before in trial.before.items()}
@@ -285,10 +290,9 @@ def unloaded(
         old = models.pop(name, None)
         for known in (origins, given, canaries):
             known.pop(name, None)
-        if old is not None:
-            gone[name] = gone.get(name, {}) | {package.version: UNLOADED for package in old.packages}
-        if name in gone:
-            gone[name] = dict.fromkeys(gone[name], UNLOADED)
+        left = [*gone.pop(name, {}), *(package.version for package in (old.packages if old else ()))]
+        if left:
+            gone[name] = dict.fromkeys(left, UNLOADED)
     snapshot = replace(desired.snapshot, models=models)
     plan = _tidy(options, desired, snapshot)
     changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=gone)

@@ -45,7 +45,7 @@ class Changes:
             logger.error("%s; what runs is kept", error)
             return []
         found = {name: _looks(paths) for name, paths in folders.items()}
-        found |= {name: _GONE for name in desired.snapshot.models if name not in folders}
+        found |= {name: _GONE for name in desired.snapshot.models.keys() | desired.failed if name not in folders}
         changed = {
             name: looks
             for name, looks in found.items()

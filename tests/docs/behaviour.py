@@ -427,7 +427,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         REPOSITORIES + "test_what_is_loaded_of_an_unregistered_repository_stays_loaded",
         REPOSITORIES + "test_a_registered_repository_that_vanishes_harms_no_model_of_others",
     ),
-    "With `--model-control-mode poll` the repositories": (POLL + "test_models_follow_the_repository",),
+    "With `--model-control-mode poll` the repositories": (
+        POLL + "test_models_follow_the_repository",
+        POLL + "test_a_model_that_never_loaded_is_forgotten_when_it_is_removed",
+    ),
     "A change is taken once the model's folder": (
         "deployments/control/test_repository_watch.py::test_a_model_that_is_being_copied_is_not_taken_before_it_is_quiet",
         POLL + "test_a_model_that_is_copied_slowly_is_never_loaded_half",

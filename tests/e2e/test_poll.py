@@ -72,6 +72,25 @@ def test_models_follow_the_repository(server: Server, repository: Path) -> None:
     assert server.get("/v2/health/ready").status == 200
 
 
+def test_a_model_that_never_loaded_is_forgotten_when_it_is_removed(server: Server, repository: Path) -> None:
+    """Else the server would not be ready any more."""
+    write_tagged(repository, "broken", "nonesuch")
+    (repository / "malformed/1").mkdir(parents=True)
+    (repository / "malformed/config.pbtxt").write_text("backend {")
+
+    def index() -> dict[str, str]:
+        return {row["name"]: row.get("reason", "") for row in server.post("/v2/repository/index").json}
+
+    wait_until(
+        lambda: {"broken", "malformed"} <= {name for name, reason in index().items() if reason}, "both are tried"
+    )
+    assert server.get("/v2/health/ready").status == 400
+    for name in ("broken", "malformed"):
+        shutil.rmtree(repository / name)
+    wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready without them")
+    assert (index()["broken"], "malformed" in index()) == ("unloaded", False)
+
+
 @pytest.mark.parametrize("action", ["load", "unload"])
 def test_clients_have_no_say(server: Server, action: str) -> None:
     answer = server.post(f"/v2/repository/models/stays/{action}")
