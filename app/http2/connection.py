@@ -482,13 +482,13 @@ class Http2Connection(OpenConnection):
             raise Http2Error(frames.PROTOCOL_ERROR, "PING on a stream")
         if flags & frames.ACK:
             self._count_control()
+            self.ping_answered(payload)
             return
-        sender = self.sender
-        if self._pings.too_many(self.loop.time(), sender.data_sent, bool(self.streams)):
+        if self._pings.too_many(self.loop.time(), self.sender.data_sent, bool(self.streams)):
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "too_many_pings")
-        sender.data_sent = False
+        self.sender.data_sent = False
         self._count_control()
-        sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self.sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _take_rst_stream(self, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1 or stream_id > self._last_id:

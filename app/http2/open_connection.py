@@ -23,6 +23,10 @@ from app.http2.token_bucket import TokenBucket
 from deployments.lane.frames import Buffer
 
 _CLOSE_TIMEOUT_S: Final = 5.0
+# How long a peer may take to hear that its connection ends: without calls, and with calls, whose data may be ahead.
+_NOTICE_S: Final = 1.0
+_BUSY_NOTICE_S: Final = 20.0
+_NOTICE: Final = b"goodbye!"
 # As many as may be open at a time.
 _CUT_SHORT_KEPT: Final = 256
 
@@ -105,6 +109,9 @@ class OpenConnection(asyncio.BufferedProtocol):
         self._accepted_id = 0
         self._going = False
         self._lingers = False
+        self._notice_s = 0.0
+        """When the peer was told that the connection ends; 0 while it is not to end."""
+        self._reason = ""
         self._opened_s = now_s
         self._deadline_s = now_s + limits.preface_timeout_s
 
@@ -172,6 +179,10 @@ class OpenConnection(asyncio.BufferedProtocol):
                 self.abort()
             return
         limits = self.limits
+        if self._notice_s and now_s - self._notice_s > (_BUSY_NOTICE_S if self.streams else _NOTICE_S):
+            self._leave()
+            if self.closing:
+                return
         if self._deadline_s and self._deadline_s < now_s:
             self.fail(Http2Error(frames.NO_ERROR, "nothing whole arrived in time"))
             return
@@ -239,11 +250,28 @@ class OpenConnection(asyncio.BufferedProtocol):
                 self.reset(stream, frames.CANCEL)
 
     def shut(self, reason: str = "server is shutting down") -> None:
-        """Take no new streams, close when those under way have ended."""
+        """Take no new streams once the peer knows, close when those under way have ended.
+
+        A GOAWAY that names the last stream fails what the peer has begun before it comes. So the first names none, and
+        the other follows when the peer has answered a PING behind it, or has had its time (RFC 9113 §6.8).
+        """
+        if self.closing or self._going or self._notice_s or self._transport is None:
+            return
+        self._notice_s = self.loop.time()
+        self._reason = reason
+        notice = frames.goaway(frames.MAX_STREAM_ID, frames.NO_ERROR, reason)
+        self.sender.write(notice + frames.frame(frames.PING, 0, 0, _NOTICE))
+
+    def ping_answered(self, payload: bytes) -> None:
+        """Hear that the peer has taken a PING, and all that was sent before it."""
+        if payload == _NOTICE and self._notice_s:
+            self._leave()
+
+    def _leave(self) -> None:
         if self.closing or self._going or self._transport is None:
             return
         untaken = self._untaken_bytes
-        self._say_goaway(reason)
+        self._say_goaway(self._reason)
         if not self.streams:
             if untaken:
                 self._end_sending()
@@ -273,6 +301,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         self.closing = self._lingers = True
         self._deadline_s = self.loop.time() + self.limits.write_timeout_s
         self.sender.flush()
+        self.sender.ended = True
         transport.write_eof()
         transport.resume_reading()
 

@@ -55,6 +55,7 @@ class Sender:
         "_transport",
         "corked",
         "data_sent",
+        "ended",
         "initial_window",
         "max_frame_bytes",
         "paused",
@@ -85,6 +86,8 @@ class Sender:
         self.progress_s = 0.0
         self.corked = False
         """Whether `flush` will be called without being scheduled."""
+        self.ended = False
+        """Whether nothing more is sent."""
         self.data_sent = False
         """Whether HEADERS or DATA have left since the last look; a client's pings are judged by it."""
 
@@ -103,7 +106,7 @@ class Sender:
         if not out:
             return
         self._out, self._out_bytes = [], 0
-        if self._transport.is_closing():
+        if self.ended or self._transport.is_closing():
             return
         if size <= _JOIN_BYTES:
             self._transport.write(b"".join(out))

@@ -1271,6 +1271,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Then nothing new is accepted": (
         "app/grpc/test_draining.py::test_an_answer_reaches_a_client_that_still_talks",
+        "app/grpc/test_draining.py::test_no_request_is_lost_to_the_age_of_connections",
         COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
         BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
         BACK_PRESSURE + "test_a_body_that_is_arriving_is_answered_before_the_end",

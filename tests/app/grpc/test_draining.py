@@ -3,7 +3,9 @@
 import socket
 from collections.abc import Iterator
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2_grpc
 
 from app.grpc.options import GrpcOptions
 from app.http2 import frames
@@ -81,3 +83,17 @@ def test_a_client_that_has_taken_all_and_stays_is_left(client: socket.socket) ->
 def wait_for_connection(server: Server) -> list:  # type: ignore[type-arg]
     wait_until(lambda: len(server.front.connections) == 1, "the connection is there")
     return list(server.front.connections)
+
+
+def test_no_request_is_lost_to_the_age_of_connections() -> None:
+    """Of a real client, whose large requests are on their way when it hears that it is to connect anew."""
+    with (
+        serving(GrpcOptions(http2=Http2Limits(max_connection_age_s=0.1))) as server,
+        grpc.insecure_channel(server.url, [("grpc.max_receive_message_length", -1)]) as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        asked = request(values=[0.0] * 1_000_000)
+        seen: set[object] = set()
+        while len(seen) < 4:
+            stub.ModelInfer(asked, timeout=20.0)
+            seen |= set(server.front.connections)

@@ -446,6 +446,7 @@ def test_a_closed_connection_that_lingers_is_cut() -> None:
     wire.connection.shut()
     cut: list[bool] = []
     wire.transport.abort = lambda: cut.append(True)  # type: ignore[method-assign]
+    wire.sweep(2.0)
     wire.sweep(4.0)
     assert not cut
     wire.sweep(2.0)

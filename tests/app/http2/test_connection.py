@@ -261,17 +261,45 @@ def test_finishes_what_is_under_way_when_it_shuts_down() -> None:
     wire.application.hold = True
     wire.send(wire.request(1))
     wire.connection.shut()
-    (goaway,) = wire.send(wire.request(3))
-    assert goaway.kind == frames.GOAWAY
-    assert int.from_bytes(goaway.payload[:4], "big") == 1
+    notice, ping = wire.send(wire.request(3))
+    assert (notice.kind, notice.payload[:4]) == (frames.GOAWAY, b"\x7f\xff\xff\xff")
+    assert len(wire.application.streams) == 2, "what the client began before it knew is answered"
+    (goaway,) = wire.send(frames.frame(frames.PING, frames.ACK, 0, ping.payload), wire.request(5))
+    assert (goaway.kind, goaway.payload[:4]) == (frames.GOAWAY, b"\0\0\0\3")
+    assert len(wire.application.streams) == 2
+    wire.application.streams[0].answer(b"first")
+    assert bodies(wire.send()) == {1: b"first"}
     assert not wire.transport.closed
-    wire.application.streams[0].answer(b"answer")
-    assert bodies(wire.send()) == {1: b"answer"}
+    wire.application.streams[1].answer(b"second")
+    assert bodies(wire.send()) == {3: b"second"}
     assert wire.transport.closed
 
 
-def test_shuts_an_idle_connection_down_at_once() -> None:
+def test_nothing_is_sent_behind_the_end() -> None:
+    wire = Wire()
+    wire.application.hold = True
+    wire.send(wire.headers(1))
+    wire.connection.shut()
+    assert goaway_code(wire.sweep(15.0)) == frames.NO_ERROR
+    assert goaway_code(wire.sweep(4.0)) is None
+    assert goaway_code(wire.sweep(2.0)) == frames.NO_ERROR
+    wire.application.streams[0].answer(b"answer")
+    wire.send()
+    assert wire.transport.closed
+    wire.connection.sender.write(frames.window_update(0, 1))
+    assert not wire.send()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_shuts_an_idle_connection_down_when_it_knows_or_after_a_second(answers: bool) -> None:
     wire = Wire()
     wire.connection.shut()
-    assert goaway_code(wire.send()) == frames.NO_ERROR
+    notice, ping = wire.send()
+    assert goaway_code([notice]) == frames.NO_ERROR
+    wire.sweep(0.5)
+    assert not wire.transport.closed
+    if answers:
+        wire.send(frames.frame(frames.PING, frames.ACK, 0, ping.payload))
+    else:
+        wire.sweep(1.0)
     assert wire.transport.closed
