@@ -1,6 +1,7 @@
-"""The folders of behaviours become one model repository."""
+"""The folders of behaviours become one model repository: `python -m tests.behaviours.repository FOLDER` writes it."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,16 @@ def model_folders(name: str) -> dict[str, Path]:
 
 
 def write_repository(root: Path, cases: dict[str, dict[str, Any]]) -> Path:
-    """Write the models of all folders; no name may be taken twice."""
+    """Write the models of all folders to `models`, beside which `gates` is for their gates; no name may be taken twice."""
+    models = root / "models"
+    models.mkdir(parents=True)
+    (root / "gates").mkdir()
     for name, case in cases.items():
         for model, folder in model_folders(name).items():
-            assert not (root / model).exists(), f"two folders have a model {model}"
+            assert not (models / model).exists(), f"two folders have a model {model}"
             versions = case.get("versions", {}).get(model, [])
-            _write_model(root / model, folder, versions, case.get("files", {}).get(model, {}))
-    return root
+            _write_model(models / model, folder, versions, case.get("files", {}).get(model, {}))
+    return models
 
 
 def _write_model(target: Path, folder: Path, versions: list[int], files: dict[str, Described]) -> None:
@@ -67,3 +71,7 @@ def _write_file(version: Path, source: Path) -> None:
         (version / f"{source.stem}.onnx").write_bytes(model.SerializeToString())
     elif source.is_file():
         shutil.copy(source, version / source.name)
+
+
+if __name__ == "__main__":
+    print(write_repository(Path(sys.argv[1]), load_cases()))
