@@ -265,7 +265,8 @@ class OpenConnection(asyncio.BufferedProtocol):
     def ping_answered(self, payload: bytes) -> None:
         """Hear that the peer has taken a PING, and all that was sent before it."""
         if payload == _NOTICE and self._notice_s:
-            self._leave()
+            # Later: gRPC's core library sends the answer ahead of the headers of calls that it had begun before.
+            self.loop.call_soon(self._leave)
 
     def _leave(self) -> None:
         if self.closing or self._going or self._transport is None:

@@ -264,11 +264,13 @@ def test_finishes_what_is_under_way_when_it_shuts_down() -> None:
     notice, ping = wire.send(wire.request(3))
     assert (notice.kind, notice.payload[:4]) == (frames.GOAWAY, b"\x7f\xff\xff\xff")
     assert len(wire.application.streams) == 2, "what the client began before it knew is answered"
-    (goaway,) = wire.send(frames.frame(frames.PING, frames.ACK, 0, ping.payload), wire.request(5))
-    assert (goaway.kind, goaway.payload[:4]) == (frames.GOAWAY, b"\0\0\0\3")
-    assert len(wire.application.streams) == 2
+    (goaway,) = wire.send(frames.frame(frames.PING, frames.ACK, 0, ping.payload) + wire.request(5))
+    assert (goaway.kind, goaway.payload[:4]) == (frames.GOAWAY, b"\0\0\0\5")
+    wire.send(wire.request(7))
+    assert len(wire.application.streams) == 3
     wire.application.streams[0].answer(b"first")
-    assert bodies(wire.send()) == {1: b"first"}
+    wire.application.streams[2].answer(b"third")
+    assert bodies(wire.send()) == {1: b"first", 5: b"third"}
     assert not wire.transport.closed
     wire.application.streams[1].answer(b"second")
     assert bodies(wire.send()) == {3: b"second"}
