@@ -95,7 +95,7 @@ def test_an_object_that_was_small_for_a_while_is_seen_again_by_the_process_of_a_
     path = Path("/dev/shm", key)
     mapping = RegionMapping.of(key, 0, SIZE)
     borrowed = BorrowedRegions()
-    borrowed.borrow(mapping.open_again(), mapping.number, 0, SIZE)
+    borrowed.borrow([mapping.open_again()], [(mapping.number, 0, SIZE)])
     with path.open("r+b") as file:
         file.truncate(0)
         assert bytes(borrowed.view((mapping.number, 0, 10))) == bytes(10)
