@@ -402,6 +402,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`--model-repository` may be given several times": (
         "repository_loader/test_repository.py::test_the_same_name_in_two_repositories_is_no_model",
     ),
+    "A model that serves already serves on": (
+        "e2e/test_poll.py::test_a_model_serves_on_when_a_second_repository_gets_its_name",
+    ),
     "A name that is in two repositories is UNAVAILABLE": (
         "repository_loader/test_repository.py::test_the_same_name_in_two_repositories_is_no_model",
         NAMESPACES + "test_both_are_served_and_an_ensemble_takes_its_steps_from_its_own_repository_first",

@@ -37,8 +37,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    started = Server(repository, tmp_path_factory.mktemp("polled-log") / "log", *FLAGS)
+def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another repository, empty at first."""
+    return tmp_path_factory.mktemp("polled_too")
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, second: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("polled-log") / "log"
+    more = ("--model-repository", str(second), "--log-file", str(log.with_name("all")))
+    started = Server(repository, log, *more, *FLAGS)
     try:
         yield started.wait_ready()
         started.stop()
@@ -70,6 +78,23 @@ def test_models_follow_the_repository(server: Server, repository: Path) -> None:
     wait_until(lambda: states(server, "added").get("3") == ("UNAVAILABLE", "unloaded"), "the model that was removed")
     assert states(server, "stays") == {"1": ("READY", "")}
     assert server.get("/v2/health/ready").status == 200
+
+
+def test_a_model_serves_on_when_a_second_repository_gets_its_name(
+    server: Server, repository: Path, second: Path
+) -> None:
+    with Asking(server, "stays", count=2).running() as asking:
+        write_tagged(second, "stays", "9")
+        log, serves_on = server.log_path.with_name("all"), "'stays' serves on as it is: model appears in two or more"
+        wait_until(lambda: serves_on in log.read_text(), "the second of the name is seen")
+        assert states(server, "stays") == {"1": ("READY", "")}
+        assert answers(server, "stays") == 1
+        shutil.rmtree(second / "stays")
+        write_tagged(repository, "stays", "2")
+        wait_until(lambda: answers(server, "stays") == 2, "a change of the only one that is left")
+        write_tagged(repository, "stays", "1")
+        wait_until(lambda: answers(server, "stays") == 1, "what it was")
+    asking.assert_served()
 
 
 def test_a_model_that_never_loaded_is_forgotten_when_it_is_removed(server: Server, repository: Path) -> None:
