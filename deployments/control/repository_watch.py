@@ -22,15 +22,22 @@ logger = logging.getLogger(__name__)
 _GONE: Final = "gone"
 _LOOKS: Final = 4
 """How often a folder that has changed is looked at in the time that it must be quiet for."""
+_LONGEST_PAUSE_S: Final = 600.0
+"""After which a model that cannot be loaded is tried again at the latest."""
 
 
 class Changes:
-    """Which models differ from what runs of them, and for how long they have looked as they do; `look` blocks."""
+    """Which models differ from what runs of them, and for how long they have looked as they do; `look` blocks.
+
+    A model that was tried and still differs is tried again after a pause, twice as long each time, or once it changes.
+    """
 
     def __init__(self, options: ControllerOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
         self._since: dict[str, tuple[str, float]] = {}
+        self._tried: dict[str, tuple[str, float, float]] = {}
+        """How a model looked that was tried, for how long it is not tried again so, and until when."""
 
     @property
     def pending(self) -> bool:
@@ -46,12 +53,14 @@ class Changes:
             return []
         found = {name: _looks(paths) for name, paths in folders.items()}
         found |= {name: _GONE for name in desired.snapshot.models.keys() | desired.failed if name not in folders}
+        now_s = self._clock()
+        self._tried = {name: tried for name, tried in self._tried.items() if found.get(name) == tried[0]}
         changed = {
             name: looks
             for name, looks in found.items()
             if (model := desired.snapshot.models.get(name)) is None or model.fingerprint != looks
+            if name not in self._tried or now_s >= self._tried[name][2]
         }
-        now_s = self._clock()
         self._since = {
             name: known if (known := self._since.get(name, ("", now_s)))[0] == looks else (looks, now_s)
             for name, looks in changed.items()
@@ -62,6 +71,13 @@ class Changes:
     def is_gone(self, name: str) -> bool:
         """Whether a model that has changed is not there any more."""
         return self._since.get(name, ("", 0.0))[0] == _GONE
+
+    def tried(self, name: str) -> None:
+        """Note that a model that `look` has returned was loaded as it looks, whatever comes of it."""
+        looks, _ = self._since[name]
+        pause_s = self._tried[name][1] if name in self._tried else self._options.repository_poll_s
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        self._tried[name] = looks, pause_s, self._clock() + pause_s
 
     def taken(self, names: list[str]) -> None:
         """Start anew with these."""
@@ -93,25 +109,30 @@ class RepositoryWatch:
         names = await asyncio.to_thread(self._changes.look, desired)
         for name in names:
             try:
-                await (self._unload(name) if self._changes.is_gone(name) else self._load(name))
+                if self._changes.is_gone(name):
+                    await self._unload(name)
+                elif await self._load(name):
+                    self._changes.tried(name)
             except Exception:
                 logger.exception("'%s' stays as it is, and is looked at again", name)
         self._changes.taken(names)
 
-    async def _load(self, name: str) -> None:
+    async def _load(self, name: str) -> bool:
+        """Load a model; returns False when it cannot be tried just now."""
         desired = await self._state.until(lambda desired: desired)
         read = await asyncio.to_thread(read_models, self._options, desired, name, None)
         async with self._state.lock:
             desired = await self._state.until(lambda desired: desired)
             if name not in read.models or not touched(self._options, desired, read).isdisjoint(desired.on_trial):
-                return  # the next look finds it again
+                return False  # the next look finds it again
             origins = {name: Origin()}
             changed = await asyncio.to_thread(loaded, self._options, desired, read, origins)
             reason = displaced(desired, changed)
             if reason:
                 logger.error("'%s' serves on as it is: %s", name, reason)
-                return
-            await self._state.change(changed)
+            else:
+                await self._state.change(changed)
+            return True
 
     async def _unload(self, name: str) -> None:
         async with self._state.lock:

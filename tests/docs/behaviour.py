@@ -402,6 +402,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`--model-repository` may be given several times": (
         "repository_loader/test_repository.py::test_the_same_name_in_two_repositories_is_no_model",
     ),
+    "What cannot be loaded is tried again once its": (
+        "deployments/control/test_repository_watch.py::test_what_was_tried_in_vain_is_tried_later_and_later_unless_it_changes",
+    ),
     "A model that serves already serves on": (
         "e2e/test_poll.py::test_a_model_serves_on_when_a_second_repository_gets_its_name",
     ),

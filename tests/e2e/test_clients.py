@@ -106,10 +106,8 @@ def ready(driver: Driver) -> None:
 def model_ready(driver: Driver) -> None:
     assert driver.call("is_model_ready", "simple")
     assert driver.call("is_model_ready", "simple", "1")
-    if driver.grpc:
-        refused(driver, "Request for unknown model: 'nope' is not found", "is_model_ready", "nope")
-    else:
-        assert not driver.call("is_model_ready", "nope")
+    assert not driver.call("is_model_ready", "nope")
+    assert not driver.call("is_model_ready", "simple", "9")
 
 
 def server_metadata(driver: Driver) -> None:

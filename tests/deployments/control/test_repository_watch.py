@@ -116,6 +116,26 @@ def test_a_change_that_was_taken_is_none_any_more(watched: Watched) -> None:
     assert placed == {("a", 2), ("b", 1)}
 
 
+def test_what_was_tried_in_vain_is_tried_later_and_later_unless_it_changes(watched: Watched) -> None:
+    watched.options = replace(watched.options, repository_poll_s=15.0)
+    watched.changes = Changes(watched.options, lambda: watched.now_s)
+    write(watched.root, "broken")
+    pauses_s = []
+    for _ in range(8):
+        last_s = watched.now_s
+        while watched.look(after_s=1.0) != ["broken"]:
+            assert watched.now_s < last_s + 1000
+        pauses_s.append(watched.now_s - last_s)
+        watched.changes.tried("broken")
+        watched.changes.taken(["broken"])
+        assert watched.look() == [] and not watched.changes.pending
+    assert pauses_s == [pytest.approx(pause_s, abs=3) for pause_s in (2, 32, 62, 122, 242, 482, 602, 602)]
+    with (watched.root / "broken/1/model.py").open("a") as file:
+        file.write("#\n")
+    assert watched.look() == []
+    assert watched.look(after_s=QUIET_S) == ["broken"]
+
+
 class Stubborn(CurrentState):
     """Takes no state without a model `a`, and stores none."""
 
