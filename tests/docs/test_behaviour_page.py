@@ -35,13 +35,13 @@ SENTENCES = sentences(PAGE.read_text())
 
 def test_every_sentence_has_a_test() -> None:
     untested = [sentence for sentence in SENTENCES if not any(key in sentence for key in TESTS)]
-    assert not untested, "name the test of each of these sentences in tests/docs/behaviour.py:\n" + "\n".join(untested)
+    assert not untested, "name the test of each of these sentences in tests/docs/behaviour/:\n" + "\n".join(untested)
 
 
 @pytest.mark.parametrize("key", TESTS)
 def test_every_key_is_in_one_sentence(key: str) -> None:
     count = sum(key in sentence for sentence in SENTENCES)
-    assert count == 1, f"{key!r} is in {count} sentences of docs/behaviour.md; change it in tests/docs/behaviour.py"
+    assert count == 1, f"{key!r} is in {count} sentences of docs/behaviour.md; change it in tests/docs/behaviour/"
 
 
 @pytest.mark.parametrize("key", TESTS)

@@ -3,9 +3,6 @@
 import asyncio
 import gzip
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import unquote
 
 from app.grpc.options import GrpcOptions
@@ -15,22 +12,10 @@ from tests.app.grpc.server import request
 from tests.app.grpc.test_wire import INFER, STREAM, Wire, on_loop, prefixed
 from tests.app.http2 import wire as http2_wire
 from tests.app.http2.wire import data
+from tests.busy_queue import busy_queue
 
 LARGE = prefixed(gzip.compress(request(values=random.Random(1).sample(range(1 << 22), 10_000)).SerializeToString()), 1)
 SMALL = prefixed(request(values=[0.0] * 100, request_id="hold").SerializeToString())
-
-
-@contextmanager
-def slow_threads() -> Iterator[tuple[WorkQueue, threading.Event]]:
-    """Have what threads do wait until the event is set."""
-    go_on = threading.Event()
-    queue = WorkQueue(asyncio.get_running_loop(), "slow", 1)
-    queue.submit(lambda: go_on.wait(30), lambda result, error: None)
-    try:
-        yield queue, go_on
-    finally:
-        go_on.set()
-        queue.close()
 
 
 async def opened(queue: WorkQueue, options: GrpcOptions | None = None) -> Wire:
@@ -43,7 +28,7 @@ async def opened(queue: WorkQueue, options: GrpcOptions | None = None) -> Wire:
 
 @on_loop
 async def test_what_waits_behind_it_is_bounded_counted_and_taken_in_order() -> None:
-    with slow_threads() as (queue, go_on):
+    with busy_queue() as (queue, go_on):
         wire = await opened(queue)
         stream, sent = wire.connection.streams[1], 0
         piece = SMALL * (16_000 // len(SMALL))
@@ -70,7 +55,7 @@ async def test_what_waits_behind_it_is_bounded_counted_and_taken_in_order() -> N
 
 @on_loop
 async def test_a_client_whose_messages_are_too_many_is_refused() -> None:
-    with slow_threads() as (queue, _):
+    with busy_queue() as (queue, _):
         wire = await opened(queue, GrpcOptions(max_total_message_bytes=300_000, max_message_bytes=300_000))
         status: dict[str, str] = {}
         for _ in range(20):
@@ -83,7 +68,7 @@ async def test_a_client_whose_messages_are_too_many_is_refused() -> None:
 
 @on_loop
 async def test_a_message_behind_it_must_arrive_in_time() -> None:
-    with slow_threads() as (queue, go_on):
+    with busy_queue() as (queue, go_on):
         wire = await opened(queue)
         await wire.send(data(1, SMALL[:-1]))
         now_s = wire.front.loop.time()
@@ -98,7 +83,7 @@ async def test_a_message_behind_it_must_arrive_in_time() -> None:
 
 @on_loop
 async def test_a_call_that_ends_behind_it_is_answered() -> None:
-    with slow_threads() as (queue, go_on):
+    with busy_queue() as (queue, go_on):
         wire = Wire(packing=queue)
         await wire.send(wire.headers(1, grpc_encoding="gzip"), data(1, LARGE, end=True))
         go_on.set()
@@ -112,7 +97,7 @@ async def test_a_call_that_ends_behind_it_is_answered() -> None:
 
 @on_loop
 async def test_a_message_of_a_call_that_is_over_is_not_unpacked() -> None:
-    with slow_threads() as (queue, _):
+    with busy_queue() as (queue, _):
         wire = Wire(packing=queue)
         for stream_id in range(1, 21, 2):
             await wire.send(wire.headers(stream_id, grpc_encoding="gzip"), data(stream_id, LARGE, end=True))
@@ -126,7 +111,7 @@ async def test_a_message_of_a_call_that_is_over_is_not_unpacked() -> None:
 
 @on_loop
 async def test_an_answer_of_a_call_that_is_over_is_not_packed() -> None:
-    with slow_threads() as (queue, _):
+    with busy_queue() as (queue, _):
         wire = Wire(GrpcOptions(infer_response_compression_level="low"), queue)
         asked = prefixed(request(values=[0.0] * 10_000).SerializeToString())
         for stream_id, path in ((1, INFER), (3, STREAM)):

@@ -1,31 +1,16 @@
 """Work for threads: its order, how much of it is done at a time, and what becomes of what is withdrawn."""
 
 import asyncio
-import contextlib
 import threading
 import weakref
-from collections.abc import AsyncIterator
 from typing import Any
 
 from deployments.lane.work_queue import WorkQueue
+from tests.busy_queue import busy_queue
 
 
 class Body:
     """Something that work holds."""
-
-
-@contextlib.asynccontextmanager
-async def busy_queue(thread_count: int = 1) -> AsyncIterator[tuple[WorkQueue, threading.Event]]:
-    """A queue whose threads all wait for the event."""
-    go_on = threading.Event()
-    queue = WorkQueue(asyncio.get_running_loop(), "test", thread_count)
-    for _ in range(thread_count):
-        queue.submit(lambda: go_on.wait(30), lambda result, error: None)
-    try:
-        yield queue, go_on
-    finally:
-        go_on.set()
-        queue.close()
 
 
 def test_what_comes_first_is_done_first_by_as_many_threads_as_there_are() -> None:
@@ -62,7 +47,7 @@ def test_what_comes_first_is_done_first_by_as_many_threads_as_there_are() -> Non
 
 def test_what_is_withdrawn_is_let_go_of_at_once() -> None:
     async def test() -> None:
-        async with busy_queue() as (queue, go_on):
+        with busy_queue() as (queue, go_on):
             body, told = Body(), []
             gone = weakref.ref(body)
             work = queue.submit(lambda body=body: told.append(body), lambda result, error: told.append(result))

@@ -1,0 +1,9 @@
+"""Which tests check which sentence of `docs/behaviour.md`; a module for some sections each.
+
+A key is words that one sentence (or row of a table) of the page holds, a value the tests that check it, as
+`path::function` below `tests/`. Whoever writes a sentence names its test here.
+"""
+
+from tests.docs.behaviour import faults, models, operation, requests, schedulers
+
+TESTS = requests.TESTS | models.TESTS | schedulers.TESTS | faults.TESTS | operation.TESTS

@@ -1,0 +1,277 @@
+"""Faults, and Python models."""
+
+from tests.docs.behaviour.modules import (
+    BASED,
+    BLS,
+    CALLS,
+    CAMPAIGN,
+    CLUSTER,
+    CUSTOM_METRICS,
+    ENVIRONMENT,
+    FAULTS,
+    FORKED_CALLS,
+    FULL_DISK,
+    LANE,
+    LINK,
+    LONE,
+    PLAN,
+    POISON,
+    PROCESSES,
+    RETRY,
+    ROUTING,
+    SEVERAL,
+    STALLS,
+    TRACED_MODELS,
+    TRACING,
+)
+
+TESTS: dict[str, tuple[str, ...]] = {
+    # Faults
+    "A replica that dies while requests are in it": (
+        FAULTS + "test_death_of_one_of_two_replicas_loses_no_request",
+        LANE + "test_a_request_is_not_sent_again_once_a_response_was_delivered",
+    ),
+    "With no other replica they wait": (
+        FAULTS + "test_death_of_a_lone_replica_fails_no_request",
+        LANE + "test_requests_wait_for_the_replica_in_place_of_the_only_one_that_died",
+        LANE + "test_requests_wait_for_a_replica_that_is_not_replaced_for_a_minute",
+        LANE + "test_nothing_waits_for_a_replica_of_what_was_unloaded",
+    ),
+    "Readiness and the repository index say meanwhile": (
+        FAULTS + "test_death_of_a_lone_replica_fails_no_request",
+        ROUTING + "test_a_request_goes_to_a_version_that_is_ready_before_it_waits_for_one_that_died",
+    ),
+    "A request that kills its replica": (
+        RETRY + "test_one_poison_request_costs_few_replicas_and_no_other_request",
+        RETRY + "test_what_a_lone_poison_request_costs",
+        POISON + "test_nobody_is_blamed_for_what_another_request_or_an_operator_has_killed",
+    ),
+    "Others wait for each of them": (LONE + "test_others_wait_no_longer_than_they_must",),
+    "One that never is alone in that time": (RETRY + "test_a_request_that_never_is_alone_kills_four",),
+    "A client that makes the object of its shared memory smaller": (
+        "deployments/replica/test_guarded_mapping.py::test_the_process_goes_on_and_the_region_is_refused",
+        "e2e/test_clients.py::test_shared_memory_that_shrinks_while_it_is_used_ends_no_process",
+    ),
+    "A wall clock that jumps by an hour": (
+        "deployments/test_clocks.py::test_no_time_is_taken_from_the_wall_clock_but_what_clients_are_shown",
+        "e2e/test_clock_jumps.py::test_the_wall_clock_jumps",
+    ),
+    "Serve's health checks do": (
+        "deployments/control/test_serve_clock.py::"
+        "test_a_clock_that_is_set_back_by_an_hour_starts_the_controller_anew_once",
+        "deployments/control/test_serve_clock.py::test_a_clock_that_is_put_ahead_or_corrected_by_seconds_does_not",
+    ),
+    "It kills only one when it was alone": (
+        FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
+        RETRY + "test_what_a_lone_poison_request_costs",
+        RETRY + "test_a_request_that_was_the_only_one_of_its_ingress_is_not_blamed_for_what_another_sent",
+        "deployments/lane/test_death_mark.py::test_process_that_ends_itself_says_how",
+    ),
+    "The log of the ingress says which": (
+        LINK + "test_a_replica_that_ended_itself_is_logged_with_its_mark",
+        LINK + "test_a_replica_that_somebody_has_killed_is_not_said_to_have_ended_itself",
+    ),
+    "Requests that were with it are answered": (
+        RETRY + "test_one_poison_request_costs_few_replicas_and_no_other_request",
+    ),
+    "A request is not blamed for replicas that somebody else killed": (
+        FAULTS + "test_request_that_is_alone_in_a_replica_that_is_killed_is_answered_by_the_other",
+        POISON + "test_nobody_is_blamed_for_what_another_request_or_an_operator_has_killed",
+    ),
+    "One that was in two deaths waits": (RETRY + "test_a_request_that_was_in_two_deaths_waits_for_a_replica",),
+    "The repository index says UNAVAILABLE": (
+        FAULTS + "test_death_of_a_lone_replica_fails_no_request",
+        FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",
+    ),
+    "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
+    "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
+    "A replica or ingress whose event loop stands still": (
+        STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",
+        STALLS + "test_all_others_go_on",
+    ),
+    "While models load it may take ten minutes": (STALLS + "test_all_others_go_on",),
+    "The stacks of its threads are logged": (STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",),
+    "A full disk under Ray's folder": (FULL_DISK,),
+    "Lines that a log has no room for": (
+        "deployments/log/test_process_log.py::test_a_full_disk_is_no_news_to_the_log_that_lies_on_it",
+    ),
+    "Clients that connect anew lose no request": (CAMPAIGN + "test_a_node_dies",),
+    "Under twice the load that fits": (
+        CAMPAIGN + "test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_come_back",
+    ),
+    "A 200 has waited for little longer": (
+        CAMPAIGN + "test_under_twice_the_load_that_fits_every_client_hears_at_once_that_it_must_come_back",
+    ),
+    "Serve's controller may die": (CAMPAIGN + "test_the_controller_of_serve_dies",),
+    "With Ray's tables in Redis": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
+    "A load waits for the head": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
+    "Nodes do so for": (CAMPAIGN + "test_the_head_dies_and_comes_back",),
+    "A model whose GPU has failed": (
+        FAULTS + "test_replica_whose_model_has_lost_its_gpu_is_replaced",
+        "deployments/core/test_instance_pool.py::test_an_instance_that_has_lost_its_gpu_says_so",
+        "deployments/backends/test_gpu_fault.py::test_errors_that_cuda_never_recovers_from_are_known",
+    ),
+    "A request that is cancelled ends wherever its steps run": (
+        "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
+    ),
+    "Errors of Serve, or of a replica, when the controller asks": (
+        "e2e/test_serve_errors.py::test_errors_of_serve_or_of_a_replica_end_no_task_of_the_controller",
+    ),
+    "The controller may die": (
+        FAULTS + "test_clients_do_not_notice_the_death_of_the_controller",
+        SEVERAL + "test_settings_outlive_the_controller",
+    ),
+    "After a node's death Serve calls": (CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",),
+    "that is quick on average and slow for one input in twenty": (
+        "deployments/core/test_inline_gate.py::test_inputs_that_are_slow_now_and_then_stall_the_loop_a_few_times_only",
+    ),
+    "A node that dies, or whose network is cut": (
+        "deployments/lane/test_cut_link.py::"
+        "test_requests_to_a_node_that_is_cut_off_end_in_time_and_those_to_a_process_that_stands_still_do_not",
+    ),
+    "A process that merely stands still": (
+        "deployments/lane/test_cut_link.py::"
+        "test_requests_to_a_node_that_is_cut_off_end_in_time_and_those_to_a_process_that_stands_still_do_not",
+    ),
+    "A replica to which no lane can be opened": (
+        LINK + "test_a_lane_that_cannot_be_opened_is_logged_with_its_reason",
+        LINK + "test_a_refused_lane_is_logged_with_the_replicas_words_once",
+    ),
+    "Where a replica's Unix socket cannot be reached": (
+        "deployments/lane/test_link.py::test_tcp_is_taken_where_the_unix_socket_cannot_be_reached",
+    ),
+    # Processes of Python models
+    "Each instance of a Python model has a process of its own": (
+        PLAN + "test_divides_instances_into_replicas",
+        PLAN + "test_packs_cpu_models_together",
+    ),
+    "A single instance that is alone in its replica": (PLAN + "test_divides_instances_into_replicas",),
+    "One whose files name signal handlers, or whose `initialize` sets one": (
+        "deployments/backends/test_python_loading.py::test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own",
+    ),
+    "is three such processes behind one queue": (
+        PROCESSES + "test_count_is_instances_behind_one_queue_which_run_at_the_same_time",
+    ),
+    "A process that dies, by a signal": (PROCESSES + "test_a_death_costs_its_own_batch_and_the_instance_comes_back",),
+    "It is started again at once, and after": (
+        PROCESSES + "test_a_process_that_dies_again_and_again_is_started_less_and_less_often",
+    ),
+    "Other instances serve meanwhile": (
+        PROCESSES + "test_other_instances_serve_while_one_is_started_again",
+        PROCESSES + "test_a_death_costs_its_own_batch_and_the_instance_comes_back",
+    ),
+    "The sequences of an instance that dies": (PROCESSES + "test_the_sequences_of_an_instance_that_dies_are_over",),
+    "Until it is back, sequences start on the others": (PROCESSES + "test_new_sequences_go_to_instances_that_live",),
+    "Modules, pickles and the working folder": (
+        PROCESSES + "test_what_one_model_does_to_its_process_is_nothing_to_another",
+    ),
+    "What such a process forks may call other models": (
+        FORKED_CALLS + "test_processes_that_a_model_forks_call_too",
+        FORKED_CALLS + "test_what_a_model_forks_is_refused_at_once_where_nothing_said_that_it_forks",
+    ),
+    "A batch that takes longer than `eagleray.execution_timeout_ms`": (PROCESSES + "test_a_batch_that_hangs_is_ended",),
+    "`EXECUTION_ENV_PATH` names a folder": (
+        ENVIRONMENT + "test_a_folder_is_the_environment",
+        ENVIRONMENT + "test_the_configuration_is_completed_in_the_environment",
+        ENVIRONMENT + "test_an_archive_beside_the_model_is_unpacked_once",
+        ENVIRONMENT + "test_what_is_wrong_with_an_environment_is_said",
+    ),
+    "An archive is unpacked once for each": (
+        ENVIRONMENT + "test_an_archive_beside_the_model_is_unpacked_once",
+        ENVIRONMENT + "test_an_archive_that_reaches_out_of_its_folder_is_refused",
+    ),
+    "When a replica ends in order, `finalize`": (
+        PROCESSES + "test_closing_calls_finalize_and_leaves_no_process",
+        PROCESSES + "test_the_death_of_the_replica_ends_its_processes",
+    ),
+    # Python models
+    "A configuration is completed (`auto_complete_config`)": (
+        "e2e/test_storage.py::test_a_configuration_is_completed_on_a_node_that_the_model_may_run_on",
+        "deployments/control/test_node_completion.py::test_a_node_completes_with_its_own_files_and_variables",
+        "deployments/control/test_node_completion.py::test_it_may_run_where_its_configuration_lets_it",
+        "deployments/control/test_node_completion.py::test_without_a_node_that_it_may_run_on_it_is_asked_here",
+    ),
+    "A Python-based backend is `<backend>/model.py`": (
+        BASED + "test_the_backends_code_is_the_models",
+        BASED + "test_a_model_may_bring_its_backend",
+        BASED + "test_a_backends_name_never_leaves_the_directory",
+        "deployments/backends/test_python_model_module.py::test_a_python_based_backend_finds_what_stands_beside_it",
+    ),
+    "Its models have only their data in the repository": ("behaviours/test_behaviours.py::test_behaviour",),
+    "The environment `pb_exec_env_model.py.tar.gz`": (
+        BASED + "test_the_environment_beside_the_backend_is_the_models_unless_it_names_one",
+    ),
+    "Eagleray's own backends come first": (
+        BASED + "test_a_backend_of_eaglerays_own_comes_first_unless_runtime_says_otherwise",
+    ),
+    "A change of the backend is taken": (BASED + "test_a_changed_backend_makes_another_revision",),
+    "A model calls others": (
+        CALLS + "test_a_model_calls_models_of_its_process",
+        CALLS + "test_a_tensor_goes_to_a_model_of_the_same_process_without_a_copy",
+        BLS + "test_a_model_calls_models_of_other_processes",
+    ),
+    "A called model cannot write": (CALLS + "test_a_called_model_cannot_write_to_its_callers_tensors",),
+    "A call that is given `trace": (CALLS + "test_a_trace_goes_on_in_calls_that_are_given_it",),
+    "Where spans are exported, `get_context()`": (
+        TRACING + "test_a_models_call_of_a_model_on_another_node_is_its_child",
+        TRACED_MODELS + "test_what_a_model_logs_has_the_ids_of_the_trace",
+    ),
+    "Where such a request is traced": (
+        TRACED_MODELS + "test_a_call_that_is_given_the_trace_is_a_child_of_it",
+        TRACED_MODELS + "test_a_call_over_a_lane_is_a_child_too",
+    ),
+    "What goes wrong with a call": (CALLS + "test_errors_are_responses_with_tritons_texts",),
+    "The caller may write to the outputs": (
+        "deployments/replica/test_model_calls.py::test_a_model_may_write_to_what_it_is_answered",
+    ),
+    "A decoupled model is loaded when its warm-up": (
+        "deployments/core/test_warm_streams.py::test_a_model_is_loaded_when_its_samples_are_answered_to_the_end",
+        "deployments/core/test_warm_streams.py::test_a_sample_that_fails_while_it_is_answered_fails_the_load",
+    ),
+    "An output of another datatype than": ("behaviours/test_behaviours.py::test_behaviour",),
+    "The next step of an ensemble, or a called model, does not take it": (
+        "behaviours/test_behaviours.py::test_behaviour",
+    ),
+    "An output that no datatype describes": (
+        "behaviours/test_behaviours.py::test_behaviour",
+        "deployments/backends/test_python_backend.py::test_what_has_no_datatype_fails_only_its_request",
+    ),
+    "A call that could wait for ever": (
+        CALLS + "test_a_model_that_calls_itself_is_told_so",
+        CALLS + "test_so_is_one_that_comes_back_through_an_ensemble",
+        BLS + "test_models_that_would_wait_for_each_other_are_told_so",
+    ),
+    "When all requests that a model runs": (CALLS + "test_a_cancelled_request_ends_the_calls_that_are_made_for_it",),
+    "A call on the thread of an event loop": (CALLS + "test_a_model_that_hides_its_calls_leaves_the_loops_thread",),
+    "A call of a model that has no replica at the moment": (
+        "deployments/replica/test_far_model_calls.py::test_a_call_wakes_a_model_without_a_replica_and_waits_for_it",
+        "deployments/replica/test_far_model_calls.py::test_a_call_of_a_model_whose_last_replica_died_waits_for_the_next",
+    ),
+    "`is_model_ready` says no from the moment on": (
+        "deployments/replica/test_far_model_calls.py::test_a_model_that_was_unloaded_is_not_ready_though_it_is_here_for_a_moment",
+    ),
+    "A model loads and unloads others": (
+        BLS + "test_a_model_loads_and_unloads_others",
+        "deployments/control/test_model_commands.py::test_models_are_loaded_in_explicit_mode_only",
+    ),
+    "A model with an `is_ready` is asked every second": (
+        "deployments/replica/test_readiness.py::test_what_a_model_says_is_known_and_it_serves_on",
+        "deployments/replica/test_readiness.py::test_a_model_is_ready_when_all_its_instances_say_so",
+        "deployments/replica/test_readiness.py::test_a_model_that_does_not_answer_is_not_ready_and_holds_nobody_up",
+        "app/http/test_api.py::test_a_model_that_says_it_is_not_ready_is_not_and_is_served",
+    ),
+    "Metrics of models' own": (
+        CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
+        CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
+        BLS + "test_a_model_calls_models_of_other_processes",
+    ),
+    "A gauge is what was last set": (
+        CUSTOM_METRICS + "test_processes_of_a_node_add_up_and_a_death_takes_its_gauges_alone",
+        CUSTOM_METRICS + "test_a_gauge_is_shown_for_as_long_as_a_model_has_it",
+    ),
+    "Metrics that Prometheus could not read": (
+        CUSTOM_METRICS + "test_what_prometheus_could_not_read_is_refused",
+        CUSTOM_METRICS + "test_the_number_of_metrics_is_bounded",
+        CUSTOM_METRICS + "test_names_of_the_servers_own_metrics_are_left_to_it",
+    ),
+}

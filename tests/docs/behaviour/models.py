@@ -1,0 +1,308 @@
+"""Where models run, how they are loaded, and their versions."""
+
+from tests.docs.behaviour.modules import (
+    CALLS,
+    CANARY,
+    CARD_PLAN,
+    CLUSTER,
+    COMMANDS,
+    CONTROL,
+    COPIED,
+    MIRROR,
+    NAMESPACES,
+    PLAN,
+    POLL,
+    REPOSITORIES,
+    SCALING,
+    SEQUENCE_MODELS,
+    SHARED_NAMES,
+    SHARES,
+    SPLIT,
+    STORAGE,
+    TESTING,
+    TRAFFIC,
+)
+
+TESTS: dict[str, tuple[str, ...]] = {
+    # Where models run
+    "With `--placement auto` (the default)": (
+        PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",
+        PLAN + "test_auto_isolates_what_scales_or_asks_for_nodes",
+    ),
+    "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
+    "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
+    "What `eagleray plan --num-gpus N` prints": (
+        "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
+    ),
+    "Each number in `gpus` is a card of its own": ("e2e/test_gpus.py::test_listed_gpus_are_different_cards",),
+    "What does not fit on a card": (CARD_PLAN + "test_a_gpu_is_not_promised_twice",),
+    "GPU and CPU groups of one model are one version": (
+        "e2e/test_gpus.py::test_every_kind_of_group_serves",
+        "deployments/lane/test_choice.py::test_gpus_come_first_and_the_cpu_gets_what_they_have_no_idle_instance_for",
+    ),
+    "The CPU gets what this ingress has no idle GPU": (
+        "deployments/lane/test_choice.py::test_gpus_come_first_and_the_cpu_gets_what_they_have_no_idle_instance_for",
+    ),
+    "When one of the groups failed to load": (
+        "e2e/test_gpus.py::test_a_version_that_serves_from_its_cpu_group_says_why_its_gpu_group_does_not",
+    ),
+    "So does a `KIND_AUTO` model that is on the CPU": (
+        "deployments/control/test_desired_state.py::"
+        "test_models_that_wait_are_placed_when_the_cluster_has_what_they_need",
+    ),
+    "A model that waits for GPUs or CPUs": (
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+        CARD_PLAN + "test_what_is_placed_stays_when_the_cluster_grows",
+        PLAN + "test_tells_what_the_cluster_can_never_hold",
+    ),
+    "Ray's autoscaler, where there is one": (
+        CARD_PLAN + "test_what_a_grown_cluster_would_hold_is_asked_for",
+        CLUSTER + "test_nodes_are_asked_for_as_long_as_a_model_waits_for_them",
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+    ),
+    "A fifth of each GPU's memory stays free": (CARD_PLAN + "test_part_of_a_card_stays_free",),
+    "`eagleray.num_gpus` says another share": (PLAN + "test_parameters_of_the_model_come_first",),
+    "A model with `eagleray.autoscaling.max_replicas`": (
+        "repository_loader/test_autoscaling.py::test_replicas_follow_from_the_load",
+        "repository_loader/test_autoscaling.py::test_parameters_are_read",
+    ),
+    "More come at once": (
+        f"{SCALING}test_second_replica_serves_soon_after_the_load_rises_and_goes_after_it_has_fallen",
+        "deployments/control/test_autoscaler.py::test_more_replicas_at_once_and_fewer_after_the_delay",
+    ),
+    "With `min_replicas` 0": (f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",),
+    "So does the step of an": (f"{SCALING}test_so_does_the_first_request_to_an_ensemble_of_it",),
+    "It is ready all the same": (
+        f"{SCALING}test_first_request_waits_for_a_replica_where_there_is_none",
+        "deployments/lane/test_waiting_calls.py::test_waiting_is_bounded_in_number_bytes_and_time",
+    ),
+    "`eagleray.accelerator_type` and `eagleray.node_labels` say": (
+        CARD_PLAN + "test_needs_of_nodes_reach_the_deployments",
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+    ),
+    "A card that a model of one kind": (CARD_PLAN + "test_a_card_belongs_to_one_kind_of_node",),
+    "An ensemble whose steps all run in other processes": (
+        COPIED + "test_no_request_waits_for_its_replica",
+        COPIED + "test_requests_are_counted_once",
+        COPIED + "test_a_reload_holds_in_every_ingress_when_it_is_answered",
+        "repository_loader/test_copied_ensembles.py::test_an_ensemble_whose_steps_run_elsewhere_is_copied",
+        "app/service/test_routing.py::test_a_copy_is_asked_only_while_it_is_one_of_what_the_directory_says",
+    ),
+    "That replica is for models that call": (COPIED + "test_a_model_reaches_its_replica",),
+    "An ensemble that sets `eagleray.placement`": (
+        "repository_loader/test_copied_ensembles.py::test_an_ensemble_with_something_of_its_own_is_not",
+        "repository_loader/test_copied_ensembles.py::test_an_ensemble_with_a_bound_of_its_own_is_not",
+    ),
+    # Loading and unloading
+    "With `--model-control-mode explicit` the models": (
+        CONTROL + "test_only_chosen_models_are_loaded_and_patterns_choose",
+        CONTROL + "test_models_come_and_go_by_http",
+        CONTROL + "test_models_come_and_go_by_grpc",
+    ),
+    "A load is answered when the model is ready": (CONTROL + "test_models_come_and_go_by_http",),
+    "in an ensemble whose steps are unloaded with it": (
+        "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",
+    ),
+    "A reload loads just the versions": (
+        CONTROL + "test_instances_and_versions_change_in_place",
+        "repository_loader/test_fingerprint.py::test_a_change_concerns_the_versions_that_have_the_file",
+    ),
+    "What is new is ready and warm before": (
+        CONTROL + "test_a_reload_under_load_fails_no_request_and_the_new_answers_come_after_the_old",
+        CONTROL + "test_a_new_version_is_ready_before_the_old_one_goes",
+    ),
+    "When any version of a load fails": (CONTROL + "test_what_served_serves_on_when_its_successor_does_not_load",),
+    "`config` of a load takes the place": (
+        CONTROL + "test_config_and_files_of_a_client_take_the_place_of_the_repositorys",
+    ),
+    "They are written into a folder that only": (
+        "deployments/replica/test_override_files.py::test_files_lie_in_a_folder_of_their_users",
+        "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
+        CLUSTER + "test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one",
+        CONTROL + "test_refusals_have_tritons_texts",
+    ),
+    "Loading an ensemble loads the models": (
+        CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
+    ),
+    "`unload_dependents` unloads those of them": (
+        CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
+    ),
+    "An ensemble without one of its steps": (
+        CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
+    ),
+    "Commands for one model are done one after the other": (
+        CONTROL + "test_many_clients_at_once_end_in_the_state_of_the_last_command",
+    ),
+    "A command that reaches the controller is carried out": (
+        "e2e/test_controller_steps.py::test_at_some_steps_of_a_models_life",
+        CONTROL + "test_what_the_controller_was_told_happens_though_it_dies_on_the_way",
+    ),
+    "`--model-repository` may be given several times": (
+        "repository_loader/test_repository.py::test_the_same_name_in_two_repositories_is_no_model",
+    ),
+    "What cannot be loaded is tried again once its": (
+        "deployments/control/test_repository_watch.py::test_what_was_tried_in_vain_is_tried_later_and_later_unless_it_changes",
+    ),
+    "A model that serves already serves on": (
+        "e2e/test_poll.py::test_a_model_serves_on_when_a_second_repository_gets_its_name",
+    ),
+    "A name that is in two repositories is UNAVAILABLE": (
+        "repository_loader/test_repository.py::test_the_same_name_in_two_repositories_is_no_model",
+        NAMESPACES + "test_both_are_served_and_an_ensemble_takes_its_steps_from_its_own_repository_first",
+    ),
+    "Load and unload are for all models of the name": (
+        "deployments/control/test_model_commands.py::test_load_and_unload_of_a_name_are_for_all_that_have_it",
+        SHARED_NAMES,
+    ),
+    "So do models that call others": (
+        CALLS + "test_a_model_calls_the_one_of_its_own_repository_where_several_share_a_name",
+    ),
+    "A request for the name is refused with 400": (SHARED_NAMES,),
+    "In explicit mode [`eagleray repository register PATH`]": (
+        REPOSITORIES + "test_models_of_a_registered_repository_are_there_also_for_the_next_controller",
+        REPOSITORIES + "test_repositories_are_registered_in_explicit_mode_only",
+        "app/http/test_registering.py::test_the_command_sends_an_absolute_path_or_an_address",
+    ),
+    "`eagleray repository list` prints": (
+        REPOSITORIES + "test_models_of_a_registered_repository_are_there_also_for_the_next_controller",
+        "app/http/test_registering.py::test_the_command_lists_the_repositories",
+    ),
+    "What is loaded of a repository that is unregistered": (
+        REPOSITORIES + "test_what_is_loaded_of_an_unregistered_repository_stays_loaded",
+        REPOSITORIES + "test_a_registered_repository_that_vanishes_harms_no_model_of_others",
+    ),
+    "With `--model-control-mode poll` the repositories": (
+        POLL + "test_models_follow_the_repository",
+        POLL + "test_a_model_that_never_loaded_is_forgotten_when_it_is_removed",
+    ),
+    "A change is taken once the model's folder": (
+        "deployments/control/test_repository_watch.py::test_a_model_that_is_being_copied_is_not_taken_before_it_is_quiet",
+        POLL + "test_a_model_that_is_copied_slowly_is_never_loaded_half",
+    ),
+    "A repository that cannot be read changes nothing": (
+        "deployments/control/test_repository_watch.py::"
+        "test_a_folder_that_has_gone_is_a_change_and_a_repository_that_has_gone_is_none",
+    ),
+    "A page of another site in somebody's browser": (
+        "app/http/test_api.py::test_a_page_of_another_site_cannot_load_a_model",
+        "app/http/test_api.py::test_a_page_of_another_site_cannot_change_anything",
+    ),
+    # Versions and traffic
+    "A request that names a version goes there": (
+        TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
+    ),
+    "One that names none goes to the highest": (
+        SHARES + "test_without_weights_the_highest_ready_version_gets_everything",
+        TRAFFIC + "test_weights_of_the_configuration_hold_until_a_command_and_after_it_is_cleared",
+    ),
+    "Weights need not add up": (SHARES + "test_weights_need_not_add_up_to_anything",),
+    "A version that is not ready, or has no weight": (
+        SHARES + "test_a_version_that_is_not_ready_or_has_no_weight_gets_nothing",
+        SPLIT + "test_a_model_without_weights_or_copies_has_its_versions_own_target",
+    ),
+    "Weights of which no version exists": (SHARES + "test_weights_of_versions_that_are_gone_are_void",),
+    "A change of weights by [`eagleray traffic`]": (
+        TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
+        TRAFFIC + "test_the_command_shows_and_changes_traffic",
+    ),
+    "It needs a key that is good for `manage`": (
+        "app/http/test_api_keys.py::test_every_route_wants_the_key_of_its_scope",
+        TRAFFIC + "test_weights_outlive_the_controller",
+    ),
+    "HTTP, gRPC, gRPC streams and `generate` go by": (
+        TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
+        TRAFFIC + "test_grpc_streams_and_generate_go_by_the_weights_too",
+        TRAFFIC + "test_an_ensembles_step_of_version_minus_one_goes_by_the_weights",
+    ),
+    "Of any 500 requests each version": (
+        "deployments/core/test_version_choice.py::test_each_share_is_kept_in_any_stretch_also_for_every_nth_request",
+    ),
+    "A sequence stays at its version": (
+        SPLIT + "test_all_requests_of_a_sequence_go_to_one_version",
+        TRAFFIC + "test_a_sequence_stays_at_its_version_while_the_weights_change",
+        "deployments/core/test_version_choice.py::test_processes_agree_on_a_sequence_and_shares_of_sequences_are_kept",
+        "deployments/core/test_version_choice.py::test_a_sequence_stays_until_it_ends_or_starts_anew_or_its_version_goes",
+    ),
+    "A version in `shadow` gets copies": (TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",),
+    "A copy leaves after its request": (
+        SPLIT + "test_a_copy_leaves_after_the_request_and_its_outcome_is_only_counted",
+        SPLIT + "test_copies_are_bounded_by_number_and_by_bytes",
+        TRAFFIC + "test_a_shadow_that_fails_fails_no_client",
+    ),
+    "`eagleray_shadow_requests_total` counts them": (
+        TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",
+    ),
+    "Requests that name shared memory are not copied": (SPLIT + "test_what_names_shared_memory_is_not_copied",),
+    "A canary gets a percentage that rises": (
+        CANARY + "test_over_a_limit_it_is_rolled_back_at_once",
+        SPLIT + "test_what_a_canary_got_is_measured_anew_in_each_step",
+        TRAFFIC + "test_a_canary_that_fails_is_rolled_back_by_itself",
+    ),
+    "A step lasts for its interval": (CANARY + "test_it_advances_when_the_time_is_over_and_enough_was_answered",),
+    "A canary goes on when the controller has died": (
+        TRAFFIC + "test_a_good_canary_gets_everything_though_the_controller_dies_on_the_way",
+    ),
+    "Its history, of the last 64 events": (
+        CANARY + "test_the_history_is_of_all_canaries_of_the_model_and_bounded",
+        TRAFFIC + "test_the_command_shows_and_changes_traffic",
+    ),
+    # Configuration
+    "Every field of a model's configuration": (
+        "repository_loader/test_field_rules.py::test_every_field_of_the_message_has_a_row",
+        "repository_loader/test_field_rules.py::test_a_field_without_effect_is_warned_of",
+        "repository_loader/test_field_rules.py::test_a_field_that_cannot_be_had_is_refused",
+    ),
+    "The log of a server has the same findings": (
+        "app/cli/test_validation.py::test_the_log_of_a_server_has_the_findings_of_validate",
+    ),
+    "`eagleray validate` refuses what loading would refuse": (
+        "repository_loader/test_loadability.py::test_what_loading_would_refuse_is_refused_with_its_place",
+    ),
+    "`--load` also loads": (
+        "app/cli/test_validation.py::test_load_finds_what_only_loading_can_tell",
+        "deployments/replica/test_trial_load.py::test_time_is_bounded",
+        "deployments/replica/test_trial_load.py::test_memory_is_bounded",
+    ),
+    "The backends of Triton's own tests are built in": (
+        TESTING + "test_identity_answers_with_its_inputs_and_three_parameters",
+        TESTING + "test_a_wrong_configuration_is_refused_with_tritons_text",
+        TESTING + "test_repeat_sends_each_element_after_its_delay",
+        TESTING + "test_square_sends_its_number_that_often_then_fails_then_sends_nothing",
+        "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
+        SEQUENCE_MODELS + "test_what_tritons_test_of_implicit_state_tries",
+        SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
+    ),
+    "`eagleray.memory_bytes` of a model on the CPU": (
+        "deployments/control/test_group_deployment.py::test_memory_that_a_model_says_it_takes_is_reserved_by_ray",
+    ),
+    # Repositories that are no folders
+    "addresses are read as Triton reads them": (
+        f"{STORAGE}test_location.py::test_reads_tritons_forms",
+        f"{STORAGE}test_credentials.py::test_longest_prefix_of_the_credential_file_counts",
+        f"{MIRROR}test_archive_is_a_repository",
+    ),
+    "[The forms and the credentials]": (f"{MIRROR}test_models_of_a_store_load_like_those_of_a_folder",),
+    "Every node fetches what its replicas load": (
+        "e2e/test_storage.py::test_each_node_fetches_its_models_itself",
+        "e2e/test_storage.py::test_so_it_is_with_other_stores",
+        f"{MIRROR}test_other_node_refuses_what_was_not_promised",
+    ),
+    "Unchanged files are fetched once": (f"{MIRROR}test_unchanged_files_are_fetched_once",),
+    "A model changes as a whole": (
+        f"{MIRROR}test_changed_model_gets_a_folder_of_its_own_and_others_stay",
+        f"{MIRROR}test_folder_that_is_used_is_not_evicted",
+    ),
+    "Stores are polled as folders are": ("e2e/test_storage.py::test_changes_of_a_polled_bucket_are_served",),
+    "While a store is down": (
+        f"{MIRROR}test_store_that_is_down_unloads_nothing",
+        f"{MIRROR}test_store_that_has_lost_everything_unloads_nothing",
+        f"{MIRROR}test_what_was_fetched_before_serves_on_when_the_disk_is_full",
+        f"{MIRROR}test_what_was_fetched_before_serves_on_when_a_file_is_not_what_was_listed",
+        "e2e/test_storage.py::test_replica_is_replaced_while_the_store_is_down",
+    ),
+    "The log says so": (f"{MIRROR}test_store_that_is_down_unloads_nothing",),
+    "An archive with links": (
+        f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
+        f"{MIRROR}test_archive_with_another_digest_is_refused",
+    ),
+}

@@ -1,0 +1,212 @@
+"""Batches, ensembles, limits, caches and sequences."""
+
+from tests.docs.behaviour.modules import (
+    ARBITER,
+    BRANCHES,
+    CACHED,
+    ENSEMBLES,
+    PLAN,
+    RETURNING,
+    ROW_SPLIT,
+    SEQUENCE_LANES,
+    SEQUENCE_MODELS,
+    SEQUENCES,
+    SEVERAL,
+)
+
+TESTS: dict[str, tuple[str, ...]] = {
+    # Batching
+    "With `dynamic_batching` and no queue policy, delay": (
+        RETURNING + "test_halves_become_one",
+        RETURNING + "test_nobody_is_awaited_after_a_short_batch_or_that_of_one_client",
+        RETURNING + "test_nobody_is_awaited_while_another_instance_runs",
+        RETURNING + "test_who_waits_goes_when_the_wait_is_over",
+        RETURNING + "test_no_wait_is_longer_than_25_ms",
+        RETURNING + "test_no_request_waits_longer_than_that_beside_an_idle_instance",
+        "deployments/schedulers/test_dynamic.py::test_plain_models_are_told_from_those_with_policies",
+    ),
+    "So clients that send one request after the other share one": (RETURNING + "test_halves_become_one",),
+    "When fewer than half come back in that time": (
+        RETURNING + "test_clients_that_do_not_return_are_awaited_ever_more_seldom",
+    ),
+    "A batch of an ONNX model on the CPU is divided": (
+        ROW_SPLIT + "test_rows_run_in_parts_once_that_is_measured_as_quicker",
+        ROW_SPLIT + "test_two_batches_at_a_time_have_a_core_each",
+    ),
+    "Only models with `max_batch_size`, whose batches": (
+        ROW_SPLIT + "test_quick_batches_and_single_rows_open_no_second_session",
+        ROW_SPLIT + "test_the_second_session_goes_when_parts_are_slower",
+        ROW_SPLIT + "test_only_some_models_are_measured",
+    ),
+    "Where `intra_op_thread_count`": (ROW_SPLIT + "test_only_some_models_are_measured",),
+    "A queue delay of less than a millisecond": (
+        "deployments/core/test_fine_timer.py::test_a_short_delay_is_kept",
+        "deployments/core/test_fine_timer.py::test_a_batch_waits_for_less_than_a_millisecond_if_its_model_says_so",
+    ),
+    "Each replica of a model has a queue of its own": (
+        "deployments/lane/test_full_queue.py::test_a_request_that_finds_a_full_queue_goes_to_another_replica",
+        "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
+    ),
+    "A request that finds one full is sent": (
+        "deployments/lane/test_full_queue.py::test_a_request_that_finds_a_full_queue_goes_to_another_replica",
+        "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
+        "deployments/lane/test_full_queue.py::test_a_request_is_refused_after_three_replicas",
+        "deployments/lane/test_full_queue.py::test_a_request_within_a_sequence_is_refused_by_the_replica_that_holds_it",
+    ),
+    "Ragged inputs share a batch": (
+        "deployments/backends/test_onnxruntime.py::test_every_kind_of_batch_input",
+        "deployments/backends/test_pytorch.py::test_every_kind_of_batch_input",
+    ),
+    # Ensembles
+    "An ensemble with a decoupled step is decoupled": (
+        ENSEMBLES + "test_a_decoupled_step_makes_the_ensemble_decoupled",
+        BRANCHES + "test_responses_leave_in_the_order_in_which_the_steps_after_them_end",
+    ),
+    "A step with `eagleray.when.<step>` runs only when": (
+        ENSEMBLES + "test_a_step_whose_condition_does_not_hold_is_not_run",
+        BRANCHES + "test_a_condition_is_on_all_rows_of_the_request",
+        BRANCHES + "test_what_depends_on_a_skipped_step_is_skipped_and_its_outputs_are_left_out",
+    ),
+    "[Conditions](ensembles.md)": (
+        "docs/test_ensembles_page.py::test_the_example_asks_the_large_model_when_the_small_one_is_not_sure",
+    ),
+    "`max_inflight_requests` bounds": (BRANCHES + "test_a_step_has_no_more_requests_under_way_than_the_limit_allows",),
+    "An error of a step names the step": (
+        "deployments/core/test_loaded_ensembles.py::test_ensemble_runs_over_models_of_the_same_core",
+    ),
+    "When a client leaves, the steps of its request": (
+        ENSEMBLES + "test_steps_of_clients_that_have_left_do_not_run",
+        ENSEMBLES + "test_a_client_that_leaves_the_stream_of_an_ensemble_stops_its_step",
+    ),
+    "A tensor passes between models of one process": (
+        "deployments/core/test_loaded_ensembles.py::test_tensors_between_steps_of_a_core_are_the_same_memory",
+        "deployments/core/test_loaded_ensembles.py::test_independent_steps_run_at_the_same_time",
+    ),
+    # Rate limiter
+    "With `--rate-limit execution_count`": (
+        "deployments/replica/test_node_rate_limiter.py::test_instances_of_two_processes_run_one_after_the_other",
+        ARBITER + "test_a_batch_waits_for_its_instances_turn",
+    ),
+    "An instance that is loaded later counts": (ARBITER + "test_who_comes_late_takes_turns_with_who_has_had_many",),
+    "Of the instances that wait, the one runs next": (
+        ARBITER + "test_turns_go_by_priority",
+        ARBITER + "test_what_needs_much_is_not_starved_and_holds_up_nobody_else",
+    ),
+    "What a process holds is free as soon as": (
+        "deployments/replica/test_node_rate_limiter.py::test_a_holder_that_is_killed_frees_what_it_held",
+        "deployments/replica/test_node_rate_limiter.py::test_what_is_held_stays_held_while_the_arbiter_changes",
+        ARBITER + "test_who_is_gone_holds_nothing",
+    ),
+    "A model that needs more than `--rate-limit-resource`": (
+        ARBITER + "test_what_can_never_run_is_refused_in_tritons_words",
+    ),
+    # Response cache
+    "With `--cache-config local,size=<bytes>`": (
+        CACHED + "test_the_same_request_runs_once",
+        CACHED + "test_a_request_that_differs_runs",
+        "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
+        "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
+    ),
+    "It never holds more than that size": (
+        CACHED + "test_what_is_kept_is_bounded_and_what_is_in_use_stays",
+        "deployments/core/test_response_ring.py::test_the_file_is_never_larger_than_was_asked_for",
+    ),
+    "None of these processes waits for another": (
+        "deployments/core/test_response_ring.py::test_no_death_at_any_moment_makes_an_answer_wrong",
+        "deployments/core/test_response_ring.py::test_what_is_written_over_while_it_is_copied_is_no_answer",
+        "deployments/core/test_response_ring.py::test_what_is_damaged_is_no_answer",
+        "deployments/core/test_response_ring.py::test_a_writer_that_stands_still_holds_up_nobody_and_its_death_frees_its_place",
+    ),
+    "What an ensemble has kept stays": (
+        "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
+    ),
+    "Errors are not kept": (
+        CACHED + "test_errors_are_not_kept",
+        CACHED + "test_a_request_that_would_take_long_to_compare_runs",
+        CACHED + "test_an_answer_that_would_take_long_to_copy_is_not_kept",
+        CACHED + "test_a_request_that_differs_runs",
+    ),
+    "The processes of a node have one cache together": (
+        "deployments/core/test_response_ring.py::test_what_one_process_keeps_others_find_also_after_its_death",
+        "e2e/test_several_ingresses.py::test_what_one_has_answered_the_other_answers_from_the_cache",
+    ),
+    "A model that is loaded anew answers anew": (
+        "e2e/test_model_control.py::test_a_model_that_is_loaded_anew_forgets_what_it_has_answered",
+        "deployments/core/test_loader.py::test_a_model_answers_for_another_process_only_where_its_files_are_the_same",
+        "deployments/core/test_loader.py::test_a_model_whose_files_change_while_it_loads_answers_for_no_other",
+    ),
+    "Hits and misses are in the statistics": (
+        CACHED + "test_hits_and_misses_are_counted_as_triton_counts_them",
+        "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
+    ),
+    "What a client does to its shared memory while it waits": (
+        "deployments/schedulers/test_cached.py::test_what_a_client_changes_in_its_shared_memory_is_no_answer_to_others",
+    ),
+    # Sequences
+    "`sequence_batching` works with ONNX": (
+        "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
+        "e2e/test_sequences.py::test_a_request_without_a_start_is_refused_with_tritons_text",
+        SEQUENCE_MODELS + "test_each_sequence_gets_its_own_state_back",
+    ),
+    "`direct` gives each sequence a row": (
+        SEQUENCES + "test_direct_keeps_each_sequence_in_its_row",
+        SEQUENCES + "test_oldest_holds_more_sequences_than_a_batch_and_takes_one_request_of_each",
+        "deployments/schedulers/test_sequence_properties.py::test_every_request_gets_what_the_rules_say",
+    ),
+    "A sequence that finds no free slot": (
+        SEQUENCES + "test_the_backlog_is_first_come_first_served_and_holds_whole_sequences",
+    ),
+    "When the first `timeout` of its requests": (
+        SEQUENCES + "test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout",
+    ),
+    "To cancel a request that waits is to end": (
+        SEQUENCES + "test_to_cancel_a_request_that_waits_is_to_end_its_sequence",
+        SEQUENCES + "test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence",
+        SEQUENCES + "test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot",
+    ),
+    "A sequence without requests for": (
+        SEQUENCES + "test_an_idle_sequence_loses_its_slot",
+        SEQUENCES + "test_of_several_sequences_each_is_idle_by_itself",
+    ),
+    "A request that fails leaves its sequence": (
+        SEQUENCES + "test_a_request_that_fails_does_not_end_its_sequence",
+        SEQUENCE_MODELS + "test_a_failed_request_leaves_the_state_as_it_was",
+    ),
+    "Implicit state begins with zeros": (
+        SEQUENCE_MODELS + "test_a_state_may_begin_with_a_file",
+        SEQUENCE_MODELS + "test_a_state_may_grow",
+        SEQUENCE_MODELS + "test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for",
+    ),
+    "With several replicas a sequence stays": (
+        SEQUENCE_LANES + "test_interleaved_sequences_through_two_ingresses_and_two_replicas",
+        SEVERAL + "test_sequences_stay_with_their_replica_whichever_ingress_they_come_through",
+    ),
+    "New replicas take new sequences": (SEQUENCE_LANES + "test_a_new_replica_takes_new_sequences_only",),
+    "A client that changes its ingress when a replica was added": (
+        SEQUENCE_LANES + "test_a_client_that_changes_its_ingress_when_a_replica_was_added_never_hears_a_wrong_sum",
+    ),
+    "A sequence that starts anew ends what any other replica holds": (
+        SEQUENCE_LANES + "test_a_client_that_changes_its_ingress_when_a_replica_was_added_never_hears_a_wrong_sum",
+        "deployments/schedulers/test_sequence.py::test_a_sequence_that_has_started_elsewhere_ends_here",
+    ),
+    "When the replica of a sequence dies or leaves": (
+        SEQUENCE_LANES + "test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_anew",
+    ),
+    "The sequence may start anew": (
+        SEVERAL + "test_sequences_of_a_replica_that_dies_fail_once_and_start_anew",
+        SEQUENCE_LANES + "test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_anew",
+    ),
+    "Sequences of other replicas go on": (SEVERAL + "test_sequences_of_a_replica_that_dies_fail_once_and_start_anew",),
+    "A model with `sequence_batching` is never embedded": (PLAN + "test_a_sequence_model_is_never_embedded",),
+    "One that has had its last response, or an error, does not": (
+        "deployments/core/test_iterative_sequences.py::test_a_request_that_has_ended_does_not_run_again",
+        "deployments/core/test_iterative_sequences.py::test_a_request_that_is_rescheduled_for_ever_ends_with_its_model",
+    ),
+    "With `iterative_sequence` a request": (
+        SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
+    ),
+    "`TRITONSERVER_DELAY_SCHEDULER` and": (
+        SEQUENCES + "test_variables_hold_the_first_batch_back",
+        "deployments/schedulers/test_dynamic.py::test_held_scheduler_starts_when_enough_requests_are_queued",
+    ),
+}
