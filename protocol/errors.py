@@ -28,6 +28,8 @@ class ServingError(Exception):
 
     http_status: ClassVar[int] = 500
     grpc_code: ClassVar[int] = 13
+    refused = False
+    """Whether the request was refused before any model had it; only a sink needs to know."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -27,8 +27,8 @@ class GenerateExchange:
     """Maps the body, submits it, maps each response; the sink of its request.
 
     The first response decides the status of a stream. An error of the model is an event, also where it comes first;
-    what is wrong with the request itself is told in plain JSON. A client that does not take what is sent is given up
-    when more than `max_stream_buffer_bytes` wait for it.
+    what is refused before the model has it is told in plain JSON, as Triton does. A client that does not take what is
+    sent is given up when more than `max_stream_buffer_bytes` wait for it.
     """
 
     def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
@@ -142,10 +142,10 @@ class GenerateExchange:
             self._send_only()
 
     def on_error(self, error: ServingError) -> None:
-        """Send the error with which the model ended the request."""
+        """Send the error with which the model ended the request, or why the model has not taken it."""
         if self._ended:
             return
-        if not self._streams:
+        if not self._streams or (error.refused and not self._started):
             self._refuse(error)
             return
         if not self._started:

@@ -17,6 +17,7 @@ from deployments.lane.frames import (
     NO_JSON_LENGTH,
     PROTOCOL_VERSION,
     QUEUE_FULL,
+    REFUSED,
     TRACED,
     Buffer,
     FrameProtocol,
@@ -319,7 +320,9 @@ class LaneClient(FrameProtocol):
                 self.inflight_bytes -= entry.size
                 message = bytes(body).decode("utf-8", "replace")
                 if not flags & QUEUE_FULL:
-                    entry.target.fail(entry, from_grpc_code(number, message))
+                    error = from_grpc_code(number, message)
+                    error.refused = bool(flags & REFUSED)
+                    entry.target.fail(entry, error)
                 elif not entry.target.send_elsewhere(entry):
                     entry.target.refuse(entry, QueueFull(message))
             elif not call:

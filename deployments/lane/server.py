@@ -18,6 +18,7 @@ from deployments.lane.frames import (
     PATIENT,
     PROTOCOL_VERSION,
     QUEUE_FULL,
+    REFUSED,
     TRACED,
     Buffer,
     FrameProtocol,
@@ -275,7 +276,7 @@ class LaneServerConnection(FrameProtocol):
         models = self._server.models
         model = models[number] if number < len(models) else None
         if model is None:
-            self._send_error(call, Unavailable("the model has been unloaded"))
+            self._refuse(call, Unavailable("the model has been unloaded"))
             return
         json_size = None if json_length == NO_JSON_LENGTH else json_length
         # The requests of a sequence stay in their order.
@@ -286,11 +287,11 @@ class LaneServerConnection(FrameProtocol):
         try:
             request = model.codecs[wire].decode(body, json_size, self._reply, (call, wire))
         except ServingError as error:
-            self._send_error(call, error)
+            self._refuse(call, error)
             return
         except Exception:
             logger.exception("a request could not be decoded", extra=about_trace("", None, trace))
-            self._send_error(call, Internal("the request could not be decoded"))
+            self._refuse(call, Internal("the request could not be decoded"))
             return
         self._submit(model, call, request, trace)
 
@@ -300,7 +301,7 @@ class LaneServerConnection(FrameProtocol):
         def decoded(result: InferRequest | ServingError) -> None:
             del self.inflight[call]
             if isinstance(result, ServingError):
-                self._send_error(call, result)
+                self._refuse(call, result)
             else:
                 self._submit(model, call, result, trace)
 
@@ -361,9 +362,15 @@ class LaneServerConnection(FrameProtocol):
             json_length=NO_JSON_LENGTH if json_length is None else json_length,
         )
 
+    def _refuse(self, call: int, error: ServingError) -> None:
+        error.refused = True
+        self._send_error(call, error)
+
     def _send_error(self, call: int, error: ServingError) -> None:
         message = error.message.encode("utf-8", "replace")
         flags = FINAL | QUEUE_FULL if isinstance(error, QueueFull) else FINAL
+        if error.refused:
+            flags |= REFUSED
         self.send(Kind.ERROR, call, (message,), size=len(message), flags=flags, number=error.grpc_code)
 
 

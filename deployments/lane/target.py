@@ -287,6 +287,7 @@ class LaneTarget:
 
     def refuse(self, call: LaneCall, error: ServingError) -> None:
         """Answer and count a call that no replica answers."""
+        error.refused = True
         self._limits.refusals.count(self.model_name, self.version, error)
         self.fail(call, error)
 
@@ -297,6 +298,7 @@ class LaneTarget:
         call.sink.on_error(error)
 
     def _fail_unsent(self, sink: Sink, wire: int, error: ServingError, from_client: bool) -> None:
+        error.refused = True
         if self._meter is not None and from_client:
             self._meter.fail(wire, self._meter.begin(wire), error)
         sink.on_error(error)

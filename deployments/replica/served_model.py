@@ -103,7 +103,7 @@ class LocalTarget:
             try:
                 parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=False)
             except ServingError as error:
-                self._fail((sink, codec, wire, cells, began_ns), error)
+                self._refuse((sink, codec, wire, cells, began_ns), error)
                 return None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         context: Context = (sink, codec, wire, cells, began_ns)
@@ -115,12 +115,12 @@ class LocalTarget:
         try:
             request = codec.decode(body, json_length, self._reply, context)
         except ServingError as error:
-            self._fail(context, error)
+            self._refuse(context, error)
             return None
         except Exception:
             whose = about_trace(self.model_name, None, trace)
             logger.exception("a request to model '%s' could not be decoded", self.model_name, extra=whose)
-            self._fail(context, Internal("the request could not be decoded"))
+            self._refuse(context, Internal("the request could not be decoded"))
             return None
         if trace is not None:
             self._served.follow(request, trace)
@@ -134,7 +134,7 @@ class LocalTarget:
 
         def decoded(result: InferRequest | ServingError) -> None:
             if isinstance(result, ServingError):
-                self._fail(context, result)
+                self._refuse(context, result)
                 return
             decoding.request = result
             if trace is not None:
@@ -191,6 +191,10 @@ class LocalTarget:
         if cells is not None:
             succeed(cells, began_ns)
         sink.on_response(*result, True)
+
+    def _refuse(self, context: Context, error: ServingError) -> None:
+        error.refused = True
+        self._fail(context, error)
 
     def _fail(self, context: Context, error: ServingError) -> None:
         sink, _, wire, cells, _ = context

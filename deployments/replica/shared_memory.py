@@ -286,7 +286,7 @@ class Regions:
         found = self._regions.get(region)
         if found is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
-        if offset > found.row.byte_size:
+        if offset > found.row.byte_size or (offset == found.row.byte_size and byte_size):
             raise InvalidArgument(f"Invalid offset for shared memory region: '{region}'")
         if offset + byte_size > found.row.byte_size:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")

@@ -223,6 +223,7 @@ class PoolScheduler:
         if isinstance(error, QueueFull) and not request.over_lane:
             self._statistics.record_failure(REJECTED, 0)
         told = type(error)(request_prefix(request.id) + error.message)
+        told.refused = True
         self._call_soon(partial(reply, request, told))
 
     def _fail(self, request: InferRequest, error: ServingError, reason: str) -> None:

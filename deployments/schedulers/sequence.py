@@ -100,6 +100,7 @@ class SequenceScheduler:
         try:
             self._check(request)
         except ServingError as error:
+            error.refused = True
             self._call_soon(partial(reply, request, error))
             return
         sequence_id = request.sequence_id

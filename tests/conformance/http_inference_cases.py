@@ -441,6 +441,27 @@ GENERATE = (
     ),
     Case("stream on unknown", "4.11", "POST", "/v2/models/nope/generate_stream", 404, body={}, error=UNKNOWN),
     Case(
+        "stream without an input",
+        "4.11",
+        "POST",
+        _STREAM,
+        400,
+        body={"b": 1},
+        headers_back={"content-type": "application/json"},
+        error="[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'strings'. Got input(s) [], but "
+        "missing required input(s) ['TEXT']. Please provide all required input(s).",
+    ),
+    Case(
+        "stream with a number for a string",
+        "4.11",
+        "POST",
+        _STREAM,
+        400,
+        body={"TEXT": 1},
+        headers_back={"content-type": "application/json"},
+        error="Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+    ),
+    Case(
         "stream that fails",
         "4.11",
         "POST",

@@ -129,6 +129,16 @@ def test_an_error_before_the_first_response_decides_the_status(path: str) -> Non
         assert answer.error == "Exceeds maximum queue size"
 
 
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_what_the_model_has_not_taken_is_told_in_plain_json(path: str) -> None:
+    refused = Unavailable("Exceeds maximum queue size")
+    refused.refused = True
+    answer = asyncio.run(answer_with(path, lambda sink: sink.on_error(refused)))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.error == "Exceeds maximum queue size"
+
+
 @on_loop
 async def test_an_error_after_the_first_response_is_an_event() -> None:
     answer = await answer_with(STREAM, say("a"), lambda sink: sink.on_error(Internal("the model failed")))

@@ -53,6 +53,18 @@ async def test_an_error_keeps_its_kind_and_text() -> None:
 
 
 @on_loop
+async def test_an_error_says_whether_the_model_has_taken_the_request() -> None:
+    async with Lanes() as lanes:
+        refused = await lanes.ask(b"bad")
+        model = lanes.replicas[0].model
+        model.submit_request = lambda request: request.reply(request, InvalidArgument("the model's"))
+        failed = await lanes.ask(b"x")
+        assert refused.error is not None
+        assert failed.error is not None
+        assert (refused.error.refused, failed.error.refused) == (True, False)
+
+
+@on_loop
 async def test_several_responses_come_before_the_final_one() -> None:
     async with Lanes() as lanes:
         model = lanes.replicas[0].model

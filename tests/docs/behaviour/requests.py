@@ -162,6 +162,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         HTTP + "test_cancels_what_is_under_way_when_the_client_leaves",
         FAULTS + "test_client_that_goes_away_in_the_queue_costs_nothing",
     ),
+    "`generate_stream` tells in plain JSON": (
+        "conformance/test_http_cases.py::test_answers_as_triton",
+        "app/http/test_generate_exchange.py::test_what_the_model_has_not_taken_is_told_in_plain_json",
+        "app/http/test_generate_exchange.py::test_an_error_before_the_first_response_decides_the_status",
+        "deployments/lane/test_lane.py::test_an_error_says_whether_the_model_has_taken_the_request",
+    ),
     "Error bodies are one sentence": (HOSTILE, ANSWERS + "test_error_bodies_are_at_most_a_kibibyte"),
     "503 carries `Retry-After: 1`": (HTTP + "test_tells_an_unavailable_client_to_try_again",),
     "A request with much JSON": (
