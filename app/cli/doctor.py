@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from app.cli.client.remote_server import RemoteServer, server_options
+from app.cli.client.remote_server import RemoteServer, server_options, url_of_environment
 from app.doctor.finding import ERROR, OK, WARNING, Finding
 from app.doctor.machine import CHECKS, findings_of, ray_token
 from app.doctor.versions import compare, versions
@@ -54,9 +54,10 @@ def doctor(ray_address: str, server: RemoteServer, as_json: bool) -> None:
 
     A server with --url looks on each of its nodes, and for what differs between them; a key must be one that manages.
     """
-    if server.url and ray_address:
+    url = "" if ray_address and url_of_environment() else server.url
+    if url and ray_address:
         raise click.UsageError("--url does not go with --ray-address")
-    findings = server.get("/v2/doctor")["findings"] if server.url else _of_this_machine(ray_address)
+    findings = server.get("/v2/doctor")["findings"] if url else _of_this_machine(ray_address)
     if as_json:
         click.echo(json.dumps(findings))
     else:

@@ -19,6 +19,7 @@ from app.cli.client.repository import repository
 from app.cli.client.top import top
 from app.cli.client.traffic import traffic
 from app.cli.doctor import doctor
+from app.cli.listener_files import check_listeners
 from app.cli.model_logs import logs
 from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
@@ -118,7 +119,8 @@ def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
     if repositories:
         flags["model_repository"] = (*flags["model_repository"], *repositories)
     settings = read_settings({name: value for name, value in flags.items() if name in Settings.model_fields})
-    node = NodeFacts(num_cpus or float(os.cpu_count() or 1), num_gpus or 0, gpu_memory_bytes=settings.gpu_memory_bytes)
+    cpus = num_cpus or float(len(os.sched_getaffinity(0)))
+    node = NodeFacts(cpus, num_gpus or 0, gpu_memory_bytes=settings.gpu_memory_bytes)
     return settings, ClusterFacts((node,))
 
 
@@ -217,6 +219,7 @@ def serve(
     for name, value in RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
     if not ray_address:
+        check_listeners(settings)
         # Despite its name it says, everywhere, that nothing of Ray's need be reached from other machines.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         choose_token()

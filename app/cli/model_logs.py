@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.client.remote_server import RemoteServer, quoted, server_options
+from app.cli.client.remote_server import RemoteServer, quoted, server_options, url_of_environment
 from deployments.log.line_format import for_terminal
 
 
@@ -72,10 +72,12 @@ def logs(
 
     A server with --url is asked as its console asks it, for the last 400 lines of each node.
     """
-    if ray_address or server.url:
-        if follow or folder is not None or (ray_address and server.url):
+    elsewhere = ray_address or follow or folder is not None
+    url = "" if elsewhere and url_of_environment() else server.url
+    if ray_address or url:
+        if follow or folder is not None or (ray_address and url):
             raise click.UsageError("--url and --ray-address go with neither each other, --follow nor --folder")
-        if server.url:
+        if url:
             _print_of_server(server, model, count, as_json)
         else:
             _print_of_cluster(model, ray_address, count, as_json)

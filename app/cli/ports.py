@@ -1,13 +1,14 @@
 """Whether a port is free, and if not, who holds it."""
 
 import contextlib
+import errno
 import socket
 
 import psutil
 
 
 class PortTaken(Exception):
-    """Something listens on a port already; the message says which and what."""
+    """A port cannot be listened on: the message says which, and what listens there already, or why else."""
 
 
 def require_free(host: str, port: int, purpose: str) -> None:
@@ -23,7 +24,10 @@ def require_free(host: str, port: int, purpose: str) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PortTaken(f"port {port} ({purpose}) is taken by {_holder(port)}") from error
+            if error.errno == errno.EADDRINUSE:
+                raise PortTaken(f"port {port} ({purpose}) is taken by {_holder(port)}") from error
+            reason = error.strerror or str(error)
+            raise PortTaken(f"port {port} ({purpose}) of {host} cannot be listened on: {reason}") from error
 
 
 def _holder(port: int) -> str:

@@ -31,9 +31,9 @@ class ServerTls:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         self.context.set_alpn_protocols([alpn])
-        self.context.load_cert_chain(certificate, key)
+        _load(self.context, certificate, key)
         if client_root:
-            self.context.load_verify_locations(client_root)
+            _load_root(self.context, client_root)
             self.context.verify_mode = ssl.CERT_REQUIRED
         self._stamps = self._read_stamps()
 
@@ -45,8 +45,8 @@ class ServerTls:
         self._stamps = stamps
         try:
             # In a context of its own first: a key that does not fit must not spoil the one in use.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)
-            self.context.load_cert_chain(*self._files)
+            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *self._files)
+            _load(self.context, *self._files)
         except (OSError, ssl.SSLError) as error:
             logger.error("the new TLS certificate cannot be used, the old one stays: %s", error)
             return False
@@ -55,6 +55,24 @@ class ServerTls:
 
     def _read_stamps(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple([_stamp(path) for path in self._files])
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Load a pair; what OpenSSL says names no file, and it would ask a terminal for the password of a key."""
+    for path in (certificate, key):
+        open(path, "rb").close()
+    try:
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        raise ssl.SSLError(f"{certificate} and {key} are no certificate and its key, not encrypted: {error}") from error
+
+
+def _load_root(context: ssl.SSLContext, path: str) -> None:
+    open(path, "rb").close()
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise ssl.SSLError(f"{path} holds no certificates: {error}") from error
 
 
 def _stamp(path: str) -> tuple[int, int] | None:

@@ -1,9 +1,16 @@
 """A listening Unix socket in the file system, which only its owner can connect to."""
 
 import contextlib
+import errno
 import os
 import socket
 import stat
+from typing import Final
+
+_MAX_BYTES: Final = 107
+"""As long as the system lets the path of a Unix socket be (unix(7))."""
+_BESIDE_BYTES: Final = 8
+"""Of a dot and the number of a process."""
 
 
 class UnixSocket:
@@ -17,15 +24,28 @@ class UnixSocket:
         self._path = path
         self._inode = 0
 
-    def bind(self) -> socket.socket:
-        """Return the bound socket.
+    def check(self) -> None:
+        """See that there can be a socket.
 
         Raises:
             OSError: the folder is not there, the path is too long, or it is there already and no socket.
         """
+        longest = _MAX_BYTES - _BESIDE_BYTES
+        if (length := len(os.fsencode(self._path))) > longest:
+            text = f"a path of {length} bytes is too long for a Unix socket, which may have {longest} here"
+            raise OSError(errno.ENAMETOOLONG, text, self._path)
+        os.stat(os.path.dirname(os.path.abspath(self._path)))
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.stat(self._path, follow_symlinks=False).st_mode):
-                raise FileExistsError(f"{self._path} is not a socket")
+                raise FileExistsError(errno.EEXIST, "is there already, and is not a socket", self._path)
+
+    def bind(self) -> socket.socket:
+        """Return the bound socket.
+
+        Raises:
+            OSError: as of `check`.
+        """
+        self.check()
         beside = f"{self._path}.{os.getpid()}"
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

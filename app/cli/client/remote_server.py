@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 _TIMEOUT_S: Final = 600.0
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
@@ -156,6 +157,11 @@ def _sentence(body: bytes) -> str:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def url_of_environment() -> bool:
+    """Whether it is the environment that says where the server of the command that runs is, and not its line."""
+    return click.get_current_context().get_parameter_source("url") is ParameterSource.ENVIRONMENT
 
 
 def server_options(command: Callable[..., Any], url: str = "http://127.0.0.1:8000") -> Callable[..., Any]:

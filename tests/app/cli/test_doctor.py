@@ -87,8 +87,10 @@ def test_a_ray_that_every_machine_reaches_is_named(tmp_path: Path) -> None:
     assert found == (ERROR, "open ray", text)
 
 
-def test_a_cluster_that_cannot_be_joined_is_named() -> None:
-    done = run(EAGLERAY, "doctor", "--ray-address", "nowhere")
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:1"])
+def test_a_cluster_that_cannot_be_joined_is_named(url: str) -> None:
+    env = environment(EAGLERAY_CLIENT_URL=url) if url else None
+    done = run(EAGLERAY, "doctor", "--ray-address", "nowhere", env=env)
     (line,) = [line for line in done.stdout.splitlines() if "  nodes: " in line]
     assert line.startswith("error  nodes: no Ray cluster can be joined at nowhere: ")
     assert (done.returncode, done.stderr) == (1, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deployments.log.model_log import ModelLog
-from tests.serving import EAGLERAY, run, wait_until
+from tests.serving import EAGLERAY, environment, run, wait_until
 
 
 @pytest.fixture
@@ -27,6 +27,14 @@ def test_the_lines_of_a_models_replicas(folder: Path) -> None:
     assert len(run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--lines", "1").stdout.splitlines()) == 1
     lines = run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--json").stdout.splitlines()
     assert {"file": "replica_digits_v2_def.log", "line": "three"} in map(json.loads, lines)
+
+
+def test_a_server_of_the_environment_gives_way_to_what_the_line_says(folder: Path) -> None:
+    env = environment(EAGLERAY_CLIENT_URL="http://127.0.0.1:1")
+    done = run(EAGLERAY, "logs", "digits", "--folder", str(folder), env=env)
+    assert (done.returncode, sorted(done.stdout.splitlines()), done.stderr) == (0, ["one", "three", "two"], "")
+    done = run(EAGLERAY, "logs", "digits", "--url", "http://127.0.0.1:1", "--folder", str(folder))
+    assert (done.returncode, "go with neither each other, --follow nor --folder" in done.stderr) == (2, True)
 
 
 def test_of_a_packed_model_the_lines_that_name_it(folder: Path) -> None:

@@ -1,10 +1,13 @@
 """`eagleray validate --load`, and that the log of a server says what validate says."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from app.cli.main import main
 from app.cli.validation import Validation
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import read_desired_state
@@ -42,6 +45,21 @@ def test_a_model_that_no_node_can_hold_is_faulty(tmp_path: Path) -> None:
     with (tmp_path / "digits/config.pbtxt").open("a") as file:
         file.write('parameters { key: "eagleray.num_cpus" value { string_value: "64" } }\n')
     assert "64 CPUs" in validation_of(tmp_path).failures["digits"]
+
+
+def test_a_machine_has_the_processors_that_this_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the Ray has that `eagleray serve` would start."""
+    shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
+    with (tmp_path / "digits/config.pbtxt").open("a") as file:
+        file.write('parameters { key: "eagleray.num_cpus" value { string_value: "2" } }\n')
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for allowed, code in (({0}, 2), ({0, 1, 2, 3}, 0)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, allowed=allowed: allowed)
+        for command in ("plan", "validate"):
+            done = CliRunner().invoke(main, [command, str(tmp_path)])
+            assert done.exit_code == code, done.output
 
 
 def test_the_log_of_a_server_has_the_findings_of_validate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

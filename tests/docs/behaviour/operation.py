@@ -42,6 +42,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",
         "app/cli/test_log_file.py::test_a_log_file_that_cannot_be_opened_is_refused",
     ),
+    "So are, by an `eagleray serve` that starts Ray": (
+        "app/cli/test_listener_files.py::test_a_certificate_that_is_not_there_is_refused_by_its_name",
+        "app/cli/test_listener_files.py::test_a_key_of_another_certificate_is_refused",
+        "app/cli/test_listener_files.py::test_a_unix_socket_that_cannot_be_is_refused",
+    ),
     "What a Python model prints": (NAMESAKES + "test_what_a_model_prints_and_logs_appears_with_its_name",),
     "A model never waits for that": (
         "app/cli/test_console_pipe.py::"
