@@ -8,6 +8,7 @@ from math import prod
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
+from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.findings import Fault
 from repository_loader.model_files import leaves_folder
 
@@ -15,8 +16,8 @@ _TENSORRT = "tensorrt_plan"
 
 
 def check_tensors(config: ModelConfig) -> Iterator[Fault]:
-    """Yield the faults of every input and output."""
-    if not config.input and not config.output:
+    """Yield the faults of every input and output; only a Python model may have none."""
+    if not config.input and not config.output and traits_of(config).name != PYTHON:
         yield Fault("", f"model configuration must specify 'input' and 'output' for {config.name}")
     for kind, tensors in (("input", config.input), ("output", config.output)):
         seen: set[str] = set()

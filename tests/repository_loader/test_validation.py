@@ -236,7 +236,7 @@ RULES = {
         "model_metrics.metric_control[0].histogram_options",
         "histogram options must specify non-empty 'buckets'",
     ),
-    "no tensors": ('backend: "python"', "", "model configuration must specify 'input' and 'output' for m"),
+    "no tensors": ('backend: "onnxruntime"', "", "model configuration must specify 'input' and 'output' for m"),
     "file elsewhere": (
         f'{PYTHON} default_model_filename: "../model.py"',
         "default_model_filename",

@@ -10,9 +10,9 @@ from typing import Any, Final
 from deployments.backends.python.errors import TritonModelException, of_serving_error
 from deployments.backends.python.model_module import ModelModule, calling_model, only_model
 from deployments.backends.python.response import InferenceResponse
-from deployments.backends.python.server import CallResult, ModelCall, ModelServer
+from deployments.backends.python.server import CallResult, ModelCall, ModelServer, Take
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
-from protocol.errors import Internal
+from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 
 MAX_UNREAD_RESPONSES: Final = 100_000
@@ -29,6 +29,7 @@ _OVERRUN = f"The model left more than {MAX_UNREAD_RESPONSES:,} responses to a ca
 MakeCall = Callable[[Sequence[InferRequest], tuple[str, ...]], ModelCall]
 """Makes a call of its `parents` and its `callers`."""
 
+GiveUp = Callable[[], None]
 _Item = tuple[CallResult, frozenset[str]]
 
 
@@ -48,9 +49,9 @@ def execute(made_by: ModelModule | None, make: MakeCall, decoupled: bool) -> "In
     if not server.may_wait():
         raise TritonModelException(NOT_ON_LOOP)
     if decoupled:
-        return ResponseIterator(server, _made(module, make))
+        return ResponseIterator(partial(_send, module, server, make))
     results: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-    server.call(_made(module, make), lambda *item: results.put(item))
+    _send(module, server, make, lambda *item: results.put(item))
     return _response(*results.get())
 
 
@@ -67,7 +68,7 @@ def execute_async(
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
     if decoupled:
-        answer.set_result(ResponseIterator(server, _made(module, make)))
+        answer.set_result(ResponseIterator(partial(_send, module, server, make)))
         return answer
 
     def settle(*item: Any) -> None:
@@ -80,7 +81,7 @@ def execute_async(
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 
-    give_up = server.call(_made(module, make), take)
+    give_up = _send(module, server, make, take)
     answer.add_done_callback(lambda done: give_up() if done.cancelled() else None)
     return answer
 
@@ -92,11 +93,11 @@ class ResponseIterator:
     its call up.
     """
 
-    def __init__(self, server: ModelServer, call: ModelCall) -> None:
+    def __init__(self, send: Callable[[Take], GiveUp]) -> None:
         self._responses = _Responses()
         self._ended = False
         self._kept = _KeptResponses()
-        self._give_up = server.call(call, self._responses.put)
+        self._give_up = send(self._responses.put)
 
     def __iter__(self) -> "ResponseIterator":
         if self._ended:
@@ -162,7 +163,7 @@ class _KeptResponses:
 
     def __next__(self) -> InferenceResponse:
         if self._responses is None or self._given >= len(self._responses):
-            raise StopIteration
+            raise StopIteration("Iteration is done for the responses.")
         self._given += 1
         return self._responses[self._given - 1]
 
@@ -214,10 +215,20 @@ def _server_for(made_by: ModelModule | None) -> tuple[ModelModule, ModelServer]:
     return module, module.server
 
 
-def _made(module: ModelModule, make: MakeCall) -> ModelCall:
+def _send(module: ModelModule, server: ModelServer, make: MakeCall, take: Take) -> GiveUp:
+    """Send a call; one that cannot be made of its arguments is answered with the error."""
     parents = module.requests or parents_here.get()
     callers = max([parent.callers for parent in parents], key=len, default=module.callers)
-    return make(parents, (*callers, module.model_name))
+    try:
+        call = make(parents, (*callers, module.model_name))
+    except ServingError as error:
+        take(error, frozenset())
+        return _nothing
+    return server.call(call, take)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _response(result: CallResult, bfloat16: frozenset[str]) -> InferenceResponse:

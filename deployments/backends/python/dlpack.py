@@ -82,7 +82,10 @@ def _address(capsule: object) -> int:
     try:
         address: int = _get_pointer(capsule, b"dltensor")
     except ValueError as error:
-        raise TritonModelException(f"A DLPack tensor was expected, found type '{type(capsule)}'.") from error
+        raise TritonModelException(
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+            f"`__dlpack_device__` attributes, found type '{type(capsule)}'."
+        ) from error
     return address
 
 

@@ -1,5 +1,6 @@
 """The errors that a model raises or puts into a response."""
 
+from enum import IntEnum
 from typing import Final
 
 from protocol.errors import (
@@ -21,10 +22,8 @@ class TritonModelException(Exception):
     """Something in the model or in its use of `pb_utils` went wrong."""
 
 
-class TritonError:
-    """The error of one response; codes are those of `TRITONSERVER_Error_Code`."""
-
-    __slots__ = ("_code", "_message")
+class ErrorCode(IntEnum):
+    """Whose error it is, by the numbers of `TRITONSERVER_Error_Code`."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -35,8 +34,23 @@ class TritonError:
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+
+class TritonError:
+    """The error of one response; codes are those of `TRITONSERVER_Error_Code`."""
+
+    __slots__ = ("_code", "_message")
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
     def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = str(message)
+        self._message = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
         self._code = code
 
     def message(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.model_module import module_at_work
+from deployments.backends.python.text import text_argument
 
 LOGGER = "eagleray.python_model"
 _LOG = logging.getLogger(LOGGER)
@@ -14,7 +15,7 @@ _CALLER = 3
 
 
 class Logger:
-    """Static methods and levels, used as `pb_utils.Logger.log_info(...)`. A message must be a `str` (TypeError)."""
+    """Static methods and levels, used as `pb_utils.Logger.log_info(...)`. A message is text (else TypeError)."""
 
     class LogLevel(IntEnum):
         """The levels of `log`, as Python's logging has them."""
@@ -62,9 +63,7 @@ class Logger:
 
 
 def _log(level: int, message: str) -> None:
-    if not isinstance(message, str):
-        raise TypeError(f"'message' must be a string, found type '{type(message)}'.")
-    _LOG.log(level, "%s", message, stacklevel=_CALLER)
+    _LOG.log(level, "%s", text_argument("'message'", message), stacklevel=_CALLER)
 
 
 def whose_at_work() -> dict[str, Any]:

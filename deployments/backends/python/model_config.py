@@ -64,7 +64,7 @@ class ModelConfig:
             )
 
     def add_input(self, input: Mapping[str, Any]) -> None:
-        """Add an input with `name`, `data_type`, `dims` and perhaps `optional`, or check it against the configured one.
+        """Add an input with `name`, `data_type`, `dims` and perhaps `optional`, or complete the configured one.
 
         Raises:
             ValueError: a property is missing, unknown, or differs from the configuration.
@@ -72,7 +72,7 @@ class ModelConfig:
         self._add("input", input, ("optional",))
 
     def add_output(self, output: Mapping[str, Any]) -> None:
-        """Add an output with `name`, `data_type` and `dims`, or check it against the configured one.
+        """Add an output with `name`, `data_type` and `dims`, or complete the configured one.
 
         Raises:
             ValueError: a property is missing, unknown, or differs from the configuration.
@@ -98,23 +98,25 @@ class ModelConfig:
         for present in configured:
             if present["name"] == tensor["name"]:
                 self._check_equal(kind, present, tensor)
+                present.update(tensor)
                 return
         configured.append(dict(tensor))
 
     def _check_equal(self, kind: str, present: Mapping[str, Any], tensor: Mapping[str, Any]) -> None:
+        """Compare what the configuration says of a tensor, and the model too."""
         name = tensor["name"]
-        if present["data_type"] != tensor["data_type"]:
+        if present["data_type"] not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(
                 f"unable to load model '{self._name}', configuration expects datatype {present['data_type']} for "
                 f"{kind} '{name}', model provides {tensor['data_type']}"
             )
-        if list(present["dims"]) != list(tensor["dims"]):
+        if present["dims"] and list(present["dims"]) != list(tensor["dims"]):
             raise ValueError(
                 f"model '{self._name}', tensor '{name}': the model expects dims {list(tensor['dims'])} but the model "
                 f"configuration specifies dims {list(present['dims'])}"
             )
-        if bool(present.get("optional")) != bool(tensor.get("optional")):
+        if "optional" in present and "optional" in tensor and present["optional"] != tensor["optional"]:
             raise ValueError(
-                f"model '{self._name}', tensor '{name}': the model expects optional {bool(tensor.get('optional'))} but "
-                f"the model configuration specifies optional {bool(present.get('optional'))}"
+                f"model '{self._name}', tensor '{name}': the model expects optional {tensor['optional']} but the "
+                f"model configuration specifies optional {present['optional']}"
             )

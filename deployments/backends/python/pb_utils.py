@@ -23,6 +23,7 @@ from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.response_sender import ResponseSender
 from deployments.backends.python.server import ModelServer
 from deployments.backends.python.tensor import Tensor
+from deployments.backends.python.text import text_argument
 from protocol.datatypes import BY_CONFIG_NAME
 from protocol.errors import ServingError
 
@@ -122,14 +123,14 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
-def triton_to_numpy_type(data_type: int) -> type[Any]:
-    """Return the NumPy type of a datatype's number."""
-    return TRITON_TO_NUMPY_TYPE[data_type]
+def triton_to_numpy_type(data_type: int) -> type[Any] | None:
+    """Return the NumPy type of a datatype's number, None if it has none (BF16)."""
+    return TRITON_TO_NUMPY_TYPE.get(data_type)
 
 
-def numpy_to_triton_type(data_type: type[Any] | np.dtype[Any]) -> int:
-    """Return the datatype's number of a NumPy type, or of an array's `dtype`."""
-    return NUMPY_TO_TRITON_TYPE[data_type.type if isinstance(data_type, np.dtype) else data_type]
+def numpy_to_triton_type(data_type: type[Any] | np.dtype[Any]) -> int | None:
+    """Return the datatype's number of a NumPy type, or of an array's `dtype`, None if it has none."""
+    return NUMPY_TO_TRITON_TYPE.get(data_type.type if isinstance(data_type, np.dtype) else data_type)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> type[Any]:
@@ -158,28 +159,40 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
         files: what takes the place of its files, by `file:<path>`.
 
     Raises:
+        TypeError: the name is no text, or the content of a file is no `bytes`.
         TritonModelException: it does not load, or the server is not in explicit model control mode.
     """
+    name = text_argument("'model_name'", model_name)
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{name}', files should be a dictionary of file paths and file contents"
+        )
+    for path, content in (files or {}).items():
+        if not isinstance(content, bytes):
+            raise TypeError(f"the content of '{path}' must be bytes, found type '{type(content)}'.")
     with _told_as_exception():
-        _server().load_model(model_name, config or None, files or {})
+        _server().load_model(name, config or None, files or {})
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model of this server; blocks until no more requests go to it. Raises as `load_model`."""
+    name = text_argument("'model_name'", model_name)
     with _told_as_exception():
-        _server().unload_model(model_name, unload_dependents)
+        _server().unload_model(name, unload_dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a model of this server, or one version of it, takes requests; blocks.
 
     Raises:
+        TypeError: the name or the version is no text.
         TritonModelException: the version is not a number.
     """
-    if model_version and not model_version.isdecimal():
-        raise TritonModelException(f"failed to get model version from specified version string '{model_version}'")
+    name, version = text_argument("'model_name'", model_name), text_argument("'model_version'", model_version)
+    if version and not version.isdecimal():
+        raise TritonModelException(f"failed to get model version from specified version string '{version}'")
     with _told_as_exception():
-        return _server().is_model_ready(model_name, int(model_version or -1))
+        return _server().is_model_ready(name, int(version or -1))
 
 
 def _server() -> ModelServer:

@@ -12,9 +12,11 @@ from deployments.backends.python import bls
 from deployments.backends.python.byte_tensor import to_bytes_elements
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.model_module import ModelModule, calling_model
-from deployments.backends.python.response import InferenceResponse, checked_parameters, parameters_text, plain_text
+from deployments.backends.python.response import InferenceResponse, checked_parameters, parameters_text
 from deployments.backends.python.server import ModelCall
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
+from deployments.backends.python.text import plain_text, text_argument
+from protocol.errors import InvalidArgument
 from protocol.infer import Array, InferRequest, Parameter
 
 
@@ -105,6 +107,8 @@ class InferenceRequest:
         self._module: ModelModule | None = calling_model()
         self._correlation_id = _sequence_id(correlation_id)
         self._inputs = inputs
+        if isinstance(requested_output_names, str | bytes):
+            raise TypeError("'requested_output_names' of an InferenceRequest must be a list of strings.")
         self._requested_output_names = [_text("requested_output_names", name) for name in requested_output_names]
         self._model_version = _integer("model_version", model_version, -1, 63)
         self._flags = _integer("flags", flags, 0, 32)
@@ -196,13 +200,20 @@ class InferenceRequest:
 
     def _call(self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...]) -> ModelCall:
         inputs = self._inputs
+        arrays: dict[str, Array] = {}
+        for tensor in inputs:
+            name = plain_text(tensor.name())
+            if name in arrays:
+                request_id = self._request_id or "<id_unknown>"
+                raise InvalidArgument(f"[request id: {request_id}] input '{name}' already exists in request")
+            arrays[name] = _sent(tensor)
         traced = self._trace._traced
         context = self._trace.get_context() if traced is None else None  # as a client's headers would say it
         parameters = self._parameters if context is None else {**json.loads(context), **(self._parameters or {})}
         return ModelCall(
             model_name=self._model_name,
             model_version=self._model_version,
-            inputs={plain_text(tensor.name()): _sent(tensor) for tensor in inputs},
+            inputs=arrays,
             bfloat16=frozenset([plain_text(tensor.name()) for tensor in inputs if isinstance(tensor, BFloat16Tensor)]),
             outputs=tuple(self._requested_output_names) or None,
             request_id=self._request_id,
@@ -242,6 +253,4 @@ def _sequence_id(value: object) -> int | str:
 
 
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"'{name}' of an InferenceRequest must be a string, found type '{type(value)}'.")
-    return plain_text(value)
+    return text_argument(f"'{name}' of an InferenceRequest", value)

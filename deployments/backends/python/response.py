@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from deployments.backends.python.errors import TritonError, TritonModelException
 from deployments.backends.python.tensor import Tensor
+from deployments.backends.python.text import plain_text
 from protocol.infer import Parameter
 
 
@@ -64,11 +65,6 @@ def checked_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]
         if not isinstance(value, bool | int | str):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
     return {plain_text(key): _plain(value) for key, value in parameters.items()}
-
-
-def plain_text(text: str) -> str:
-    """Return a string of a class of its own, such as NumPy's, as one of Python's: others cannot be sent."""
-    return str.__str__(text)
 
 
 def _plain(value: Parameter) -> Parameter:

@@ -6,6 +6,7 @@ import numpy as np
 
 from deployments.backends.python import dlpack
 from deployments.backends.python.errors import TritonModelException
+from deployments.backends.python.text import text_argument
 from protocol.datatypes import BY_NAME, of_array
 from protocol.infer import Array
 
@@ -19,10 +20,9 @@ class Tensor:
     __slots__ = ("_array", "_name")
 
     def __init__(self, name: str, array: Array) -> None:
-        _check_name(name)
+        self._name = name = _checked_name(name)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}' needs a numpy.ndarray, found type '{type(array)}'.")
-        self._name = name
         self._array: Array = array if array.flags.c_contiguous else array.copy(order="C")
 
     def name(self) -> str:
@@ -51,8 +51,12 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, source: Any) -> "Tensor":
-        """Return a tensor over the memory of a DLPack capsule or of an object that can make one."""
-        _check_name(name)
+        """Return a tensor over the memory of a DLPack capsule or of an object that can make one.
+
+        Raises:
+            TritonModelException: it is neither, or its name is empty.
+        """
+        name = _checked_name(name)
         owner = source if hasattr(source, "__dlpack__") else dlpack.Capsule(source)
         if not dlpack.is_on_host(owner):
             return DeviceTensor(name, owner)
@@ -142,8 +146,8 @@ class DeviceTensor(Tensor):
         return device
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"The name of a Tensor must be a string, found type '{type(name)}'.")
-    if not name:
+def _checked_name(name: object) -> str:
+    text = name if isinstance(name, str) else text_argument("The name of a Tensor", name)
+    if not text:
         raise TritonModelException("Tensor name cannot be an empty string.")
+    return text

@@ -75,6 +75,15 @@ def test_inherited_method_is_called(tmp_path):
     assert completed(tmp_path, code, files={"base.py": base}).max_batch_size == 3
 
 
+@pytest.mark.parametrize("known", ["", "data_type: TYPE_FP32", "dims: [-1]", "data_type: TYPE_FP32 dims: [-1]"])
+def test_completes_tensors_of_which_the_configuration_says_a_part(tmp_path, known):
+    config = f'{BARE} input {{ name: "X" {known} optional: true }} output {{ name: "Y" }}'
+    body = FILL.replace(', "optional": True', "")
+    result = completed(tmp_path, COMPLETE.format(before="", body=body), config)
+    assert [(x.name, x.data_type, list(x.dims), x.optional) for x in result.input] == [("X", 11, [-1], True)]
+    assert [(y.name, y.data_type, list(y.dims)) for y in result.output] == [("Y", 9, [2])]
+
+
 @pytest.mark.parametrize(
     ("before", "body", "reason"),
     [
@@ -96,6 +105,9 @@ def test_inherited_method_is_called(tmp_path):
         ("", "config.add_input({'name': 'X', 'data_type': 'TYPE_FP32', 'dims': [2]}); return config",
          "ValueError: model 'auto', tensor 'X': the model expects dims [2] but the model configuration specifies "
          "dims [1]"),
+        ("", "config.add_input({'name': 'X', 'data_type': 'TYPE_FP32', 'dims': [1], 'optional': True}); return config",
+         "ValueError: model 'auto', tensor 'X': the model expects optional True but the model configuration specifies "
+         "optional False"),
         ("", "config.add_output({'name': 'X', 'data_type': 'TYPE_FP32'}); return config",
          "ValueError: output 'X' in auto-complete-config function for model 'auto' is missing 'dims' property."),
         ("", "config.add_output({'name': 'X', 'data_type': 'TYPE_FP32', 'dims': [1], 'shape': 1}); return config",

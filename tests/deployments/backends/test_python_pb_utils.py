@@ -67,6 +67,31 @@ def test_types_translate(name, number, numpy_type):
     assert pb_utils.numpy_to_triton_type(numpy_type) == number
 
 
+def test_types_without_a_counterpart_are_none():
+    assert pb_utils.triton_to_numpy_type(14) is None
+    assert pb_utils.numpy_to_triton_type(np.complex64) is None
+    assert pb_utils.numpy_to_triton_type(np.dtype("datetime64[s]")) is None
+
+
+def test_text_may_be_bytes(caplog):
+    request = pb_utils.InferenceRequest(
+        request_id=b"1",
+        model_name="grüß".encode(),
+        inputs=[Tensor(b"X", np.ones(1)), Tensor.from_dlpack(b"Z", np.ones(1))],
+        requested_output_names=[b"Y"],
+    )
+    assert (request.request_id(), request.model_name(), request.requested_output_names()) == ("1", "grüß", {"Y"})
+    assert [tensor.name() for tensor in request.inputs()] == ["X", "Z"]
+    assert pb_utils.TritonError(b"no").message() == "no"
+    caplog.set_level("INFO", "eagleray.python_model")
+    pb_utils.Logger.log_info(b"said")
+    assert caplog.messages == ["said"]
+
+
+def test_codes_of_errors_have_names():
+    assert pb_utils.TritonError("no", pb_utils.TritonError.NOT_FOUND).code().name == "NOT_FOUND"
+
+
 def test_byte_tensors_survive_serialization():
     array = np.array([[b"a\0", "grüß"], [b"", 7]], object)
     encoded = pb_utils.serialize_byte_tensor(array)
@@ -127,6 +152,7 @@ def test_request_for_another_model_keeps_its_arguments():
         ({"inputs": None}, TypeError),
         ({"requested_output_names": None}, TypeError),
         ({"requested_output_names": [None]}, TypeError),
+        ({"requested_output_names": "Y"}, TypeError),
         ({"model_name": None}, TypeError),
         ({"request_id": None}, TypeError),
         ({"model_version": None}, TypeError),
@@ -162,6 +188,12 @@ def test_a_request_is_not_made_of_wrong_arguments(arguments, error):
         (lambda: pb_utils.Logger.log("text", None), TypeError),
         (lambda: pb_utils.Logger.log("text", 1), TypeError),
         (lambda: pb_utils.Logger.log_info(None), TypeError),
+        (lambda: pb_utils.is_model_ready(None), TypeError),
+        (lambda: pb_utils.is_model_ready("m", 1), TypeError),
+        (lambda: pb_utils.load_model(None), TypeError),
+        (lambda: pb_utils.load_model("m", files={"file:1/model.py": "text"}), TypeError),
+        (lambda: pb_utils.load_model("m", files="text"), TritonModelException),
+        (lambda: pb_utils.unload_model(None), TypeError),
     ],
 )
 def test_other_arguments_are_checked_as_in_triton(call, error):

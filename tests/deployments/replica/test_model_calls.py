@@ -90,6 +90,27 @@ async def test_async_exec_calls_at_once_and_returns_a_future(models: Models) -> 
         assert await call("caller", 5) == [6, 7, 8]
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
+@on_a_loop
+async def test_an_input_that_is_named_twice_is_refused_in_a_call(models: Models, decoupled: bool) -> None:
+    models.add("add_one", ADD_ONE)
+    models.add(
+        "caller",
+        f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                request = pb_utils.InferenceRequest(
+                    model_name="add_one", inputs=[x_of(requests[0])] * 2, requested_output_names=["Y"]
+                )
+                answered = request.exec(decoupled={decoupled})
+                return [outcome(next(answered) if {decoupled} else answered)]
+        """,
+    )
+    async with models.hosted() as call:
+        error = await call.error("caller", 0)
+        assert error.message == "[request id: <id_unknown>] input 'X' already exists in request"
+
+
 @on_a_loop
 async def test_elements_of_strings_become_bytes_in_a_call(models: Models) -> None:
     strings = IDENTITY.replace("TYPE_INT32", "TYPE_STRING")

@@ -191,6 +191,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_node_completion.py::test_it_may_run_where_its_configuration_lets_it",
         "deployments/control/test_node_completion.py::test_without_a_node_that_it_may_run_on_it_is_asked_here",
     ),
+    "A Python model may have no inputs": ("behaviours/test_behaviours.py::test_behaviour",),
+    "Where `pb_utils` takes a string": ("deployments/backends/test_python_pb_utils.py::test_text_may_be_bytes",),
+    "An input that is named twice in a call": (CALLS + "test_an_input_that_is_named_twice_is_refused_in_a_call",),
+    "`auto_complete_config` completes inputs and outputs": (
+        "deployments/backends/test_python_auto_complete.py::test_completes_tensors_of_which_the_configuration_says_a_part",
+        "deployments/backends/test_python_auto_complete.py::test_failure_is_the_reason",
+        "behaviours/test_behaviours.py::test_behaviour",
+    ),
     "A Python-based backend is `<backend>/model.py`": (
         BASED + "test_the_backends_code_is_the_models",
         BASED + "test_a_model_may_bring_its_backend",
