@@ -44,7 +44,9 @@ def config_to_dict(config: ModelConfig) -> dict[str, Any]:
 
 
 def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
-    """Read the JSON form of a configuration, as a load request sends it; enum names in any case.
+    """Read the JSON form of a configuration, as a load request sends it.
+
+    Enum names may be in any case, and one value stands for a list of it, as for Triton's JSON parser.
 
     Raises:
         ConfigJsonError: it is no JSON, or has an unknown field or a value of the wrong type.
@@ -53,7 +55,7 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
         values = json.loads(document) if isinstance(document, str) else document
         if not isinstance(values, Mapping):
             raise ConfigJsonError("a model configuration must be a JSON object")
-        values = _enum_names(values, ModelConfig.DESCRIPTOR, 0)
+        values = _as_protobuf(values, ModelConfig.DESCRIPTOR, 0)
         config = json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise ConfigJsonError(str(error)) from error
@@ -62,26 +64,29 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     return config
 
 
-def _enum_names(values: Any, descriptor: Any, depth: int) -> Any:
-    """Return a copy with enum names in capitals; anything that does not fit the schema is left as it is."""
+def _as_protobuf(values: Any, descriptor: Any, depth: int) -> Any:
+    """Return a copy with enum names in capitals and lists where there must be some; what fits no field is left."""
     if not isinstance(values, Mapping) or depth > _MAX_DEPTH:
         return values
     copy = dict(values)
     for field in descriptor.fields:
         for name in {field.name, field.json_name} & copy.keys():
             value = copy[name]
+            is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+            if field.is_repeated and not is_map and value is not None and not isinstance(value, list):
+                copy[name] = value = [value]
             if field.enum_type is not None:
                 copy[name] = [_capital(item) for item in value] if isinstance(value, list) else _capital(value)
             elif field.message_type is None:
                 continue
-            elif field.message_type.GetOptions().map_entry:
+            elif is_map:
                 entry = field.message_type.fields_by_name["value"].message_type
                 if entry is not None and isinstance(value, Mapping):
-                    copy[name] = {key: _enum_names(item, entry, depth + 1) for key, item in value.items()}
+                    copy[name] = {key: _as_protobuf(item, entry, depth + 1) for key, item in value.items()}
             elif isinstance(value, list):
-                copy[name] = [_enum_names(item, field.message_type, depth + 1) for item in value]
+                copy[name] = [_as_protobuf(item, field.message_type, depth + 1) for item in value]
             else:
-                copy[name] = _enum_names(value, field.message_type, depth + 1)
+                copy[name] = _as_protobuf(value, field.message_type, depth + 1)
     return copy
 
 

@@ -99,6 +99,18 @@ def test_reads_enum_names_in_any_case_and_numbers_as_strings() -> None:
     assert config == text_format.Parse("input { data_type: TYPE_FP32 dims: [ 4, 5 ] }", ModelConfig())
 
 
+def test_one_value_stands_for_a_list_of_it() -> None:
+    config = config_from_json(
+        '{"instance_group": {"kind": "kind_cpu", "count": 5, "gpus": 1}, "input": {"name": "X", "dims": "16"},'
+        ' "parameters": {"k": {"string_value": "v"}}, "output": null}'
+    )
+    assert config == text_format.Parse(
+        'instance_group { kind: KIND_CPU count: 5 gpus: 1 } input { name: "X" dims: 16 } '
+        'parameters { key: "k" value { string_value: "v" } }',
+        ModelConfig(),
+    )
+
+
 @pytest.mark.parametrize(
     "document",
     [
