@@ -121,6 +121,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "a NumPy bool must be 0 or 1",
     ),
     Deviation(
+        "output that is named twice",
+        "refused since April 2026",
+        400,
+        "the first counts, as in earlier versions",
+        200,
+        "clients that were written for those need not change",
+    ),
+    Deviation(
         "number of inputs, outputs, parameters, dimensions, elements; size of a dimension",
         "bounded by memory",
         0,

@@ -250,7 +250,7 @@ class GrpcRequestReader:
 
 
 def _forms(outputs: Iterable[Any]) -> dict[str, OutputForm]:
-    """Return how to send each output; of one that is named twice the first with parameters counts, as in Triton."""
+    """Return how to send each output; of one that is named twice the first with parameters counts."""
     forms: dict[str, OutputForm] = {}
     for tensor in outputs:
         form = _form(tensor)

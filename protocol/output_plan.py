@@ -99,7 +99,7 @@ def read_output_forms(document: Any, limits: Limits) -> dict[str, OutputForm]:
         parameters = parameters_of(element)
         _check_exclusive(parameters)
         name = string_member(element, "name")
-        forms.setdefault(name, _form(parameters))  # of one that is named twice the first counts, as in Triton
+        forms.setdefault(name, _form(parameters))  # of one that is named twice the first counts
     return forms
 
 

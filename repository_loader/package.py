@@ -35,6 +35,10 @@ class ModelPackage:
     revision: str = ""
     namespace: str = ""
 
+    def runs_as(self, other: "ModelPackage") -> bool:
+        """Whether another package differs at most in what needs no loading."""
+        return replace(self, config=lasting(self.config)) == replace(other, config=lasting(other.config))
+
     def moved_to(self, model_path: str) -> "ModelPackage":
         """Return the package with its folder at another place."""
         version_path = moved(self.version_path, self.model_path, model_path)
@@ -57,6 +61,17 @@ class InstanceSpec:
     device: int
     own_process: bool = False
     passive: bool = False
+
+
+def lasting(config: ModelConfig) -> ModelConfig:
+    """Return a configuration without what may change while its versions run."""
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    for name in IN_PLACE_FIELDS:
+        copy.ClearField(name)
+    for key in IN_PLACE_PARAMETERS & copy.parameters.keys():
+        del copy.parameters[key]
+    return copy
 
 
 def moved(path: str, old: str, new: str) -> str:

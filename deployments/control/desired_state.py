@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
@@ -19,7 +17,7 @@ from deployments.control.node_completion import NodeCompleter
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
-from repository_loader.package import IN_PLACE_FIELDS, IN_PLACE_PARAMETERS, ModelPackage
+from repository_loader.package import IN_PLACE_PARAMETERS, ModelPackage, lasting
 from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan, prune
 from repository_loader.planned_repository import read_and_plan
 from repository_loader.repository import RepositoryModel, Snapshot, normalised
@@ -378,16 +376,6 @@ def reverted(
     return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
 
 
-def in_place(config: ModelConfig) -> ModelConfig:
-    """Return a configuration without the fields whose change needs no loading."""
-    copy = ModelConfig.FromString(config.SerializeToString())
-    for name in IN_PLACE_FIELDS:
-        copy.ClearField(name)
-    for key in IN_PLACE_PARAMETERS & copy.parameters.keys():
-        del copy.parameters[key]
-    return copy
-
-
 def _is_ensemble(model: RepositoryModel) -> bool:
     return model.config is not None and bool(step_models(model.config))
 
@@ -400,8 +388,8 @@ def _with_revisions(found: RepositoryModel, old: RepositoryModel | None, nonce: 
 def _revised(package: ModelPackage, old: RepositoryModel | None, nonce: str) -> ModelPackage:
     running = None if old is None else old.package(package.version)
     if running is not None and running.revision.partition("@")[0] == package.revision:
-        alike = replace(running, config=in_place(running.config), revision="")
-        if alike == replace(package, config=in_place(package.config), revision=""):
+        alike = replace(running, config=lasting(running.config), revision="")
+        if alike == replace(package, config=lasting(package.config), revision=""):
             return replace(package, revision=running.revision)
     return replace(package, revision=f"{package.revision}@{nonce}")
 

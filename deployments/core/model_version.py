@@ -27,13 +27,17 @@ class ModelVersion:
     """A model version with its scheduler, its instances and its statistics.
 
     `submit` takes a request whose outcomes all come through its `reply`, and `cancel` gives one up; both are the
-    scheduler's own methods. `pool` is None for an ensemble, `passive` has the instances that get no requests.
+    scheduler's own methods. `pool` is None for an ensemble, `passive` has the instances that get no requests. `older`
+    is the same with the instances of before, in which sequences go on.
     """
 
     __slots__ = (
+        "_cancel",
         "_clock",
         "_passive",
+        "_submit",
         "cancel",
+        "older",
         "package",
         "pool",
         "scheduler",
@@ -61,6 +65,8 @@ class ModelVersion:
         self.streams = ResponseStreams(statistics, clock) if signature.decoupled else None
         self.submit: Callable[[InferRequest], None] = scheduler.submit if self.streams is None else self._submit_stream
         self.cancel: Callable[[InferRequest], None] = scheduler.cancel
+        self._submit, self._cancel = self.submit, self.cancel
+        self.older: ModelVersion | None = None
         self._clock = clock
         self._passive = passive
 
@@ -94,8 +100,38 @@ class ModelVersion:
         self.streams.open(request)
         self.scheduler.submit(request)
 
+    @property
+    def sequence_count(self) -> int:
+        """How many sequences are not over, here and in the instances of before."""
+        here = self.scheduler.sequence_count if isinstance(self.scheduler, SequenceScheduler) else 0
+        return here + (0 if self.older is None else self.older.sequence_count)
+
+    def holds(self, sequence_id: int | str) -> bool:
+        """Whether a sequence of this id is not over, here or in the instances of before."""
+        here = isinstance(self.scheduler, SequenceScheduler) and self.scheduler.holds(sequence_id)
+        return here or (self.older is not None and self.older.holds(sequence_id))
+
+    def follow(self, older: "ModelVersion") -> None:
+        """Leave the sequences that are under way to the instances of before, as long as `older` is there."""
+        self.older = older
+        self.submit, self.cancel = self._submit_to_either, self._cancel_in_either
+
+    def _submit_to_either(self, request: InferRequest) -> None:
+        older = self.older
+        if older is not None and older.holds(request.sequence_id):
+            older.submit(request)
+        else:
+            self._submit(request)
+
+    def _cancel_in_either(self, request: InferRequest) -> None:
+        if self.older is not None:
+            self.older.cancel(request)
+        self._cancel(request)
+
     def end_sequence(self, sequence_id: int | str) -> None:
         """End a sequence that has started anew in another replica."""
+        if self.older is not None:
+            self.older.end_sequence(sequence_id)
         if isinstance(self.scheduler, SequenceScheduler):
             self.scheduler.end_sequence(sequence_id)
 
@@ -105,6 +141,7 @@ class ModelVersion:
         What is still queued after `timeout_s` is refused. A batch that still runs then, and instances that take long to
         be freed, get `GRACE_S` more and are left to themselves.
         """
+        self.older = None
         loop = asyncio.get_running_loop()
         drained: asyncio.Future[None] = loop.create_future()
         deadline_s = loop.time() + timeout_s

@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 
+_SEQUENCE_POLL_S = 0.05
 _DOWN = "the process of each of its instances has died; they are started again"
 
 
@@ -214,6 +215,8 @@ class ModelHost:
         self.seconds[key] = time.monotonic() - started
         self._present[key] = data["digest"]
         old = self.served.get(key)
+        if old is not None and old.sequence_idle_us and old.model.package.runs_as(model.package):
+            model.follow(old.model)
         self.served[key] = served = ServedModel(model, codecs, slow)
         replaced = self.core.add(model)
         level = logging.DEBUG if key in self.copies else logging.INFO
@@ -224,7 +227,7 @@ class ModelHost:
             self._readiness.forget(old)
         self._changed(name, version, served)
         if replaced is not None:
-            self._close_in_background(replaced, old, self._held.pop(key, ()))
+            self._close_in_background(replaced, old, model, self._held.pop(key, ()))
         self._held[key] = held
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
@@ -242,15 +245,22 @@ class ModelHost:
             self._down.add(key)
         self._changed(*key, served if served.ready else None)
 
-    def _close_in_background(self, replaced: ModelVersion, old: ServedModel | None, held: Sequence[int]) -> None:
+    def _close_in_background(
+        self, replaced: ModelVersion, old: ServedModel | None, new: ModelVersion, held: Sequence[int]
+    ) -> None:
         """Let a version that is served no more finish what it has; nobody waits for it."""
-        task = self._loop.create_task(self._close(replaced, old, held))
+        task = self._loop.create_task(self._close(replaced, old, new, held))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _close(self, replaced: ModelVersion, old: ServedModel | None, held: Sequence[int]) -> None:
+    async def _close(
+        self, replaced: ModelVersion, old: ServedModel | None, new: ModelVersion, held: Sequence[int]
+    ) -> None:
         if old is not None:
             await old.slow.all_decoded(DRAIN_TIMEOUT_S)
+        while new.older is replaced and replaced.sequence_count:
+            await asyncio.sleep(_SEQUENCE_POLL_S)
+        new.older = None
         await replaced.close()
         release(held)
         collect_long_lived_objects()

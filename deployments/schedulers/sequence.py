@@ -92,6 +92,15 @@ class SequenceScheduler:
         taken_ns = (batcher.oldest_queued_ns for batcher in self._batchers)
         return min((*(queue[0].queued_ns for queue in queues if queue), *filter(None, taken_ns)), default=0)
 
+    @property
+    def sequence_count(self) -> int:
+        """How many sequences are not over."""
+        return len(self._slots)
+
+    def holds(self, sequence_id: SequenceId) -> bool:
+        """Whether a sequence of this id is not over."""
+        return sequence_id in self._slots
+
     def submit(self, request: InferRequest) -> None:
         """Queue the request in its sequence's slot or backlog, or refuse it with Triton's text."""
         request.queued_ns = now_ns = self._now_ns()

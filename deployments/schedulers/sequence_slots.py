@@ -146,6 +146,12 @@ class SequenceSlots:
         holder = self._holders.get(sequence_id)
         return holder is not None and not holder.ended
 
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def __contains__(self, sequence_id: object) -> bool:
+        return sequence_id in self._holders
+
     def place(self, request: InferRequest) -> Slot | None:
         """Queue a request of a sequence that may go on or starts; returns its slot, None for the backlog."""
         sequence_id = request.sequence_id

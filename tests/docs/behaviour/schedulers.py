@@ -168,6 +168,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCES + "test_an_idle_sequence_loses_its_slot",
         SEQUENCES + "test_of_several_sequences_each_is_idle_by_itself",
     ),
+    "Where just the instances of a model change": (
+        "deployments/replica/test_changed_instances.py::test_sequences_go_on_in_the_instances_of_before",
+        "deployments/replica/test_changed_instances.py::test_a_host_that_closes_waits_for_no_sequence",
+    ),
+    "A model that becomes another ends its sequences": (
+        "deployments/replica/test_changed_instances.py::test_sequences_end_when_their_model_becomes_another",
+    ),
     "A request that fails leaves its sequence": (
         SEQUENCES + "test_a_request_that_fails_does_not_end_its_sequence",
         SEQUENCE_MODELS + "test_a_failed_request_leaves_the_state_as_it_was",
