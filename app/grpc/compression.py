@@ -41,7 +41,8 @@ class Inflation:
         self._text = (
             f"Decompressed message larger than max ({max_bytes})"
             if max_bytes <= allowed
-            else f"Decompressed message more than {max_ratio} times as large as its compressed form"
+            else f"Decompressed message more than {max_ratio} times as large as its compressed form. "
+            "Use --grpc-max-decompression-ratio to increase the limit."
         )
         self._parts: list[bytes] = []
 

@@ -484,10 +484,10 @@ class Http2Connection(OpenConnection):
             self._count_control()
             self.ping_answered(payload)
             return
-        if self._pings.too_many(self.loop.time(), self.sender.data_sent, bool(self.streams)):
+        data_sent, self.sender.data_sent = self.sender.data_sent, False
+        if self._pings.too_many(self.loop.time(), data_sent, bool(self.streams)):
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "too_many_pings")
-        self.sender.data_sent = False
-        self._count_control()
+        self._count_control(0 if data_sent else 1)  # who measures the path pings whenever something comes
         self.sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _take_rst_stream(self, stream_id: int, payload: bytes) -> None:

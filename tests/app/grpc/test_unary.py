@@ -283,7 +283,10 @@ def test_a_small_message_may_become_a_mebibyte_and_no_more(stub: Any, size: int,
     if refused:
         code, text = failure(stub.ModelInfer, asked, compression=grpc.Compression.Gzip)
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert text == "Decompressed message more than 100 times as large as its compressed form"
+        assert text == (
+            "Decompressed message more than 100 times as large as its compressed form. "
+            "Use --grpc-max-decompression-ratio to increase the limit."
+        )
     else:
         assert stub.ModelInfer(asked, compression=grpc.Compression.Gzip).raw_output_contents == asked.raw_input_contents
 
