@@ -43,6 +43,7 @@ class LocalServer:
         self._ray = LocalRay(options)
         self._console: ConsolePipe | None = None
         self._loading = True
+        self._deployed = False
 
     def run(self) -> int:
         """Start, show what loads, serve until SIGINT or SIGTERM, drain and stop.
@@ -67,10 +68,13 @@ class LocalServer:
         with Progress() as progress:
             self._start_ray(progress)
             self._require_alone()
+            directory, ports = self._directory, {}
             try:
-                self._deploy()
-                directory = self._wait(progress)
-                ports = self._handle(INGRESS).ports.remote().result(timeout_s=30)
+                if not self._stop.made:
+                    self._deploy()
+                    directory = self._wait(progress)
+                if not self._stop.made:
+                    ports = self._handle(INGRESS).ports.remote().result(timeout_s=_INGRESS_TIMEOUT_S)
             except BaseException:
                 self._shut_down()
                 raise
@@ -133,6 +137,7 @@ class LocalServer:
     def _deploy(self) -> None:
         from ray import serve
 
+        self._deployed = True
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         serve.start(proxy_location="Disabled")
         application = build(self._settings.model_dump(exclude_unset=True))
@@ -220,7 +225,8 @@ class LocalServer:
         """Answer what is under way, stop Eagleray, then Ray if it was started here, and see that nothing is left."""
         adopt_orphans()
         try:
-            self._drain()
+            if self._deployed:
+                self._drain()
             # Ray prints what its own controllers say about each other's end.
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 self._stop_eagleray()
@@ -242,6 +248,8 @@ class LocalServer:
         from deployments.control.gpu_cards import release_cards
 
         try:
+            if not self._deployed:
+                return
             if self._options.address:
                 applications = {app for app, _ in self._directory.deployments.values()} | {APPLICATION}
                 for name in applications & serve.status().applications.keys():

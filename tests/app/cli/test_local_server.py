@@ -1,9 +1,15 @@
-"""What `eagleray serve` prints for whoever starts it."""
+"""What `eagleray serve` prints for whoever starts it, and what it does for who stops it at once."""
 
 import json
 import shlex
+import signal
 
-from app.cli.local_server import example_request
+import pytest
+
+from app.cli import local_server
+from app.cli.local_ray import RayOptions
+from app.cli.local_server import LocalServer, example_request
+from app.settings import Settings
 from deployments.control.directory import READY, Directory, ModelEntry, VersionEntry
 
 
@@ -16,3 +22,25 @@ def test_what_is_to_be_tried_can_be_pasted_into_a_shell_whatever_names_hold() ->
     path, body = shlex.split(" ".join(found), posix=True)
     assert path == "/v2/models/a%26b%3Cc%3E%20it%27s%20%252F%2F%F0%9F%98%80/infer"
     assert json.loads(body)["inputs"][0]["name"] == tensor
+
+
+def test_nothing_is_deployed_and_nobody_asked_once_it_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stops it while Ray starts waits for no ingress, which would have to start first."""
+    settings = Settings(model_repository=("/m",), http_port=0, grpc_port=0, metrics_port=0)
+    server, done = LocalServer(settings, RayOptions(dashboard=False)), []
+
+    def start_ray(progress: object) -> None:
+        done.append("start")
+        server._on_signal(signal.SIGINT, None)
+
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(local_server, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(local_server, "end_all", lambda timeout_s: done.append("end"))
+    monkeypatch.setattr(server, "_start_ray", start_ray)
+    monkeypatch.setattr(server, "_require_alone", lambda: None)
+    monkeypatch.setattr(server, "_handle", lambda deployment: done.append(f"ask {deployment}"))
+    monkeypatch.setattr(server, "_deploy", lambda: done.append("deploy"))
+    monkeypatch.setattr(server, "_wait", lambda progress: done.append("wait"))
+    monkeypatch.setattr(server._ray, "stop", lambda: done.append("stop"))
+    assert server.run() == 0
+    assert done == ["start", "stop", "end"]
