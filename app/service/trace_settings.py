@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from app.trace.sampler import Sampling
+from app.trace.span_export import DEFAULT_URL
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.json_document import MAX_UINT32, NON_ARRAY, NON_STRING, unparsable
 from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS
@@ -21,13 +22,25 @@ _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http"
 _INT32_MAX: Final = 2**31 - 1
 _FLAGS: Final = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
 _PROCESSOR_FLAGS: Final = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
-_QUEUE_SIZES: Final = {"queue_size": "2048", "export_batch_size": "512"}
+_EXPORTER_DEFAULTS: Final = {
+    "url": DEFAULT_URL,
+    "bsp_max_queue_size": "2048",
+    "bsp_schedule_delay": "5000",
+    "bsp_max_export_batch_size": "512",
+}
 _TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
 _NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
 _PREFIX: Final = "trace:"
 _BEGUN: Final = "begun"
 """Which setting of the count it is: traces are counted anew when it is set again, as the same too."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,100}")
+_LEVELS_OF_FLAGS: Final = {
+    "off": "OFF",
+    "false": "OFF",
+    **dict.fromkeys(("timestamps", "true", "on", "min", "max"), "TIMESTAMPS"),
+    "tensors": "TENSORS",
+}
+"""What `--trace-config level=…` may say, in any case."""
 _LEVEL_FLAGS: Final = {"OFF": 0, "TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
@@ -70,7 +83,10 @@ class TraceSettings:
 
     @property
     def exporter(self) -> Mapping[str, str]:
-        """The settings of OpenTelemetry's that were given at the start."""
+        """The settings of OpenTelemetry's that were given at the start; a small queue is sent at once."""
+        queue_size = self._exporter.get("bsp_max_queue_size", "")
+        if queue_size and int(queue_size) < int(_EXPORTER_DEFAULTS["bsp_max_export_batch_size"]):
+            return {"bsp_max_export_batch_size": queue_size} | self._exporter
         return self._exporter
 
     @property
@@ -103,7 +119,7 @@ class TraceSettings:
         settings.pop(_BEGUN, None)
         if settings["trace_mode"] == "opentelemetry":
             del settings["log_frequency"], settings["trace_file"]
-            settings.update(self._exporter)
+            settings |= _EXPORTER_DEFAULTS | dict(self.exporter)
         return settings
 
     def read(self, changes: Mapping[str, Any], model: str = "") -> dict[str, Value | None]:
@@ -139,6 +155,7 @@ class TraceSettings:
         for flag in flags:
             name, equals, value = flag.partition("=")
             mode, _, key = name.rpartition(",")
+            mode = mode.lower()
             if not equals or mode not in ("", "triton", "opentelemetry"):
                 raise ValueError("expected <key>=<value> or <mode>,<key>=<value>")
             if mode == "opentelemetry":
@@ -146,9 +163,9 @@ class TraceSettings:
             elif (known := (_TRITON_FLAGS if mode else _FLAGS).get(key)) is None:
                 raise ValueError(f"unknown trace setting '{name}'")
             elif known == "trace_level":
-                levels.append(value)
+                levels.append(_LEVELS_OF_FLAGS.get(value.lower(), value))
             else:
-                self._at_start[known] = _checked_flag(known, value)
+                self._at_start[known] = _checked_flag(known, value.lower() if known == "trace_mode" else value)
         if levels:
             try:
                 self._at_start["trace_level"] = _levels(levels)
@@ -163,13 +180,14 @@ class TraceSettings:
             self._resource[name] = text
             value = ",".join(f"{name}={text}" for name, text in self._resource.items())
         elif key in _PROCESSOR_FLAGS:
-            if not value.isdecimal() or not 0 < int(value) <= _INT32_MAX:
-                raise ValueError(f"opentelemetry,{key} must be a whole number above 0, got: {value}")
+            least = 0 if key == "bsp_schedule_delay" else 1
+            if not value.isdecimal() or not least <= int(value) <= _INT32_MAX:
+                raise ValueError(f"opentelemetry,{key} must be a whole number from {least} on, got: {value}")
         elif key != "url":
             raise ValueError(f"unknown trace setting 'opentelemetry,{key}'")
         self._exporter[key] = value
-        sizes = [int(self._exporter.get(f"bsp_max_{name}", size)) for name, size in _QUEUE_SIZES.items()]
-        if sizes[0] < sizes[1]:
+        sizes = _EXPORTER_DEFAULTS | dict(self.exporter)
+        if int(sizes["bsp_max_queue_size"]) < int(sizes["bsp_max_export_batch_size"]):
             raise ValueError("opentelemetry,bsp_max_export_batch_size must not be above bsp_max_queue_size")
 
 
@@ -199,6 +217,7 @@ def exporter_is_installed() -> bool:
 def with_absolute_file(flag: str, folder: str) -> str:
     """Return a flag with the path of the file, if it has one, as it is seen from a folder."""
     key, equals, value = flag.partition("=")
+    key = key.lower() if key.lower() == "triton,file" else key
     return f"{key}={os.path.join(folder, value)}" if key == "triton,file" and equals and value else flag
 
 

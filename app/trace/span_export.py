@@ -148,8 +148,10 @@ class SpanExport:
         if "OTEL_SERVICE_NAME" not in os.environ:
             about.setdefault("service.name", DEFAULT_SERVICE)
         self._resource = Resource.create(about)
-        numbers = {name: int(options[option]) for option, name in _PROCESSOR.items() if option in options}
-        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=options.get("url", DEFAULT_URL)), **numbers)
+        numbers = {name: max(1, int(options[option])) for option, name in _PROCESSOR.items() if option in options}
+        url = options.get("url", DEFAULT_URL)
+        endpoint = url if "://" in url else f"http://{url}"  # as Triton's exporter takes it
+        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint), **numbers)
 
     def export(self, items: Sequence[Item]) -> None:
         """Export the spans of some traces."""

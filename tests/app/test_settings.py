@@ -25,8 +25,11 @@ def settings(**given: object) -> Settings:
         ({"trace_config": ("triton,file=traces.json",)}, "must be an absolute path"),
         ({"trace_config": ("opentelemetry,uri=x",)}, "unknown trace setting 'opentelemetry,uri'"),
         ({"trace_config": ("opentelemetry,resource=x",)}, "expected opentelemetry,resource=<key>=<value>"),
-        ({"trace_config": ("opentelemetry,bsp_max_queue_size=0",)}, "must be a whole number above 0, got: 0"),
-        ({"trace_config": ("opentelemetry,bsp_max_queue_size=511",)}, "must not be above bsp_max_queue_size"),
+        ({"trace_config": ("opentelemetry,bsp_max_queue_size=0",)}, "must be a whole number from 1 on, got: 0"),
+        (
+            {"trace_config": ("opentelemetry,bsp_max_queue_size=9", "opentelemetry,bsp_max_export_batch_size=10")},
+            "must not be above bsp_max_queue_size",
+        ),
         ({"http_max_decompression_ratio": 0}, "greater than 0"),
         ({"backend_config": ("python",)}, "'python' is not of the form [<backend>,]<key>=<value>"),
         ({"backend_config": ("default-max-batch-size=many",)}, "must be a whole number from 0 on, got: many"),

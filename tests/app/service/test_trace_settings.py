@@ -67,6 +67,35 @@ def test_opentelemetry_shows_its_own_settings() -> None:
     assert settings["resource"] == "a=b,c=d=e"
     assert trace.resource == {"a": "b", "c": "d=e"}
     assert "trace_file" not in settings and "log_frequency" not in settings
+    assert [settings[f"bsp_{name}"] for name in ("max_queue_size", "schedule_delay", "max_export_batch_size")] == [
+        "2048",
+        "5000",
+        "512",
+    ]
+
+
+def test_a_small_queue_is_sent_at_once() -> None:
+    trace = TraceSettings(["opentelemetry,bsp_max_queue_size=1", "opentelemetry,bsp_schedule_delay=0"])
+    assert trace.exporter == {
+        "bsp_max_queue_size": "1",
+        "bsp_schedule_delay": "0",
+        "bsp_max_export_batch_size": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "levels"),
+    [
+        (("level=timestamps",), ["TIMESTAMPS"]),
+        (("level=MIN",), ["TIMESTAMPS"]),
+        (("level=max", "level=Tensors"), ["TIMESTAMPS", "TENSORS"]),
+        (("level=true",), ["TIMESTAMPS"]),
+        (("level=False",), ["OFF"]),
+    ],
+)
+def test_levels_at_the_start_are_written_as_for_triton(flags: tuple[str, ...], levels: list[str]) -> None:
+    trace = TraceSettings([*flags, "Triton,file=/tmp/trace", "mode=TRITON"])
+    assert (trace.get()["trace_level"], trace.file, trace.get()["trace_mode"]) == (levels, "/tmp/trace", "triton")
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -143,7 +172,7 @@ def test_the_file_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "flag", ["rate", "rate=x", "speed=3", "x,rate=3", "mode=x", "level=MAX", "count=-2", "triton,rate=3"]
+    "flag", ["rate", "rate=x", "speed=3", "x,rate=3", "mode=x", "level=MOST", "count=-2", "triton,rate=3"]
 )
 def test_a_malformed_flag_is_refused(flag: str) -> None:
     with pytest.raises(ValueError):

@@ -62,6 +62,13 @@ def exported(collected: Collector, *traces: Trace, resource: dict[str, str] | No
     return {span.name: span for span in collected.spans}
 
 
+def test_an_address_without_a_scheme_is_one_of_http(collected: Collector) -> None:
+    trace = Trace(TIMESTAMPS | CONTEXT, 0xABC, 0xDEF, 0x123, "m", 3)
+    marked(trace, time.monotonic_ns(), *FRONT, *SENT)
+    export_to(collected.url.removeprefix("http://"), trace)
+    assert {"InferRequest", "m"} <= {span.name for span in collected.spans}
+
+
 def test_the_spans_are_tritons_and_more(collected: Collector) -> None:
     trace = Trace(TIMESTAMPS | CONTEXT, 0xABC, 0xDEF, 0x123, "m", 3, "r7")
     other = "00-" + "b" * 32 + "-" + "c" * 16 + "-01"
