@@ -130,7 +130,7 @@ class PoolScheduler:
         try:
             self._queue.append(request)
         except QueueFull as error:
-            if not self._make_room():
+            if not self._make_room() and not self._dispatch_at_once():
                 return self._refuse(request, error)
             return self.submit(request)
         self._statistics.counts.pending_count += 1
@@ -170,6 +170,13 @@ class PoolScheduler:
         for request in cancelled:
             self._fail_cancelled(request)
         return bool(cancelled)
+
+    def _dispatch_at_once(self) -> bool:
+        """Run what came in this turn of the loop, if an instance is idle; returns whether that made room."""
+        queued_count = len(self._queue)
+        if self._dispatch_due:
+            self._dispatch()
+        return len(self._queue) < queued_count
 
     def _next_batch(self) -> Batch | None:
         """Take the next batch out of the queue, or None when nothing shall run now."""

@@ -275,6 +275,19 @@ def test_plain_models_are_told_from_those_with_policies(batching, expected):
     assert needs_policies(config_of(f"dynamic_batching {{ {batching} }}").dynamic_batching, 8) is expected
 
 
+def test_a_queue_is_not_full_of_what_an_idle_instance_could_run():
+    bench = Bench("max_queue_delay_microseconds: 100000 default_queue_policy { max_queue_size: 4 }", max_batch_size=4)
+    for id in "abcdefghij":  # all in one turn of the loop
+        bench.submit(id)
+    bench.clock.run()
+    assert bench.running == [list("abcd")]
+    assert bench.answers.order == ["i", "j"]
+    assert bench.answers.error("i") == "QueueFull: [request id: i] Exceeds maximum queue size"
+    bench.pool.finish()
+    bench.clock.run()
+    assert bench.running == [list("efgh")]
+
+
 def test_clients_that_have_gone_make_room_in_a_full_queue():
     bench = Bench("default_queue_policy { max_queue_size: 2 }")
     free = bench.occupy()
