@@ -26,6 +26,7 @@ from app.service.model_control import ExplicitControl
 from app.service.service import Service
 from app.service.trace_settings import TraceSettings
 from app.settings import Settings
+from deployments.backends.python.model_module import hide_arguments
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import open_response_cache
@@ -74,6 +75,7 @@ class Ingress:
         node_log = NodeLog(node.path, self._settings.log_options())
         log = LogSettings(self._settings.log_options(), node_log.change)
         show_model_output(node_log.is_on)
+        hide_arguments()
         warn_of_niceness()
         self._counters = NodeCounters(node)
         regions = self._regions = Regions(RegionTable(node), opens_devices=True)

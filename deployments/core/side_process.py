@@ -87,7 +87,8 @@ def answer(perform: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
     An exception of `perform` becomes `{"error": "<type>: <message>"}`.
     """
-    results = int(sys.argv[1])
+    results = int(sys.argv.pop())
+    sys.argv[0] = ""  # which a model may parse
     os.set_inheritable(results, False)
     task = json.load(sys.stdin)
     try:

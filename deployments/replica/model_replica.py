@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from deployments.backends.backend import ModelLoadError
+from deployments.backends.python.model_module import hide_arguments
 from deployments.control.controller_options import CONTROLLER
 from deployments.core.metrics_options import MetricsOptions
 from deployments.core.rate_limit import Given
@@ -89,6 +90,7 @@ class ModelReplica:
         self._log = NodeLog(node.path, log)
         self._log.follow(self._loop)
         show_model_output(self._log.is_on)
+        hide_arguments()
         self._counters = NodeCounters(node)
         self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
         regions = Regions(RegionTable(node))

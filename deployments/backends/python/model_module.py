@@ -63,6 +63,7 @@ class ModelModule:
         self._known_sys_path = 0
         self.aliases: set[str] = set()
         self.builtins = {**vars(builtins), "__import__": self._import}
+        self._builtin_count = len(vars(builtins))
         self._search_path = [version_path, model_path]
         self._claim()
 
@@ -112,6 +113,7 @@ class ModelModule:
     def finish_loading(self) -> None:
         """Take what the model put on `sys.path` and the plain names of its modules out of other models' sight."""
         self._adopt_sys_path()
+        self._adopt_builtins()
         self._forget_aliases()
 
     def _forget_aliases(self) -> None:
@@ -166,6 +168,11 @@ class ModelModule:
         self._known_sys_path = len(sys.path)
         self._foreign.clear()
 
+    def _adopt_builtins(self) -> None:
+        """Let the model's code see what it has made builtin itself, as `gettext.install` does."""
+        self._builtin_count = len(vars(builtins))
+        self.builtins.update(vars(builtins), __import__=self._import)
+
     def _import(
         self,
         name: str,
@@ -175,6 +182,8 @@ class ModelModule:
         level: int = 0,
     ) -> ModuleType:
         """Do what `__import__` does, for the code of the model."""
+        if len(vars(builtins)) != self._builtin_count:
+            self._adopt_builtins()
         if level == 0:
             top = name.partition(".")[0]
             if self.is_local(top):
@@ -258,6 +267,11 @@ def install() -> None:
         sys.meta_path.insert(0, _finder)
         sys.meta_path.append(_alias_finder)
         importlib.import_module = _import_module
+
+
+def hide_arguments() -> None:
+    """Leave a model that parses the command line an empty one, as in Triton: this process's own is no model's."""
+    sys.argv[:] = [""]
 
 
 def _import_module(name: str, package: str | None = None) -> ModuleType:

@@ -1,5 +1,6 @@
 """Helper modules of Python models: found, and never another model's."""
 
+import builtins
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -146,3 +147,17 @@ def test_a_python_based_backend_finds_what_stands_beside_it(tmp_path, own_proces
     (instance,) = PythonBackend().load(package, [replace(spec, own_process=own_process)])
     assert value_of(instance) == 7
     instance.close()
+
+
+@pytest.mark.parametrize("where", ["imports", "initialize"])
+def test_what_a_model_makes_builtin_is_builtin_for_it(tmp_path, monkeypatch, where):
+    monkeypatch.setattr(builtins, "made_builtin", 0, raising=False)
+    monkeypatch.delattr(builtins, "made_builtin")  # and once more when the test ends
+    code = model(**{where: "import builtins; builtins.made_builtin = 3"}, execute="value = made_builtin")
+    package = write_model(tmp_path, code, ECHO_CONFIG)
+    (instance,) = PythonBackend().load(package, instances(package))
+    try:
+        assert value_of(instance) == 3
+    finally:
+        instance.close()
+        vars(builtins).pop("made_builtin", None)

@@ -192,6 +192,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_node_completion.py::test_without_a_node_that_it_may_run_on_it_is_asked_here",
     ),
     "A Python model may have no inputs": ("behaviours/test_behaviours.py::test_behaviour",),
+    "A Python model finds an empty command line": ("behaviours/test_behaviours.py::test_behaviour",),
+    "What it makes builtin is so": (
+        "deployments/backends/test_python_model_module.py::test_what_a_model_makes_builtin_is_builtin_for_it",
+    ),
     "Where `pb_utils` takes a string": ("deployments/backends/test_python_pb_utils.py::test_text_may_be_bytes",),
     "An input that is named twice in a call": (CALLS + "test_an_input_that_is_named_twice_is_refused_in_a_call",),
     "`auto_complete_config` completes inputs and outputs": (

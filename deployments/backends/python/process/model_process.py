@@ -19,7 +19,7 @@ from deployments.backends.python import (
 from deployments.backends.python.errors import told
 from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
 from deployments.backends.python.loading import load_instance
-from deployments.backends.python.model_module import SoleModule
+from deployments.backends.python.model_module import SoleModule, hide_arguments
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.asked_server import AskedServer
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
@@ -154,6 +154,7 @@ def main() -> None:
     forward_log(asked.tell)
     keep_freed_pages()
     show_model_output()
+    hide_arguments()
     status = 1
     try:
         process.run()
