@@ -39,8 +39,7 @@ def config_to_dict(config: ModelConfig) -> dict[str, Any]:
     printed: dict[str, Any] = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    _restore_numbers(printed, ModelConfig.DESCRIPTOR)
-    return printed
+    return _as_triton(printed, ModelConfig.DESCRIPTOR)
 
 
 def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
@@ -94,19 +93,23 @@ def _capital(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
-def _restore_numbers(printed: dict[str, Any], descriptor: Any) -> None:
-    """Turn the strings that protobuf writes for 64-bit integers back into numbers, in place."""
+def _as_triton(printed: dict[str, Any], descriptor: Any) -> dict[str, Any]:
+    """Return what protobuf prints in the order of the fields, and its strings of 64-bit integers as numbers."""
+    ordered: dict[str, Any] = {}
     for field in descriptor.fields:
         value = printed.get(field.name)
         if value is None:
             continue
         if field.message_type is None:
             if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64) and field.full_name not in _STRINGS_STAY:
-                printed[field.name] = [int(item) for item in value] if field.is_repeated else int(value)
+                value = [int(item) for item in value] if field.is_repeated else int(value)
         elif field.message_type.GetOptions().map_entry:
             entry = field.message_type.fields_by_name["value"].message_type
-            for item in value.values() if entry is not None else ():
-                _restore_numbers(item, entry)
+            if entry is not None:
+                value = {key: _as_triton(item, entry) for key, item in value.items()}
+        elif field.is_repeated:
+            value = [_as_triton(item, field.message_type) for item in value]
         else:
-            for item in value if field.is_repeated else (value,):
-                _restore_numbers(item, field.message_type)
+            value = _as_triton(value, field.message_type)
+        ordered[field.name] = value
+    return ordered

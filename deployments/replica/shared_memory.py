@@ -345,6 +345,8 @@ def _lost(name: str) -> InvalidArgument:
 
 
 def _mapped(row: Row) -> Region:
+    if not row.key:
+        raise Internal("Unable to open shared memory region: ''")
     bare = _KEY.fullmatch(row.key)
     if bare is None or bare[1] in (".", "..") or bare[1].startswith(RESERVED_PREFIX):
         raise InvalidArgument(

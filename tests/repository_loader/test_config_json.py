@@ -99,6 +99,20 @@ def test_reads_enum_names_in_any_case_and_numbers_as_strings() -> None:
     assert config == text_format.Parse("input { data_type: TYPE_FP32 dims: [ 4, 5 ] }", ModelConfig())
 
 
+def test_fields_come_in_the_order_of_the_schema() -> None:
+    config = text_format.Parse(
+        'backend: "b" dynamic_batching { priority_queue_policy { key: 4294967296 value { max_queue_size: 10 '
+        "allow_timeout_override: true } } } max_batch_size: 2",
+        ModelConfig(),
+    )
+    text = config_to_json(config)
+    assert text.startswith('{"name":"","platform":"","backend":"b","runtime":"","max_batch_size":2,"input":[],')
+    assert (
+        '"4294967296":{"timeout_action":"REJECT","default_timeout_microseconds":0,"allow_timeout_override":true,'
+        '"max_queue_size":10}'
+    ) in text
+
+
 def test_one_value_stands_for_a_list_of_it() -> None:
     config = config_from_json(
         '{"instance_group": {"kind": "kind_cpu", "count": 5, "gpus": 1}, "input": {"name": "X", "dims": "16"},'
