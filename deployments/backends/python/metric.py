@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.metric_rows import GaugeRow, HistogramRow, Labels, MetricRows, NumberRow, Rows
+from deployments.backends.python.text import text_argument
 
 
 class MetricKind(IntEnum):
@@ -151,11 +152,12 @@ class MetricFamily:
     HISTOGRAM = HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: int) -> None:
+        name, description = text_argument("'name'", name), text_argument("'description'", description)
         if kind not in (COUNTER, GAUGE, HISTOGRAM):
             raise TritonModelException("Unknown metric kind.")
-        if not isinstance(name, str) or len(name) > MAX_TEXT or _FAMILY_NAME.fullmatch(name) is None:
-            raise TritonModelException(f"Failed to create metric family: invalid metric name '{str(name)[:MAX_TEXT]}'.")
-        if not isinstance(description, str) or len(description) > MAX_TEXT:
+        if len(name) > MAX_TEXT or _FAMILY_NAME.fullmatch(name) is None:
+            raise TritonModelException(f"Failed to create metric family: invalid metric name '{name[:MAX_TEXT]}'.")
+        if len(description) > MAX_TEXT:
             raise TritonModelException(f"Failed to create metric family: description over {MAX_TEXT} characters.")
         with _lock:
             family = _families.get(name)

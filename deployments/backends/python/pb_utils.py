@@ -170,8 +170,9 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     for path, content in (files or {}).items():
         if not isinstance(content, bytes):
             raise TypeError(f"the content of '{path}' must be bytes, found type '{type(content)}'.")
+    override = text_argument("'config'", config) if config is not None else ""
     with _told_as_exception():
-        _server().load_model(name, config or None, files or {})
+        _server().load_model(name, override or None, files or {})
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:

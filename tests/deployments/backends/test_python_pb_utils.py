@@ -83,6 +83,9 @@ def test_text_may_be_bytes(caplog):
     assert (request.request_id(), request.model_name(), request.requested_output_names()) == ("1", "grüß", {"Y"})
     assert [tensor.name() for tensor in request.inputs()] == ["X", "Z"]
     assert pb_utils.TritonError(b"no").message() == "no"
+    gauge = pb_utils.MetricFamily(b"family_of_bytes", b"", metric.GAUGE).Metric()
+    gauge.set(2)
+    assert pb_utils.MetricFamily("family_of_bytes", "", metric.GAUGE).Metric().value() == 2
     caplog.set_level("INFO", "eagleray.python_model")
     pb_utils.Logger.log_info(b"said")
     assert caplog.messages == ["said"]
@@ -191,6 +194,9 @@ def test_a_request_is_not_made_of_wrong_arguments(arguments, error):
         (lambda: pb_utils.is_model_ready(None), TypeError),
         (lambda: pb_utils.is_model_ready("m", 1), TypeError),
         (lambda: pb_utils.load_model(None), TypeError),
+        (lambda: pb_utils.load_model("m", {}), TypeError),
+        (lambda: pb_utils.MetricFamily(None, "", metric.GAUGE), TypeError),
+        (lambda: pb_utils.MetricFamily("family_without_text", None, metric.GAUGE), TypeError),
         (lambda: pb_utils.load_model("m", files={"file:1/model.py": "text"}), TypeError),
         (lambda: pb_utils.load_model("m", files="text"), TritonModelException),
         (lambda: pb_utils.unload_model(None), TypeError),
