@@ -206,7 +206,7 @@ def alike(desired: DesiredState, name: str) -> set[str]:
     return {plain, *identifiers(plain, known)} & known
 
 
-def _renamed(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> set[str]:
+def renamed(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> set[str]:
     """Return what runs under a name that another repository has now too, or under the identifier of one it has alone.
 
     A name is known as it is or by identifiers, and never as both.
@@ -223,7 +223,7 @@ def _renamed(options: ControllerOptions, desired: DesiredState, read: Snapshot) 
 
 def touched(options: ControllerOptions, desired: DesiredState, read: Snapshot) -> set[str]:
     """Return the models that change when those that were read are loaded."""
-    return read.models.keys() | _renamed(options, desired, read)
+    return read.models.keys() | renamed(options, desired, read)
 
 
 def replaced(before: DesiredState, after: DesiredState, names: Collection[str]) -> bool:
@@ -247,14 +247,18 @@ def loaded(
     steps any more does not.
     """
     nonce = secrets.token_hex(4)
-    if renamed := _renamed(options, desired, read):
-        desired = unloaded(options, desired, renamed)
+    asked_for: set[str] = set()
+    if others := renamed(options, desired, read):
+        explicit = {each for each, origin in desired.origins.items() if origin.explicit}
+        asked_for = {shared_name(each) or each for each in others & explicit}
+        desired = unloaded(options, desired, others)
     models, all_origins = dict(desired.snapshot.models), dict(desired.origins)
     gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
     before: dict[str, Before] = {}
     for name, found in read.models.items():
         old = models.get(name)
-        origin = origins.get(name) or all_origins.get(name) or Origin(explicit=False)
+        called = shared_name(name) or name
+        origin = origins.get(name) or all_origins.get(name) or Origin(explicit=called in asked_for)
         if found.failure is not None and desired.runs(name) and (name in origins or not _is_ensemble(found)):
             logger.error("'%s' serves on as it is: %s", name, found.failure)
             continue

@@ -22,6 +22,7 @@ from deployments.control.desired_state import (
     not_polled,
     overrides,
     refused,
+    renamed,
     replaced,
     touched,
     unloaded,
@@ -193,7 +194,8 @@ def read_models(
     """Read a model, or all that share its name, the models of its steps, and the ensembles that have it; blocks.
 
     A repository that cannot be read has no part in it, nor has an ensemble that runs and may have a step there. With
-    namespaces what a model is called depends on all repositories. `here` is as of `overrides`.
+    namespaces what a model is called depends on all repositories; models that run and are called otherwise from now on
+    are read too, with their ensembles. `here` is as of `overrides`.
 
     Raises:
         Internal: a repository cannot be read that decides about names.
@@ -208,8 +210,15 @@ def read_models(
     dependents = desired.dependents(same)
     unreadable: dict[str, str] | None = None if options.loader.namespacing else {}
     completer = NodeCompleter(desired.facts)
+    only = {name, *dependents}
     try:
-        read = load_repositories(tuple(desired.repositories), loader, completer, {name, *dependents}, given, unreadable)
+        while True:
+            read = load_repositories(tuple(desired.repositories), loader, completer, only, given, unreadable)
+            others = renamed(options, desired, read)
+            more = {shared_name(each) or each for each in others} | desired.dependents(others)
+            if more <= only:
+                break
+            only |= more
     except RepositoryError as error:
         raise Internal(not_polled(name)) from error
     if not unreadable:

@@ -98,6 +98,42 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_a_model_goes_on_when_another_repository_gets_its_name(tmp_path: Path) -> None:
+    """It is called otherwise then; so do the ensembles that have it, whichever of them is loaded again."""
+    maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+    step = f'step {{ model_name: "step" model_version: -1 {maps} }}'
+    ensemble = f'platform: "ensemble" max_batch_size: 0 {TENSORS} ensemble_scheduling {{ {step} }}'
+    repositories = tuple(
+        write(tmp_path / folder, {f"of_{folder}/config.pbtxt": ensemble, f"of_{folder}/1": None}) for folder in "ab"
+    )
+    write(tmp_path / "b", python_model("step"))
+    steps = {identifier("step", repository) for repository in repositories}
+    options = ControllerOptions(
+        repositories, LoaderOptions(namespacing=True), PlanSettings(), Limits(), control_mode="explicit"
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files)
+
+        async def load(command: str, name: str) -> set[str]:
+            loading = asyncio.create_task(commands.load(command, name, None, {}))
+            ready = asyncio.create_task(commit(state, options))
+            await asyncio.wait((loading, ready), return_when=asyncio.FIRST_COMPLETED)
+            await loading
+            desired = await state.until(lambda desired: desired)
+            return {each for each in desired.snapshot.models if desired.runs(each)}
+
+        assert await load("1", "of_a") == {"of_a", "step"}
+        assert await load("2", "of_b") == {"of_a", "of_b", "step"}
+        write(tmp_path / "a", python_model("step"))
+        assert await load("3", "of_a") == {"of_a", "of_b", *steps}
+
+    asyncio.run(scenario())
+
+
 class Kept(Table):
     """Ray's tables, with the files in them."""
 
