@@ -35,7 +35,8 @@ class PlanSettings:
 class ModelPlan:
     """A model version in one process: `specs` are the instances it has there, none for an ensemble.
 
-    `dependencies` are the models of an ensemble's steps, `why` is the reason for the placement.
+    `dependencies` are the models of an ensemble's steps, `why` is the reason for the placement. One that is `leaving`
+    serves here until the same version is ready in another place.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ModelPlan:
     file_bytes: int
     dependencies: tuple[str, ...] = ()
     why: str = ""
+    leaving: bool = False
 
     def to_dict(self) -> Json:
         """Return the plan as JSON values."""

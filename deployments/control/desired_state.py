@@ -13,6 +13,7 @@ from typing import Any, Final
 from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
+from deployments.control.former_places import beside_former, returned
 from deployments.control.node_completion import NodeCompleter
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
@@ -407,10 +408,13 @@ def _note_gone(gone: dict[str, dict[int, str]], name: str, old: RepositoryModel 
 
 
 def _replan(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot, again: Collection[str]) -> Plan:
-    """Place models anew; of what ran of them, versions that they no longer have stay for now."""
+    """Place models anew; of what ran of them, versions that they no longer have stay for now, or have elsewhere."""
     new = {(name, package.version) for name in again for package in snapshot.models[name].packages}
     stays = prune(desired.plan, lambda model: model.name in snapshot.models and (model.name, model.version) not in new)
-    return make_plan(snapshot, options.plan, desired.facts, stays, again)
+    facts = desired.facts
+    return beside_former(
+        desired.plan, new, stays, facts, lambda kept: make_plan(snapshot, options.plan, facts, kept, again)
+    )
 
 
 def _tidy(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot) -> Plan:
@@ -419,6 +423,8 @@ def _tidy(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot)
     for name, before in desired.on_trial.items():
         runs.setdefault(name, []).extend(before.model.packages if before.model is not None else ())
     kept = prune(desired.plan, lambda model: model.package in runs.get(model.name, ()))
+    known = {name: model.packages for name, model in snapshot.models.items()}
+    kept = returned(kept, lambda model: model.package in known.get(model.name, ()))
     placed = _placed(kept)
     lost = {
         name

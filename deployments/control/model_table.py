@@ -18,6 +18,7 @@ from deployments.control.directory import (
     ModelEntry,
     VersionEntry,
 )
+from deployments.control.former_places import leaving
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
@@ -41,6 +42,8 @@ class ModelTable:
         self.deployments: tuple[DeploymentPlan, ...] = ()
         self.reports: dict[tuple[str, int], dict[str, str]] = {}
         """What an ingress told last of embedded models: the reason ("" when loaded) by digest."""
+        self.moving: set[tuple[str, int]] = set()
+        """The versions that are on trial in another place than that which the table tells of."""
         self.refused: Mapping[str, str] = {}
         """Why applications were not deployed, by name."""
         self._json: dict[str, tuple[ModelConfig, str]] = {}
@@ -52,6 +55,7 @@ class ModelTable:
     def replace(self, desired: DesiredState, refused: Mapping[str, str]) -> None:
         """Take a new desired state, and what was not deployed; versions that run as before keep their state."""
         before, self.models, self.plan = self.models, {}, desired.plan
+        moving, self.moving = self.moving, leaving(desired.plan)
         self.refused = refused
         for name, found in desired.snapshot.models.items():
             reason = found.failure or desired.plan.unplaced.get(name, "")
@@ -60,9 +64,9 @@ class ModelTable:
             shown = found if tried is None or tried.model is None else tried.model
             self.models[name] = self._entry(shown, reason, versions)
         for deployment in desired.plan.deployments:
-            for model in deployment.models:
+            for model in filter(self.shows, deployment.models):
                 self._place(model, deployment.placement, deployment.device, deployment.replica_count)
-        for model in desired.plan.embedded:
+        for model in filter(self.shows, desired.plan.embedded):
             self._place(model, "embedded", "CPU", 1)
         for name, reasons in desired.gone.items():
             versions = self.models.setdefault(name, ModelEntry()).versions
@@ -76,7 +80,7 @@ class ModelTable:
         self._copies = _hosted_rows(copied_ensembles(desired.plan), packages)
         for name, entry in self.models.items():
             if name in before:
-                _keep_states(entry, before[name])
+                _keep_states(entry, before[name], {number for other, number in moving if other == name})
         self._hold(desired)
         self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused))
         for deployment in desired.plan.deployments:
@@ -129,6 +133,10 @@ class ModelTable:
         return bool(self._leaving) or any(
             version.state == UNLOADING for model in self.models.values() for version in model.versions.values()
         )
+
+    def shows(self, model: ModelPlan) -> bool:
+        """Whether a model version of the plan is where the table tells of it."""
+        return model.leaving or (model.name, model.version) not in self.moving
 
     def _place(self, model: ModelPlan, placement: str, device: str, replicas: int) -> None:
         versions = self.models.setdefault(model.name, ModelEntry()).versions
@@ -274,13 +282,14 @@ def _traffic_row(traffic: Traffic, canary: Canary | None) -> dict[str, Any]:
     return row
 
 
-def _keep_states(entry: ModelEntry, before: ModelEntry) -> None:
+def _keep_states(entry: ModelEntry, before: ModelEntry, moved: Collection[int]) -> None:
+    """Have versions be as they were that run where they did, or have `moved` and were ready before that counted."""
     for number, version in entry.versions.items():
         known = before.versions.get(number)
         if known is None:
             continue
         if version.left and known.state in _RAN:
             version.state, version.placement = UNLOADING, known.placement
-        elif version.state == LOADING and known.placement == version.placement and not known.left:
+        elif version.state == LOADING and not known.left and (number in moved or known.placement == version.placement):
             version.state, version.reason = known.state, known.reason
             version.seconds, version.replacing = known.seconds, known.replacing

@@ -75,7 +75,8 @@ class StatusReader:
             state = applications.get(deployment.app_name, {}).get(deployment.name)
             if state is None:
                 continue
-            models = [model for model in deployment.models if (model.name, model.version) not in untried]
+            shown = filter(table.shows, deployment.models)
+            models = [model for model in shown if (model.name, model.version) not in untried]
             if _is_packed(deployment) and state.status in _HEALTHY:
                 rows = described.get((deployment.app_name, deployment.name), [])
                 _take_packed({(model.name, model.version) for model in models}, rows, table)

@@ -133,9 +133,9 @@ def release(held: Sequence[int]) -> None:
 
 
 def packages_by_name(plan: Plan) -> dict[str, ModelPackage]:
-    """Return every model of a plan, the highest version of each."""
+    """Return every model of a plan, the highest version of each; of one that leaves its place, what will be."""
     models = [model for deployment in plan.deployments for model in deployment.models]
-    ordered = sorted((*models, *plan.embedded), key=lambda model: model.version)
+    ordered = sorted((*models, *plan.embedded), key=lambda model: (model.version, not model.leaving))
     return {model.name: model.package for model in ordered}
 
 

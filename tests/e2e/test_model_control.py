@@ -301,7 +301,9 @@ def test_what_served_serves_on_when_its_successor_does_not_load(
     assert states(server, "fragile")["1"] == ("READY", "")
 
 
-ISOLATED = 'parameters { key: "eagleray.placement" value { string_value: "isolated" } }'
+PLACED = 'parameters { key: "eagleray.placement" value { string_value: "%s" } }'
+REPLICAS = 'parameters { key: "eagleray.replicas" value { string_value: "2" } }'
+ISOLATED = PLACED % "isolated"
 STAGED = """
 platform: "ensemble"
 input { name: "X" data_type: TYPE_INT32 dims: 1 }
@@ -337,6 +339,42 @@ def test_the_step_of_an_ensemble_gets_no_version_before_the_whole_load_has_succe
     asked.assert_served()
     tags = [tag(answer) for answer in asked.answers]
     assert set(tags[:failed_count]) == {1} and set(tags) == {1, 3} and tags == sorted(tags)
+
+
+def test_a_model_that_is_loaded_in_another_place_answers_all_the_way(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    def load(number: str, config: str) -> None:
+        write_tagged(repository, "wanders", number, config=config)
+        triton.load_model("wanders")
+
+    load("1", PLACED % "packed")
+    with Asking(server, "wanders").running() as asked:
+        for number, placement in enumerate(("isolated", "embedded", "isolated", "packed", "embedded", "packed"), 2):
+            load(str(number), PLACED % placement)
+            assert states(server, "wanders") == {"1": ("READY", "")}
+        with pytest.raises(InferenceServerException, match="nonesuch"):
+            load("nonesuch", PLACED % "isolated")
+        load("8", REPLICAS)  # which `auto` isolates
+    asked.assert_served()
+    with server.client() as client:
+        wait_until(lambda: {tag(ask(client, "wanders")) for _ in range(20)} == {8}, "no answers but the last place's")
+    tags = {tag(answer) for answer in asked.answers}
+    assert {1, 7} <= tags <= {*range(1, 9)}
+
+
+def test_a_model_serves_on_where_it_is_when_another_place_cannot_have_it(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient
+) -> None:
+    write_tagged(repository, "stays", "1", config=PLACED % "packed")
+    triton.load_model("stays")
+    with Asking(server, "stays", count=1).running() as asked:
+        write_tagged(repository, "stays", "nonesuch", config=PLACED % "isolated")
+        with pytest.raises(InferenceServerException, match="nonesuch"):
+            triton.load_model("stays")
+        assert states(server, "stays") == {"1": ("READY", "")}
+    asked.assert_served()
+    assert {tag(answer) for answer in asked.answers} == {1}
 
 
 @contextmanager

@@ -3,7 +3,15 @@
 from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import Origin, committed, loaded, place_waiting, read_desired_state
+from deployments.control.desired_state import (
+    DesiredState,
+    Origin,
+    committed,
+    loaded,
+    place_waiting,
+    read_desired_state,
+    reverted,
+)
 from deployments.control.model_commands import read_models
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
@@ -55,3 +63,42 @@ def test_a_model_whose_traffic_cannot_be_read_fails_alone(tmp_path: Path) -> Non
     desired = read_desired_state(options, SMALL)
     assert desired.waiting == {"bad"}
     assert desired.traffic == {"good": Traffic({}, {1: 50.0})}
+
+
+def places(desired: DesiredState) -> dict[str, list[tuple[str, str, bool]]]:
+    """Return where each model is: the application, where its weights are from, and whether it leaves."""
+    found: dict[str, list[tuple[str, str, bool]]] = {}
+    for deployment in desired.plan.deployments:
+        for model in deployment.models:
+            revision = "old" if model.package.revision.count("@") == 0 else "new"
+            found.setdefault(model.name, []).append((deployment.app_name, revision, model.leaving))
+    return found
+
+
+def test_a_model_that_goes_elsewhere_leaves_when_it_is_ready_there(tmp_path: Path) -> None:
+    packed = 'parameters { key: "eagleray.placement" value { string_value: "packed" } }'
+    write(tmp_path, "one", packed)
+    write(tmp_path, "other", packed)
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+    (tmp_path / "one/config.pbtxt").write_text(TENSORS + packed.replace("packed", "isolated"))
+    tried = loaded(options, before, read_models(options, before, "one", None), {"one": Origin()})
+    stays = [("eagleray-packed", "old", False)]
+    both = [("eagleray-packed", "old", True), ("one", "new", False)]
+    assert places(tried) == {"one": sorted(both), "other": stays}
+
+    other = loaded(options, tried, read_models(options, tried, "other", None), {"other": Origin()})
+    assert places(other)["one"] == both, "what another command does leaves both where they are"
+    assert places(committed(options, tried, tried.trials[0])) == {"one": [("one", "new", False)], "other": stays}
+    assert places(reverted(options, tried, tried.trials[0], {}, "")) == {"one": stays, "other": stays}
+
+
+def test_a_model_for_which_there_is_no_room_twice_goes_first(tmp_path: Path) -> None:
+    cpus = 'parameters { key: "eagleray.num_cpus" value { string_value: "1.5" } }'
+    placed = 'parameters { key: "eagleray.placement" value { string_value: "%s" } }'
+    write(tmp_path, "large", cpus + placed % "packed")
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+    (tmp_path / "large/config.pbtxt").write_text(TENSORS + cpus + placed % "isolated")
+    tried = loaded(options, before, read_models(options, before, "large", None), {"large": Origin()})
+    assert places(tried) == {"large": [("large", "new", False)]}

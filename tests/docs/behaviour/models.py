@@ -111,6 +111,16 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_a_reload_under_load_fails_no_request_and_the_new_answers_come_after_the_old",
         CONTROL + "test_a_new_version_is_ready_before_the_old_one_goes",
     ),
+    "Nor do requests fail for a reload that puts": (
+        CONTROL + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
+    ),
+    "It serves where it was until": (
+        CONTROL + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
+        CONTROL + "test_a_model_serves_on_where_it_is_when_another_place_cannot_have_it",
+    ),
+    "Where the cluster has no room for both": (
+        "deployments/control/test_desired_state.py::test_a_model_for_which_there_is_no_room_twice_goes_first",
+    ),
     "When any version of a load fails": (CONTROL + "test_what_served_serves_on_when_its_successor_does_not_load",),
     "`config` of a load takes the place": (
         CONTROL + "test_config_and_files_of_a_client_take_the_place_of_the_repositorys",
