@@ -1,4 +1,4 @@
-"""A storm of signals on a process of its own, whose main thread waits again and again."""
+"""Signals at any moment, on a process of its own, whose main thread waits again and again."""
 
 import subprocess
 import sys
@@ -6,20 +6,25 @@ import sys
 from app.cli.stop_request import StopRequest
 
 PROGRAM = """
-import signal, time
+import random, signal, time
 from app.cli.stop_request import StopRequest
 
 requests = [StopRequest()]
-signal.signal(signal.SIGALRM, lambda number, frame: requests[0].make())
-signal.setitimer(signal.ITIMER_REAL, 1e-5, 1e-5)
+timers = {signal.ITIMER_REAL: signal.SIGALRM, signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_VIRTUAL: signal.SIGVTALRM}
+for number in timers.values():
+    signal.signal(number, lambda number, frame: requests[0].make())
 ends = time.monotonic() + 3
 while time.monotonic() < ends:
     requests[0] = StopRequest()
     for _ in range(200):
+        for timer in timers:
+            signal.setitimer(timer, random.uniform(1e-6, 1e-4))
         requests[0].wait(0.0001)
-signal.setitimer(signal.ITIMER_REAL, 0)
+for timer in timers:
+    signal.setitimer(timer, 0)
 print("still here")
 """
+"""Every signal comes once a wait, so that handlers may interrupt each other, but never more of them than there are."""
 
 
 def test_a_handler_may_interrupt_the_wait_anywhere() -> None:
