@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from protocol.bytes_tensor import has_many_strings
+from protocol.device_input import DeviceRegions, take_device_inputs
 from protocol.errors import ServingError, Unsupported
 from protocol.grpc_request import (
     RAW_FIELD,
@@ -18,7 +19,7 @@ from protocol.grpc_request import (
 )
 from protocol.grpc_response_writer import GrpcResponseWriter
 from protocol.header_cache import HeaderCache
-from protocol.infer import Array, InferRequest, InferResponse, Reply
+from protocol.infer import InferRequest, InferResponse, Reply
 from protocol.input_reader import InputReader
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.output_content import Body, OutputContent, open_places
@@ -32,7 +33,9 @@ _ID = 3 << 3 | LENGTH_DELIMITED
 _RAW = RAW_FIELD << 3 | LENGTH_DELIMITED
 _DEFAULT = GrpcEncoding(ALL_BINARY)
 
-Recognised = tuple[GrpcHeader, dict[str, Array], str]
+Inputs = dict[str, Any]
+"""Arrays, and `DeviceInput`s where the model takes these."""
+Recognised = tuple[GrpcHeader, Inputs, str]
 
 
 class GrpcInferCodec:
@@ -47,6 +50,7 @@ class GrpcInferCodec:
         limits: on requests.
         labels: class labels by output name, for the classification extension.
         shared_memory: the regions of clients; None offers none.
+        device_regions: those on GPUs, for a model that takes inputs from there as they are.
     """
 
     def __init__(
@@ -56,12 +60,14 @@ class GrpcInferCodec:
         limits: Limits = DEFAULT_LIMITS,
         labels: Mapping[str, Sequence[str]] | None = None,
         shared_memory: SharedMemory | None = None,
+        device_regions: DeviceRegions | None = None,
     ) -> None:
         self.signature = signature
         self._limits = limits
         self._shared_memory = shared_memory or NoSharedMemory()
         self._reader = GrpcRequestReader(signature, limits)
-        self._inputs = InputReader(signature, limits, self._shared_memory)
+        self._inputs = InputReader(signature, limits, self._shared_memory, device_regions)
+        self._on_devices = device_regions is not None
         content = OutputContent(signature, limits, labels or {}, self._shared_memory)
         self._writer = GrpcResponseWriter(signature, model_version, content)
         self._cache: HeaderCache[GrpcHeader] = HeaderCache(limits.header_cache_entries, limits.header_cache_key_bytes)
@@ -119,6 +125,7 @@ class GrpcInferCodec:
             context=context,
             encoding=header.encoding,
             places=places,
+            devices=take_device_inputs(inputs) if self._on_devices else None,
         )
 
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
@@ -184,10 +191,8 @@ class GrpcInferCodec:
         self._key_guess = at - start
         return self._known.get(head[start:at]), at
 
-    def _fixed(
-        self, body: bytes | memoryview, offset: int, header: GrpcHeader, request_id: str
-    ) -> dict[str, Array] | None:
-        inputs = {}
+    def _fixed(self, body: bytes | memoryview, offset: int, header: GrpcHeader, request_id: str) -> Inputs | None:
+        inputs: Inputs = {}
         for name, shape, dtype, head, byte_size, source in header.fields:
             if head is not None:
                 start = offset + len(head)
@@ -201,9 +206,7 @@ class GrpcInferCodec:
             offset += byte_size
         return inputs
 
-    def _varying(
-        self, body: bytes | memoryview, offset: int, header: GrpcHeader, request_id: str
-    ) -> dict[str, Array] | None:
+    def _varying(self, body: bytes | memoryview, offset: int, header: GrpcHeader, request_id: str) -> Inputs | None:
         contents: list[Content] = []
         for _, _, _, head, byte_size, source in header.fields:
             if head is None and source is not None and source.region is not None:
@@ -218,8 +221,8 @@ class GrpcInferCodec:
             offset += size
         return self._arrays(header, contents, request_id) if offset == len(body) else None
 
-    def _arrays(self, header: GrpcHeader, contents: Sequence[Content], request_id: str) -> dict[str, Array]:
-        inputs = {}
+    def _arrays(self, header: GrpcHeader, contents: Sequence[Content], request_id: str) -> Inputs:
+        inputs: Inputs = {}
         for (name, shape, dtype, _, _, source), (buffer, offset, byte_size) in zip(
             header.fields, contents, strict=True
         ):

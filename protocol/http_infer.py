@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from protocol.bytes_tensor import has_many_strings, strings_length
+from protocol.device_input import DeviceRegions, take_device_inputs
 from protocol.errors import InvalidArgument, ServingError
 from protocol.header_cache import HeaderCache, may_stand_without_id, split_leading_id
 from protocol.infer import Array, InferRequest, InferResponse, Reply
@@ -57,6 +58,7 @@ class HttpInferCodec:
         limits: on requests.
         labels: class labels by output name, for the classification extension.
         shared_memory: the regions of clients; None offers none.
+        device_regions: those on GPUs, for a model that takes inputs from there as they are.
     """
 
     def __init__(
@@ -66,12 +68,14 @@ class HttpInferCodec:
         limits: Limits = DEFAULT_LIMITS,
         labels: Mapping[str, Sequence[str]] | None = None,
         shared_memory: SharedMemory | None = None,
+        device_regions: DeviceRegions | None = None,
     ) -> None:
         self._limits = limits
         self._shared_memory = shared_memory or NoSharedMemory()
         self._reader = RequestHeaderReader(signature, limits)
         self._raw = RawRequestReader(signature, limits)
-        self._inputs = InputReader(signature, limits, self._shared_memory)
+        self._inputs = InputReader(signature, limits, self._shared_memory, device_regions)
+        self._on_devices = device_regions is not None
         self._writer = ResponseWriter(signature, model_version, limits, labels or {}, self._shared_memory)
         self._cache: HeaderCache[RequestHeader] = HeaderCache(
             limits.header_cache_entries, limits.header_cache_key_bytes
@@ -110,7 +114,7 @@ class HttpInferCodec:
         if header is None or len(body) - length != header.binary_bytes:
             header = self._decode_header(body, length, json_length)
         header.used = True
-        inputs = {}
+        inputs: dict[str, Any] = {}
         offset = length
         faulty: ServingError | None = None
         for name, shape, dtype, byte_size, source in header.parts:
@@ -144,6 +148,7 @@ class HttpInferCodec:
             encoding=plan,
             callers=header.callers,
             places=places,
+            devices=take_device_inputs(inputs) if self._on_devices else None,
         )
 
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[int | None, list[Body]]:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from protocol.device_input import DeviceInput
 from protocol.errors import ServingError
 from protocol.trace import Trace
 
@@ -55,7 +56,8 @@ class InferRequest:
     """One request, decoded once and checked against the model's signature before any scheduler sees it.
 
     `inputs` maps input names to arrays shaped as the model sees them (after `reshape`, batch dimension included);
-    an optional input that was not sent is absent. `rows` is the batch size, 1 for a model that does not batch.
+    an optional input that was not sent is absent. Those that the model gets as they lie in the memory of a GPU are in
+    `devices` instead, None where there are none. `rows` is the batch size, 1 for a model that does not batch.
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
     `places` are where in shared memory the client wants outputs, None for nowhere; a backend that writes an output to
@@ -70,6 +72,7 @@ class InferRequest:
         "callers",
         "cancelled",
         "context",
+        "devices",
         "encoding",
         "flags",
         "id",
@@ -106,8 +109,10 @@ class InferRequest:
         encoding: Any = None,
         callers: tuple[str, ...] = (),
         places: dict[str, memoryview] | None = None,
+        devices: dict[str, DeviceInput] | None = None,
     ) -> None:
         self.inputs = inputs
+        self.devices = devices
         self.rows = rows
         self.reply = reply
         self.id = id

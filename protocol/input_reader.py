@@ -3,6 +3,7 @@
 import numpy as np
 
 from protocol.bytes_tensor import decode_bytes, object_array
+from protocol.device_input import DeviceInput, DeviceRegions
 from protocol.infer import Array
 from protocol.json_tensor import array_from_json
 from protocol.limits import Limits
@@ -13,12 +14,19 @@ from protocol.signature import Signature, TensorSpec
 
 
 class InputReader:
-    """Reads such inputs for one model."""
+    """Reads such inputs for one model; those on GPUs stay in `device_regions`, None: the model takes none there."""
 
-    def __init__(self, signature: Signature, limits: Limits, shared_memory: SharedMemory) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        limits: Limits,
+        shared_memory: SharedMemory,
+        device_regions: DeviceRegions | None = None,
+    ) -> None:
         self._model_name = signature.model_name
         self._limits = limits
         self._shared_memory = shared_memory
+        self._device_regions = device_regions
 
     def read(
         self,
@@ -28,7 +36,7 @@ class InputReader:
         shape: Shape,
         source: InputSource,
         request_id: str,
-    ) -> Array:
+    ) -> Array | DeviceInput:
         """Return the input, shaped as the model sees it. In shared memory it is a view on the region, not a copy.
 
         Raises:
@@ -42,6 +50,10 @@ class InputReader:
         if source.whole:
             return object_array([bytes(body[offset : offset + byte_size])], shape)
         if source.region is not None:
+            if self._device_regions is not None and spec.datatype.byte_size:
+                memory = self._device_regions.memory(source.region)
+                if memory is not None:
+                    return DeviceInput(memory, source.region.offset, tuple(shape), spec.datatype)
             body = open_view(self._shared_memory, source.region).toreadonly()
             offset, byte_size = 0, source.region.byte_size
         return self._from_buffer(body, offset, byte_size, shape, spec, request_id)

@@ -13,6 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from repository_loader.backend_traits import PYTHON, traits_of
 from repository_loader.ensemble_conditions import DEFAULT, WHEN
 from repository_loader.findings import Fault
+from repository_loader.gpu_inputs import FORCE_CPU_ONLY, may_keep_inputs_on_gpus
 from repository_loader.model_files import is_ensemble
 from repository_loader.overrides import OVERRIDES, PREFIX, SHORT
 
@@ -30,7 +31,8 @@ class ParameterError(Exception):
 class Parameter:
     """One key; `because` says why it has no effect, "" when it has one, and `harmless` lists values that say so too.
 
-    One that is `of_gpus` asks instances on the CPU for nothing that they do not do.
+    One that is `of_gpus` asks instances on the CPU for nothing that they do not do, and has its effect on those on GPUs
+    as far as `gpu_inputs` says.
     """
 
     name: str
@@ -94,10 +96,10 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
             "folder or conda-pack archive of the Python environment that the model's processes run in",
         ),
         Parameter(
-            "FORCE_CPU_ONLY_INPUT_TENSORS",
+            FORCE_CPU_ONLY,
             "text",
-            "whether inputs are in CPU memory",
-            "inputs are always in CPU memory, also those of instances on a GPU",
+            "`no`: inputs in CUDA shared memory stay there if an instance is on that GPU; else all are in CPU memory",
+            "inputs stay in GPU memory where it is 'no', of models without a sequence batcher and a response cache",
             ("yes", ""),
             of_gpus=True,
         ),
@@ -198,7 +200,9 @@ def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
         return f"'{PREFIX}{key}' stands beside it" if PREFIX + key in config.parameters else ""
     for parameter in (*EVERY_BACKEND, *PARAMETERS.get(traits_of(config).name, ())):
         if parameter.name == key:
-            harmless = value in parameter.harmless or (parameter.of_gpus and not _names_gpu(config))
+            harmless = value in parameter.harmless
+            if parameter.of_gpus:
+                harmless = harmless or not _names_gpu(config) or may_keep_inputs_on_gpus(config)
             return "" if harmless else parameter.because
     if traits_of(config).name == PYTHON:
         return ""

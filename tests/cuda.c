@@ -1,5 +1,6 @@
 /* The part of CUDA's driver that opens memory of another process, for tests without a GPU: two devices, whose memory is
- * files. The name of a file that holds an allocation is its handle; a handle that names none is refused. */
+ * files. The name of a file that holds an allocation is its handle; a handle that names none is refused. A device's UUID
+ * is its number on the machine; CUDA_VISIBLE_DEVICES, a list of these numbers, is looked at once. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, MAP_FAILED_ = 205 };
-enum { DEVICES = 2, ALLOCATIONS = 64, PAGE = 4096 };
+enum { DEVICES = 2, ALLOCATIONS = 64, DEPTH = 8 };
 
 typedef struct {
     char reserved[64];
@@ -22,32 +23,59 @@ static struct {
     size_t size;
 } allocations[ALLOCATIONS];
 
+static int numbers[DEVICES];
+static int visible_count = -1;
 static int contexts[DEVICES];
-static __thread int *current;
+static __thread void *stack[DEPTH];
+static __thread int depth;
 
-/* As the driver does: a variable that is there and empty hides all devices. */
+static void *current(void) { return depth ? stack[depth - 1] : NULL; }
+
 int cuInit(unsigned flags)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    return (void)flags, visible && !*visible ? NO_DEVICE : SUCCESS;
+    (void)flags;
+    if (visible_count < 0) {
+        visible_count = 0;
+        if (!visible)
+            visible = "0,1";
+        while (*visible >= '0' && *visible < '0' + DEVICES && visible_count < DEVICES) {
+            numbers[visible_count++] = *visible++ - '0';
+            visible += *visible == ',';
+        }
+    }
+    return visible_count ? SUCCESS : NO_DEVICE;
 }
+
+int cuDeviceGetCount(int *count) { return *count = visible_count, SUCCESS; }
 
 int cuDeviceGet(int *device, int ordinal)
 {
-    if (ordinal < 0 || ordinal >= DEVICES)
+    if (ordinal < 0 || ordinal >= visible_count)
         return INVALID_DEVICE;
     return *device = ordinal, SUCCESS;
 }
 
+int cuDeviceGetUuid_v2(char *uuid, int device) { return memset(uuid, numbers[device], 16), SUCCESS; }
+
 int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &contexts[device], SUCCESS; }
 
-int cuCtxSetCurrent(void *context) { return current = context, SUCCESS; }
+int cuCtxPushCurrent_v2(void *context) { return depth < DEPTH ? (stack[depth++] = context, SUCCESS) : INVALID_VALUE; }
+
+int cuCtxPopCurrent_v2(void **context)
+{
+    if (!depth)
+        return INVALID_CONTEXT;
+    return *context = stack[--depth], SUCCESS;
+}
+
+int cuCtxSynchronize(void) { return current() ? SUCCESS : INVALID_CONTEXT; }
 
 int cuIpcOpenMemHandle_v2(uint64_t *address, Handle handle, unsigned flags)
 {
     struct stat status;
     int file;
-    if (!current)
+    if (!current())
         return INVALID_CONTEXT;
     if (flags != 1 || memchr(handle.reserved, 0, sizeof handle.reserved) == NULL)
         return INVALID_VALUE;
@@ -69,7 +97,7 @@ static int inside(uint64_t address, size_t size)
     for (int i = 0; i < ALLOCATIONS; i++) {
         uint64_t base = (uintptr_t)allocations[i].base;
         if (base && address >= base && address + size <= base + allocations[i].size)
-            return current ? i + 1 : 0;
+            return current() ? i + 1 : 0;
     }
     return 0;
 }

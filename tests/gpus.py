@@ -1,8 +1,13 @@
-"""What tests need to know of the GPUs of the machine."""
+"""What tests need to know of the GPUs of the machine, and a stand-in for CUDA's driver."""
+
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from deployments.replica import device_memory
 from deployments.replica.device_memory import NoGpuError, find_gpu
+from tests.serving import ROOT
 
 
 def has_gpu() -> bool:
@@ -14,3 +19,23 @@ def has_gpu() -> bool:
 
 
 on_a_gpu = pytest.mark.skipif(not has_gpu(), reason="there is no NVIDIA GPU")
+
+
+def build_driver(folder: Path) -> Path:
+    """Build what stands for the driver where there is no GPU (`tests/cuda.c`), under the name that libraries load."""
+    path = folder / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, ROOT / "tests/cuda.c"], check=True)
+    return path
+
+
+def use_driver(path: str, visible: str, patch: pytest.MonkeyPatch) -> None:
+    """Have this process and those that it starts load a driver, which shows them some GPUs."""
+    patch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    patch.setenv("LD_LIBRARY_PATH", str(Path(path).parent))
+    patch.setattr(device_memory, "_LIBRARY", path)
+    forget_driver()
+
+
+def forget_driver() -> None:
+    device_memory._driver.cache_clear()
+    device_memory._context.cache_clear()

@@ -53,6 +53,8 @@ def follow(request: InferRequest, trace: Trace, model: TracedModel, now_ns: Call
     request.reply = partial(_replied, model, now_ns, request.reply)
     if trace.flags & TENSORS:
         _add(trace, QUEUE_INPUT, request.inputs, model.signature.inputs)
+        for name, (_, _, shape, datatype) in (request.devices or {}).items():  # what it holds stays where it is
+            trace.add_tensor(TracedTensor(QUEUE_INPUT, name, datatype.name, shape, b""))
 
 
 def traced_in(batch: Batch) -> list[str]:

@@ -1,7 +1,7 @@
 """Which of the lanes that lead to a model version gets the next request."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from deployments.lane.client import LaneClient
@@ -14,23 +14,29 @@ class LaneChoice:
     """The lanes that lead to one model version, and the rule that picks one of them.
 
     `lanes` gives the index that the model has in each lane's table; `chance` returns numbers from 0 up to 1. Lanes to
-    a spill (the CPU replicas of a model that also has GPUs) get what the others have no idle instance for.
+    a spill (the CPU replicas of a model that also has GPUs) get what the others have no idle instance for. `gpus` are,
+    by lane, those that lie in this node and whose memory the model takes inputs from; most models have none.
     """
 
-    __slots__ = ("_capacities", "_chance", "_far", "_near", "_spill", "lanes")
+    __slots__ = ("_capacities", "_chance", "_far", "_near", "_spill", "gpus", "lanes")
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self.lanes: dict[LaneClient, int] = {}
+        self.gpus: dict[LaneClient, frozenset[str]] = {}
         self._near: list[LaneClient] = []
         self._far: list[LaneClient] = []
         self._chance = chance
         self._capacities: dict[LaneClient, int] = {}
         self._spill: LaneChoice | None = None
 
-    def add(self, lane: LaneClient, index: int, *, capacity: int = 1, spill: bool = False) -> None:
+    def add(
+        self, lane: LaneClient, index: int, *, capacity: int = 1, spill: bool = False, gpus: Sequence[str] = ()
+    ) -> None:
         """Use a lane, or take what is new of it; `capacity` requests keep all instances behind it busy."""
         self.remove(lane)
         self.lanes[lane], self._capacities[lane] = index, capacity
+        if gpus and lane.near:
+            self.gpus[lane] = frozenset(gpus)
         if spill:
             self._spill = self._spill or LaneChoice(self._chance)
             self._spill.add(lane, index, capacity=capacity)
@@ -42,6 +48,7 @@ class LaneChoice:
         if self.lanes.pop(lane, None) is None:
             return False
         del self._capacities[lane]
+        self.gpus.pop(lane, None)
         if self._spill is not None and self._spill.remove(lane):
             self._spill = self._spill if self._spill.lanes else None
             return True

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 MAX_INFLIGHT_BYTES: Final = 1 << 30
 # Half of an arena.
 _MAX_LENT_BYTES: Final = ARENA_BYTES // 2
+NO_GPUS: Final[frozenset[str]] = frozenset()
 
 
 class CallTarget(Protocol):
@@ -75,7 +76,8 @@ class LaneCall:
     them, those that it had to itself; `given_up`, when set, hears that it is `cancelled`, which may happen while others
     are refused beside it; `refused_by` are the lanes to replicas whose queues had no room for it.
     A client's request is counted in `cells`. `trace` is None for one that is not traced. A request with a `mark` is
-    within a sequence, and no other replica than the one that holds it can answer it.
+    within a sequence, and no other replica than the one that holds it can answer it. `gpus` are those in whose memory
+    it names inputs.
     """
 
     __slots__ = (
@@ -86,6 +88,7 @@ class LaneCall:
         "deaths",
         "delivered",
         "given_up",
+        "gpus",
         "id",
         "json_length",
         "lane",
@@ -116,6 +119,7 @@ class LaneCall:
         self.deaths = 0
         self.delivered = False
         self.near = False
+        self.gpus: frozenset[str] = NO_GPUS
         self.lone_deaths: int
         self.refused_by: tuple[LaneClient | None, ...] = ()
         self.cancelled = False
@@ -131,7 +135,8 @@ class TableRow(NamedTuple):
 
     `capacity` requests keep all its instances there busy. A `spill` gets what other replicas have no idle instance for.
     `says_ready` is what the model itself says, which only who asks for readiness needs to know.
-    `sequence_idle_us` is 0 but for models that batch sequences: how long one lasts without a request.
+    `sequence_idle_us` is 0 but for models that batch sequences: how long one lasts without a request. `gpus` are the
+    UUIDs of those from whose memory the model takes inputs as they are.
     """
 
     number: int
@@ -142,6 +147,7 @@ class TableRow(NamedTuple):
     spill: bool = False
     sequence_idle_us: int = 0
     says_ready: bool = True
+    gpus: Sequence[str] = ()
 
 
 class LaneOwner(Protocol):

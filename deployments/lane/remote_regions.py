@@ -1,11 +1,12 @@
 """Requests that name shared-memory regions which a model's process cannot reach: this process copies what is in them.
 
 Inputs are copied out of their regions into the request, outputs out of the response into theirs. A replica on another
-node can reach none of this node's regions, and no process of a model reaches those in the memory of a GPU.
+node can reach none of this node's regions; one on this node reaches those in the memory of a GPU where its model takes
+inputs from there, and only for these.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 from google.protobuf.message import DecodeError
@@ -38,6 +39,10 @@ class ClientRegions(SharedMemory, Protocol):
         """Whether a region is in a GPU's memory."""
         ...
 
+    def gpu_of(self, region: str) -> str:
+        """Return the UUID of the GPU that a region is on, "" where there is none or it is not known."""
+        ...
+
     def open(self, place: RegionRange) -> "OpenRange":
         """Return a range, which stays even if its region is unregistered; raises NotFound or InvalidArgument."""
         ...
@@ -66,31 +71,63 @@ def names_region(parts: Sequence[Buffer], json_length: int | None, wire: int) ->
     return _NAME in head
 
 
+class Inlined(NamedTuple):
+    """A request for a replica, and the sink that copies its outputs out; `gpus` are those that it still names."""
+
+    parts: Sequence[Buffer]
+    json_length: int | None
+    sink: Sink
+    gpus: frozenset[str] = frozenset()
+
+
 def inline(
-    parts: Sequence[Buffer], json_length: int | None, wire: int, regions: ClientRegions, sink: Sink, *, far: bool
-) -> tuple[Sequence[Buffer], int | None, Sink]:
+    parts: Sequence[Buffer],
+    json_length: int | None,
+    wire: int,
+    regions: ClientRegions,
+    sink: Sink,
+    *,
+    far: bool,
+    gpus: Collection[str] = (),
+) -> Inlined:
     """Return the request with its inputs copied in, and the sink that copies its outputs out again.
 
-    What a model's process on this node can reach is left to it, unless the model is `far`.
+    What a model's process on this node can reach is left to it, unless the model is `far`: inputs on `gpus`, and all
+    that is in system shared memory.
 
     Raises:
         ServingError: a region is unknown or a range is not inside it; the request is otherwise left for the replica to
             judge.
     """
     body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-    copied = _Copied(regions, far)
+    copied = _Copied(regions, far, gpus)
     if wire == HTTP:
-        return _inline_http(body, json_length, copied, sink)
-    return _inline_grpc(body, wire, copied, sink)
+        inlined = _inline_http(body, json_length, copied, sink)
+    else:
+        inlined = _inline_grpc(body, wire, copied, sink)
+    return inlined._replace(gpus=frozenset(copied.gpus))
 
 
 class _Copied:
     """Tells which regions are copied, and remembers where the client wants its outputs."""
 
-    def __init__(self, regions: ClientRegions, far: bool) -> None:
+    def __init__(self, regions: ClientRegions, far: bool, reached: Collection[str]) -> None:
         self.places: dict[str, OpenRange] = {}
+        self.gpus: set[str] = set()
         self._regions = regions
         self._far = far
+        self._reached = reached
+
+    def open_input(self, place: RegionRange | None, datatype: object) -> OpenRange | None:
+        """Return what `open` does, but None for numbers on a GPU that the model reaches."""
+        opened = self.open(place)
+        if opened is None or place is None or datatype == "BYTES":
+            return opened
+        gpu = self._regions.gpu_of(place.region)
+        if gpu not in self._reached:
+            return opened
+        self.gpus.add(gpu)
+        return None
 
     def open(self, place: RegionRange | None) -> OpenRange | None:
         """Return a range that is copied here, None for others; raises NotFound or InvalidArgument."""
@@ -99,19 +136,17 @@ class _Copied:
         return self._regions.open(place)
 
 
-def _inline_http(
-    body: bytes, json_length: int | None, copied: _Copied, sink: Sink
-) -> tuple[list[Buffer], int | None, Sink]:
+def _inline_http(body: bytes, json_length: int | None, copied: _Copied, sink: Sink) -> Inlined:
     length = len(body) if json_length is None else json_length
     try:
         header = orjson.loads(body[:length])
     except orjson.JSONDecodeError:
-        return [body], json_length, sink
+        return Inlined([body], json_length, sink)
     contents: list[Buffer] = []
     offset = length
     for tensor in _tensors(header, "inputs"):
         parameters = tensor["parameters"]
-        place = copied.open(read_region(parameters))
+        place = copied.open_input(read_region(parameters), tensor.get("datatype"))
         size = parameters.get("binary_data_size")
         if place is not None:
             _forget(parameters)
@@ -128,22 +163,22 @@ def _inline_http(
             tensor["parameters"]["binary_data"] = True
             copied.places[str(tensor.get("name"))] = place
     head = orjson.dumps(header)
-    return [head, *contents], len(head), _HttpSink(sink, copied.places) if copied.places else sink
+    return Inlined([head, *contents], len(head), _HttpSink(sink, copied.places) if copied.places else sink)
 
 
-def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> tuple[list[Buffer], None, Sink]:
+def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> Inlined:
     try:
         request = ModelInferRequest.FromString(body)
     except DecodeError:
-        return [body], None, sink
+        return Inlined([body], None, sink)
     raw = list(request.raw_input_contents)
     contents: list[bytes] = []
     for tensor in request.inputs:
-        place = copied.open(_grpc_region(tensor.parameters))
+        place = copied.open_input(_grpc_region(tensor.parameters), tensor.datatype)
         if place is not None:
             _forget(tensor.parameters)
             contents.append(place.read())
-        elif not tensor.HasField("contents") and raw:
+        elif not tensor.HasField("contents") and "shared_memory_region" not in tensor.parameters and raw:
             contents.append(raw.pop(0))
     del request.raw_input_contents[:]
     request.raw_input_contents.extend(contents + raw)
@@ -154,9 +189,9 @@ def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> tuple[l
             copied.places[wanted.name] = place
     message = request.SerializeToString()
     if not copied.places:
-        return [message], None, sink
+        return Inlined([message], None, sink)
     copying = _GrpcStreamSink if wire == GRPC_STREAM else _GrpcSink
-    return [message], None, copying(sink, copied.places)
+    return Inlined([message], None, copying(sink, copied.places))
 
 
 def _tensors(header: Any, member: str) -> list[dict[str, Any]]:

@@ -108,7 +108,8 @@ class Routes:
             versions = self._targets.setdefault(row.name, {})
             if row.version not in versions:
                 versions[row.version] = self._new_target(row.name, row.version)
-            versions[row.version].choice.add(lane, row.number, capacity=row.capacity, spill=row.spill)
+            choice = versions[row.version].choice
+            choice.add(lane, row.number, capacity=row.capacity, spill=row.spill, gpus=row.gpus)
             versions[row.version].follow_sequences(row.sequence_idle_us)
             versions[row.version].lane_added()
         self._unready.pop(lane, None)

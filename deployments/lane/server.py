@@ -51,6 +51,7 @@ class LaneModel(Protocol):
     capacity: int
     sequence_idle_us: int
     says_ready: bool
+    gpus: Sequence[str]
 
     def end_sequence(self, sequence_id: int | str) -> None:
         """End a sequence that has started anew in another replica."""
@@ -145,7 +146,10 @@ class LaneServer:
             fault = self._faults[(name, version)]
             if model is not None:
                 row = (index, name, version, fault, model.capacity, self.spill, model.sequence_idle_us)
-                rows.append(row if model.says_ready else (*row, False))
+                if model.gpus:
+                    rows.append((*row, model.says_ready, model.gpus))
+                else:
+                    rows.append(row if model.says_ready else (*row, False))
             elif fault:
                 rows.append((index, name, version, fault))
         return orjson.dumps(rows)

@@ -8,7 +8,7 @@ from typing import Final
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
-from deployments.lane.client import MAX_INFLIGHT_BYTES, LaneCall, LaneClient
+from deployments.lane.client import MAX_INFLIGHT_BYTES, NO_GPUS, LaneCall, LaneClient
 from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, read_mark
@@ -114,21 +114,23 @@ class LaneTarget:
         from_client: bool = True,
     ) -> LaneCall | None:
         """Send a request; its bytes are kept until it is answered. Those of clients are counted as such."""
-        near = False
+        near, gpus = False, NO_GPUS
         regions = self._limits.regions
         if regions is not None and regions.registered and names_region(parts, json_length, wire):
             near = bool(self.choice.near())
             if not near or regions.on_devices:
+                reached = NO_GPUS.union(*self.choice.gpus.values())
                 try:
-                    parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=not near)
+                    inlined = inline(parts, json_length, wire, regions, sink, far=not near, gpus=reached)
                 except ServingError as refused:
                     self._fail_unsent(sink, wire, refused, from_client)
                     return None
+                parts, json_length, sink, gpus = inlined
         size = 0
         for part in parts:
             size += len(part)
         call = LaneCall(self, parts, json_length, sink, size, wire)
-        call.near = near
+        call.near, call.gpus = near, gpus
         call.trace = trace
         meter = self._meter
         if meter is not None and from_client:
@@ -176,7 +178,7 @@ class LaneTarget:
             and names_region(parts, json_length, wire)
         ):
             try:
-                parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=far)
+                parts, json_length, sink, _ = inline(parts, json_length, wire, regions, sink, far=far)
             except ServingError as refused:
                 self._fail_unsent(sink, wire, refused, from_client)
                 return None
@@ -233,6 +235,8 @@ class LaneTarget:
             return self.waiting.add(call)
         if lane is None:
             return self._nowhere()
+        if call.gpus and (error := self._bring_near(call, lane)) is not None:
+            return error
         if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
@@ -247,20 +251,32 @@ class LaneTarget:
             if self.waiting is not None:
                 self.waiting.wake()
             return self._nowhere()
+        if call.gpus and (error := self._bring_near(call, lane)) is not None:
+            return error
         lane.call(self.choice.lanes[lane], call, Kind.LONE_REQUEST, PATIENT if call.deaths > 1 else 0)
         return None
 
     def _go_far(self, call: LaneCall) -> ServingError | None:
         """Copy in what a call names in regions: only replicas of other nodes are left; returns why it cannot be."""
+        error = self._copy_in(call, far=True, gpus=NO_GPUS)
+        call.near = error is not None
+        return error
+
+    def _bring_near(self, call: LaneCall, lane: LaneClient) -> ServingError | None:
+        """Copy in what a call names on GPUs that the replica of a lane has not; returns why it cannot be."""
+        reached = self.choice.gpus.get(lane, NO_GPUS)
+        return None if call.gpus <= reached else self._copy_in(call, far=False, gpus=reached)
+
+    def _copy_in(self, call: LaneCall, *, far: bool, gpus: frozenset[str]) -> ServingError | None:
         assert self._limits.regions is not None
         length = None if call.json_length == NO_JSON_LENGTH else call.json_length
         try:
-            parts, length, sink = inline(call.parts, length, call.wire, self._limits.regions, call.sink, far=True)
+            inlined = inline(call.parts, length, call.wire, self._limits.regions, call.sink, far=far, gpus=gpus)
         except ServingError as refused:
             return refused
-        call.parts, call.json_length, call.sink = parts, NO_JSON_LENGTH if length is None else length, sink
-        call.size = sum(map(len, parts))
-        call.near = False
+        call.parts, length, call.sink, call.gpus = inlined
+        call.json_length = NO_JSON_LENGTH if length is None else length
+        call.size = sum(map(len, call.parts))
         return None
 
     def send_elsewhere(self, call: LaneCall) -> bool:
@@ -276,6 +292,8 @@ class LaneTarget:
         if not others:
             return False
         lane = min(others, key=lambda other: len(other.calls))
+        if call.gpus and self._bring_near(call, lane) is not None:
+            return False
         self._limits.refusals.count_retry(self.model_name, self.version)
         lane.call(self.choice.lanes[lane], call)
         return True

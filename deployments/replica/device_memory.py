@@ -1,13 +1,16 @@
 """Memory of GPUs that clients share by CUDA's interprocess handles, opened in this process and copied from and to.
 
-Nine functions of CUDA's driver, which is there wherever a GPU is, whose binary interface does not change. The first use
-of a GPU makes a context on it: some hundred MiB of its memory, and a fraction of a second.
+Some functions of CUDA's driver, which is there wherever a GPU is, whose binary interface does not change. The first use
+of a GPU makes a context on it: some hundred MiB of its memory, and a fraction of a second. Every thread keeps the
+context that it had, so a model's code may call this too.
 """
 
 import ctypes
 import logging
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -15,6 +18,7 @@ HANDLE_BYTES: Final = 64
 """Size of a handle, CUDA's `cudaIpcMemHandle_t`."""
 _LIBRARY: Final = "libcuda.so.1"
 _LAZY_ENABLE_PEER_ACCESS: Final = 1
+_UUID_BYTES: Final = 16
 _MAX_ID: Final = 2**31 - 1
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -48,15 +52,21 @@ class DeviceAllocation:
             raise DeviceMemoryError(f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
         if abs(device_id) > _MAX_ID:
             raise DeviceMemoryError(f"there is no GPU {device_id}")
+        self.device_id = device_id
         self._context = _context(device_id)
         self._address = ctypes.c_uint64()
-        self._enter()
         flags = ctypes.c_uint(_LAZY_ENABLE_PEER_ACCESS)
-        _call("cuIpcOpenMemHandle_v2", ctypes.byref(self._address), _Handle.from_buffer_copy(handle), flags)
-        weakref.finalize(self, _close, self._context, self._address)
         size = ctypes.c_size_t()
-        _call("cuMemGetAddressRange_v2", None, ctypes.byref(size), self._address)
+        with _current(self._context):
+            _call("cuIpcOpenMemHandle_v2", ctypes.byref(self._address), _Handle.from_buffer_copy(handle), flags)
+            finalizer = weakref.finalize(self, _close, self._context, self._address)
+            finalizer.atexit = False  # the end of the process closes everything
+            _call("cuMemGetAddressRange_v2", None, ctypes.byref(size), self._address)
         self.size_bytes = size.value
+
+    def address(self, offset: int) -> int:
+        """Return where a position in it is in the GPU's memory, as this process has it."""
+        return self._address.value + offset
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Return a copy of a range, which must be inside.
@@ -64,30 +74,35 @@ class DeviceAllocation:
         Raises:
             DeviceMemoryError: the driver could not copy it.
         """
-        if not size_bytes:
-            return b""
-        self._enter()
         content = (ctypes.c_char * size_bytes)()
-        _call("cuMemcpyDtoH_v2", content, self._at(offset), ctypes.c_size_t(size_bytes))
+        self.copy_out(offset, ctypes.addressof(content), size_bytes)
         return content.raw
+
+    def copy_out(self, offset: int, target: int, size_bytes: int) -> None:
+        """Copy a range, which must be inside, to an address in host memory. Raises DeviceMemoryError."""
+        copy_out(self.device_id, self.address(offset), target, size_bytes)
 
     def write(self, offset: int, content: bytes) -> None:
         """Copy bytes to a range, which must be inside. Raises DeviceMemoryError."""
         if content:
-            self._enter()
-            _call("cuMemcpyHtoD_v2", self._at(offset), content, ctypes.c_size_t(len(content)))
+            with _current(self._context):
+                target = ctypes.c_uint64(self.address(offset))
+                _call("cuMemcpyHtoD_v2", target, content, ctypes.c_size_t(len(content)))
 
-    def _enter(self) -> None:
-        _call("cuCtxSetCurrent", self._context)
 
-    def _at(self, offset: int) -> ctypes.c_uint64:
-        return ctypes.c_uint64(self._address.value + offset)
+def copy_out(device_id: int, address: int, target: int, size_bytes: int) -> None:
+    """Copy from an address in a GPU's memory to one in host memory. Raises DeviceMemoryError."""
+    if size_bytes:
+        with _current(_context(device_id)):
+            source, size = ctypes.c_uint64(address), ctypes.c_size_t(size_bytes)
+            _call("cuMemcpyDtoH_v2", ctypes.c_void_p(target), source, size)
 
 
 def _close(context: ctypes.c_void_p, address: ctypes.c_uint64) -> None:
     try:
-        _call("cuCtxSetCurrent", context)
-        _call("cuIpcCloseMemHandle", address)
+        with _current(context):
+            _call("cuCtxSynchronize")  # a model may have let go of what its kernels still read
+            _call("cuIpcCloseMemHandle", address)
     except DeviceMemoryError as error:
         logger.warning("memory of a GPU that a client has shared cannot be closed: %s", error)
 
@@ -95,6 +110,29 @@ def _close(context: ctypes.c_void_p, address: ctypes.c_uint64) -> None:
 def find_gpu() -> None:
     """See that there is a GPU; blocks. Raises NoGpuError."""
     _driver()
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that CUDA shows to this process, in its order, () where there are none; blocks."""
+    if os.environ.get(_VISIBLE) == "":
+        return ()
+    try:
+        count = ctypes.c_int()
+        _call("cuDeviceGetCount", ctypes.byref(count))
+        return tuple([uuid_of(device_id) for device_id in range(count.value)])
+    except DeviceMemoryError:
+        return ()
+
+
+def uuid_of(device_id: int) -> str:
+    """Return the UUID of a GPU, by which other processes know it, whatever number it has there.
+
+    Raises:
+        DeviceMemoryError: there is no such GPU.
+    """
+    uuid = (ctypes.c_char * _UUID_BYTES)()
+    _call("cuDeviceGetUuid_v2", uuid, _device(device_id))
+    return uuid.raw.hex()
 
 
 @cache
@@ -121,15 +159,34 @@ def _driver() -> Any:
 @cache
 def _context(device_id: int) -> ctypes.c_void_p:
     """Return the context of a GPU that all libraries of a process share."""
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    _call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(device_id))
-    _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    context = ctypes.c_void_p()
+    _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device(device_id))
     return context
+
+
+def _device(device_id: int) -> ctypes.c_int:
+    device = ctypes.c_int()
+    _call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(device_id))
+    return device
+
+
+@contextmanager
+def _current(context: ctypes.c_void_p) -> Iterator[None]:
+    """Have this thread use a context for a while."""
+    _call("cuCtxPushCurrent_v2", context)
+    try:
+        yield
+    finally:
+        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
 def _call(name: str, *arguments: Any) -> None:
     driver = _driver()
-    code = getattr(driver, name)(*arguments)
+    try:
+        function = getattr(driver, name)
+    except AttributeError:
+        raise DeviceMemoryError(f"the driver is too old to have {name}") from None
+    code = function(*arguments)
     if code:
         text = ctypes.c_char_p()
         driver.cuGetErrorName(ctypes.c_int(code), ctypes.byref(text))

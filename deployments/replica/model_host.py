@@ -25,6 +25,7 @@ from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.wire import WireCodec
 from deployments.lane.work_queue import WorkQueue
 from deployments.log.line_format import about
+from deployments.replica.device_memory import visible_gpus
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
 from deployments.replica.model_calls import ModelCalls
@@ -40,6 +41,7 @@ from protocol.http_infer import HttpInferCodec
 from protocol.limits import Limits
 from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
+from repository_loader.gpu_inputs import keeps_inputs_on_gpus
 from repository_loader.overrides import read_overrides
 from repository_loader.traffic import Traffic
 
@@ -198,8 +200,9 @@ class ModelHost:
             on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
-            codecs = self._codecs(model.signature, str(version), labels)
-            slow = SlowCodec(self._codecs(model.signature, str(version), labels), self._slow_queue)
+            gpus = await asyncio.to_thread(_input_gpus, hosted)
+            codecs = self._codecs(model.signature, str(version), labels, on_gpus=bool(gpus))
+            slow_codecs = self._codecs(model.signature, str(version), labels, on_gpus=bool(gpus))
         except ModelLoadError as error:
             release(held)
             return error.reason or "it did not load"
@@ -217,7 +220,8 @@ class ModelHost:
         old = self.served.get(key)
         if old is not None and old.sequence_idle_us and old.model.package.runs_as(model.package):
             model.follow(old.model)
-        self.served[key] = served = ServedModel(model, codecs, slow)
+        slow = SlowCodec(slow_codecs, self._slow_queue)
+        self.served[key] = served = ServedModel(model, codecs, slow, gpus)
         replaced = self.core.add(model)
         level = logging.DEBUG if key in self.copies else logging.INFO
         logger.log(level, "successfully loaded '%s' version %d", name, version, extra=about(name, version))
@@ -277,10 +281,13 @@ class ModelHost:
         bounded = self._alone or traits_of(model.package.config).bounded
         model.pool.may_run_inline = bounded if given is None else given
 
-    def _codecs(self, signature: Signature, version: str, labels: dict[str, list[str]]) -> tuple[WireCodec, ...]:
+    def _codecs(
+        self, signature: Signature, version: str, labels: dict[str, list[str]], *, on_gpus: bool
+    ) -> tuple[WireCodec, ...]:
         """Return a model version's codecs, in the order of the wire forms."""
-        http = HttpInferCodec(signature, version, self._limits, labels, self.regions)
-        grpc = GrpcInferCodec(signature, version, self._limits, labels, self.regions)
+        regions = self.regions, self.regions if on_gpus else None
+        http = HttpInferCodec(signature, version, self._limits, labels, *regions)
+        grpc = GrpcInferCodec(signature, version, self._limits, labels, *regions)
         return http, grpc, GrpcStreamCodec(grpc)
 
     def _fail(self, key: Key, reason: str, digest: str) -> None:
@@ -388,3 +395,10 @@ class ModelHost:
             if self._closing:
                 await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))
             self._slow_queue.close()
+
+
+def _input_gpus(hosted: HostedModel) -> tuple[str, ...]:
+    """Return the GPUs of this process from whose memory a model takes inputs as they are; blocks."""
+    config = hosted.package.config
+    on_gpus = bool(hosted.specs) and all(keeps_inputs_on_gpus(config, spec) for spec in hosted.specs)
+    return visible_gpus() if on_gpus else ()

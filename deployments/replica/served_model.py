@@ -25,13 +25,20 @@ class ServedModel:
     """A model version and its codecs, indexed by wire form; `capacity` requests give each instance a full batch.
 
     `slow` is for what would keep the loop from its work. A model may say itself that it is not ready; requests go to it
-    all the same.
+    all the same. `gpus` are those from whose memory it takes inputs as they are.
     """
 
-    def __init__(self, model: ModelVersion, codecs: tuple[WireCodec, ...], slow: SlowCodec | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelVersion,
+        codecs: tuple[WireCodec, ...],
+        slow: SlowCodec | None = None,
+        gpus: Sequence[str] = (),
+    ) -> None:
         self.model_name = model.package.name
         self.version = model.package.version
         self.model = model
+        self.gpus = gpus
         self.codecs = codecs
         self.slow = slow or SlowCodec(codecs)
         self.submit_request = model.submit
@@ -101,7 +108,7 @@ class LocalTarget:
             cells, began_ns = meter.begin(wire), monotonic_ns()
         if regions is not None and regions.on_devices and names_region(parts, json_length, wire):
             try:
-                parts, json_length, sink = inline(parts, json_length, wire, regions, sink, far=False)
+                parts, json_length, sink, _ = inline(parts, json_length, wire, regions, sink, far=False)
             except ServingError as error:
                 self._refuse((sink, codec, wire, cells, began_ns), error)
                 return None

@@ -1,20 +1,22 @@
 """The shared-memory regions that clients of this node have registered (Triton's shared-memory extension).
 
 All processes of the node share one table. Each maps regions of system shared memory itself, so that a tensor there
-crosses no socket; those on GPUs only the ingresses open, and copy. Every use of a region looks first whether the table
-has changed.
+crosses no socket; those on GPUs the ingresses open, and copy, and processes of models that take their inputs there.
+Every use of a region looks first whether the table has changed.
 """
 
 import asyncio
-import logging
 import re
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, NoGpuError, find_gpu
+from deployments.replica.device_memory import NoGpuError, find_gpu
+from deployments.replica.device_region import DeviceRegion, gpus_not_supported
 from deployments.replica.region_mapping import RegionMapping
+from deployments.replica.region_row import Row
+from deployments.replica.shared_allocation import SharedAllocation
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServingError
 from protocol.shared_memory import RegionRange
 
@@ -22,37 +24,8 @@ RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
 _KEY: Final = re.compile(r"/*([^/\0]{1,255})")
 _MAX_REGIONS: Final = 1024
 _LOOK_S: Final = 1.0
-_ON_THE_HOST: Final = -1
-
-logger = logging.getLogger(__name__)
 
 Rows = list[list[Any]]
-
-
-class Row(NamedTuple):
-    """One registration: `serial` tells it from others of its name.
-
-    Of system shared memory `key` names the object that the region is part of; of a GPU's, whose number is `device_id`,
-    it is the handle, in hexadecimal.
-    """
-
-    name: str
-    key: str
-    offset: int
-    byte_size: int
-    serial: str
-    device_id: int = _ON_THE_HOST
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the region is in a GPU's memory."""
-        return self.device_id != _ON_THE_HOST
-
-    def status(self) -> dict[str, Any]:
-        """Return what a client is told."""
-        if self.on_device:
-            return {"name": self.name, "device_id": self.device_id, "byte_size": self.byte_size}
-        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
 
 class Table(Protocol):
@@ -110,45 +83,6 @@ class Region:
         self.view[offset : offset + len(content)] = content
 
 
-class DeviceRegion:
-    """One registered region of a GPU's memory, open as long as this lives."""
-
-    def __init__(self, row: Row) -> None:
-        """Open it.
-
-        Raises:
-            InvalidArgument: there is no GPU here, the handle cannot be opened, or has less memory behind it.
-        """
-        self.row = row
-        try:
-            self._memory = DeviceAllocation(bytes.fromhex(row.key), row.device_id)
-        except NoGpuError:
-            raise _no_gpu(row.name) from None
-        except DeviceMemoryError as error:
-            logger.warning("CUDA shared memory region '%s' cannot be opened: %s", row.name, error)
-            raise InvalidArgument("failed to register shared memory region: invalid args") from None
-        if not 0 < row.byte_size <= self._memory.size_bytes:
-            raise InvalidArgument(f"failed to register shared memory region '{row.name}': invalid args")
-
-    def holds(self, end: int) -> bool:
-        """Whether there is memory up to a position in it: an allocation does not change."""
-        return end <= self.row.byte_size
-
-    def read(self, offset: int, byte_size: int) -> bytes:
-        """Return a copy of a range. Raises Internal."""
-        try:
-            return self._memory.read(offset, byte_size)
-        except DeviceMemoryError as error:
-            raise Internal(f"shared memory region '{self.row.name}' cannot be read: {error}") from None
-
-    def write(self, offset: int, content: bytes) -> None:
-        """Copy bytes to a range. Raises Internal."""
-        try:
-            self._memory.write(offset, content)
-        except DeviceMemoryError as error:
-            raise Internal(f"shared memory region '{self.row.name}' cannot be written: {error}") from None
-
-
 @dataclass(frozen=True, slots=True)
 class RegionPlace:
     """A range of a region, which lives as long as this."""
@@ -168,10 +102,14 @@ class RegionPlace:
         self.region.write(self.offset, content)
 
 
+AnyRegion = Region | DeviceRegion | SharedAllocation
+"""One of the last kind is opened by the models that it is lent to."""
+
+
 class Regions:
     """The regions as this process has them; also the codecs' `SharedMemory`. Belongs to the loop's thread.
 
-    Those on GPUs are opened only where `opens_devices` is set.
+    Those on GPUs are opened only where `opens_devices` is set; elsewhere models may open them (`memory`).
     """
 
     def __init__(self, table: Table, *, opens_devices: bool = False) -> None:
@@ -179,7 +117,7 @@ class Regions:
         self._opens_devices = opens_devices
         self._generation = self._looked_at = -1
         self._rows: list[Row] = []
-        self._regions: dict[str, Region | DeviceRegion] = {}
+        self._regions: dict[str, AnyRegion] = {}
         self._on_devices = False
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -203,12 +141,12 @@ class Regions:
         self._follow()
         self._check_free(name, self._rows)
         row = Row(name, handle.hex(), 0, byte_size, secrets.token_hex(8), device_id)
-        region = await asyncio.to_thread(DeviceRegion, row)
-        self._add(row, lambda _: region)
+        region = await asyncio.to_thread(DeviceRegion.found, row)
+        self._add(region.row, lambda _: region)
 
-    def _add(self, new: Row, open_region: Callable[[Row], Region | DeviceRegion]) -> None:
+    def _add(self, new: Row, open_region: Callable[[Row], AnyRegion]) -> None:
         # An object of the same name may be another one the next time that it is registered, hence the serial.
-        opened: list[Region | DeviceRegion] = []
+        opened: list[AnyRegion] = []
 
         def add(rows: Rows) -> Rows:
             self._check_free(new.name, [Row(*row) for row in rows])
@@ -257,13 +195,18 @@ class Regions:
 
     @property
     def on_devices(self) -> bool:
-        """Whether there is any in a GPU's memory, which models cannot reach."""
+        """Whether this process has opened any in a GPU's memory."""
         self._follow()
         return self._on_devices
 
     def is_on_device(self, region: str) -> bool:
-        """Whether a region is in a GPU's memory."""
+        """Whether this process has opened a region in a GPU's memory."""
         return type(self._regions.get(region)) is DeviceRegion
+
+    def gpu_of(self, region: str) -> str:
+        """Return the UUID of the GPU that a region is on, "" where there is none or it is not known."""
+        found = self._regions.get(region)
+        return "" if found is None else found.row.gpu
 
     def view(self, region: str, offset: int, byte_size: int) -> memoryview:
         """Return a range of a region of system shared memory, writable.
@@ -279,9 +222,17 @@ class Regions:
 
     def open(self, place: RegionRange) -> RegionPlace:
         """Return a range of a region of whatever kind. Raises as `view` does."""
-        return RegionPlace(self._find(place.region, place.offset, place.byte_size), place.offset, place.byte_size)
+        found = self._find(place.region, place.offset, place.byte_size)
+        if isinstance(found, SharedAllocation):
+            raise NotFound(f"Unable to find shared memory region: '{place.region}'")
+        return RegionPlace(found, place.offset, place.byte_size)
 
-    def _find(self, region: str, offset: int, byte_size: int) -> Region | DeviceRegion:
+    def memory(self, place: RegionRange) -> SharedAllocation | None:
+        """Return what a range of a GPU's memory is in, None for one of the system's. Raises as `view` does."""
+        found = self._find(place.region, place.offset, place.byte_size)
+        return found if type(found) is SharedAllocation else None
+
+    def _find(self, region: str, offset: int, byte_size: int) -> AnyRegion:
         self._follow()
         found = self._regions.get(region)
         if found is None:
@@ -320,7 +271,9 @@ class Regions:
             region = known.get(row.name)
             if region is not None and region.row.serial == row.serial:
                 self._regions[row.name] = region
-            elif not row.on_device or self._opens_devices:
+            elif row.on_device and not self._opens_devices:
+                self._regions[row.name] = SharedAllocation(row)
+            else:
                 try:
                     self._regions[row.name] = DeviceRegion(row) if row.on_device else _mapped(row)
                 except ServingError:
@@ -333,11 +286,7 @@ async def require_gpu(name: str) -> None:
     try:
         await asyncio.to_thread(find_gpu)
     except NoGpuError:
-        raise _no_gpu(name) from None
-
-
-def _no_gpu(name: str) -> InvalidArgument:
-    return InvalidArgument(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        raise gpus_not_supported(name) from None
 
 
 def _lost(name: str) -> InvalidArgument:

@@ -1,6 +1,9 @@
 """Which requests may share a batch as far as their inputs go."""
 
-from protocol.infer import InferRequest
+from collections.abc import Mapping
+
+from protocol.device_input import DeviceInput
+from protocol.infer import Array, InferRequest
 from protocol.signature import Signature
 
 
@@ -29,7 +32,9 @@ class EqualInputs:
 
     def key(self, request: InferRequest) -> tuple[object, ...]:
         """Return a value that is equal for requests that may share a batch."""
-        inputs = request.inputs
+        inputs: Mapping[str, Array | DeviceInput] = request.inputs
+        if request.devices is not None:
+            inputs = {**inputs, **request.devices}
         shapes = tuple([inputs[name].shape[1:] if name in inputs else None for name in self._variable])
         if not self._optional:
             return shapes

@@ -14,6 +14,7 @@ import tritonclient.http
 
 from tests.app.metrics.scraped import families
 from tests.e2e import device_clients
+from tests.gpus import build_driver
 from tests.hostile.watch import grpc_address
 from tests.serving import EAGLERAY, ROOT, Server, environment, run, wait_until
 
@@ -81,6 +82,36 @@ ECHOES = {
     "echo_sequence": "sequence_batching { } " + PLACED.format("isolated"),
 }
 
+DOUBLES = """
+import ctypes
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", self.answer(r.inputs()[0]))]) for r in requests]
+
+    def answer(self, tensor):
+        if tensor.is_cpu():
+            return -2 * tensor.as_numpy()
+        assert tensor.__dlpack_device__() == (2, 0) and tensor.triton_dtype() == 11
+        capsule = tensor.to_dlpack()
+        address = ctypes.c_uint64.from_address(pointer(capsule, b"dltensor")).value
+        return 2 * np.array((ctypes.c_float * 16).from_address(address)).reshape(tensor.shape())
+"""
+"""Twice what is on the GPU, and minus that of what is in host memory."""
+
+ON_GPU = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
+DOUBLING = {
+    "alone": "instance_group { kind: KIND_GPU gpus: [ 1 ] } " + ON_GPU,
+    "processes": "instance_group { kind: KIND_GPU gpus: [ 0 ] count: 2 } " + ON_GPU,
+}
+
 FAILS_ON_GPUS = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -102,6 +133,10 @@ def gpu_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, more in ECHOES.items():
         (root / name / "1").mkdir(parents=True)
         (root / name / "config.pbtxt").write_text(ECHO + more)
+    for name, more in DOUBLING.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1/model.py").write_text(DOUBLES)
+        (root / name / "config.pbtxt").write_text(ECHO.replace("identity", "python") + more)
     (root / "fails_on_gpus/1").mkdir(parents=True)
     (root / "fails_on_gpus/1/model.py").write_text(FAILS_ON_GPUS)
     (root / "fails_on_gpus/config.pbtxt").write_text(CONFIG + GROUPS["both"])
@@ -124,9 +159,9 @@ def planned(gpu_repository: Path) -> dict[str, list[dict[str, Any]]]:
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a library that names two GPUs as NVML does, and one that opens their memory as CUDA's driver does."""
     folder = tmp_path_factory.mktemp("libraries")
-    for name, source in (("libnvidia-ml.so.1", "nvml.c"), ("libcuda.so.1", "cuda.c")):
-        built = run("cc", "-shared", "-fPIC", "-o", str(folder / name), str(ROOT / "tests" / source))
-        assert built.returncode == 0, built.stderr
+    built = run("cc", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(ROOT / "tests/nvml.c"))
+    assert built.returncode == 0, built.stderr
+    build_driver(folder)
     return folder
 
 
@@ -188,18 +223,14 @@ def test_listed_gpus_are_different_cards(told: dict[str, list[dict[str, Any]]]) 
 def test_the_console_is_told_which_cards_each_replica_has(
     served: Server, told: dict[str, list[dict[str, Any]]]
 ) -> None:
-    def shown(name: str) -> set[str]:
-        replicas = served.get("/v2/console/plan").json["replicas"]
-        return {card for key, _, _, cards in replicas if key.startswith(f"{name}#") for card in cards}
-
     for name in GROUPS:
         cards = {str(card) for each in told[name] for card in each["cards"]}
-        wait_until(lambda name=name, cards=cards: shown(name) == cards, f"the cards of {name}")
+        wait_until(lambda name=name, cards=cards: cards_of(served, name) == cards, f"the cards of {name}")
 
 
 def test_every_kind_of_group_serves(served: Server) -> None:
     index = {row["name"]: row["state"] for row in served.post("/v2/repository/index").json}
-    assert index == dict.fromkeys([*GROUPS, *ECHOES, "fails_on_gpus"], "READY")
+    assert index == dict.fromkeys([*GROUPS, *ECHOES, *DOUBLING, "fails_on_gpus"], "READY")
     given = {"name": "X", "datatype": "INT32", "shape": [1], "data": [0]}
     on_gpus = {name: served.infer(name, given).json["outputs"][0]["data"] for name in GROUPS}
     assert on_gpus == {name: [int(name != "cpu")] for name in GROUPS}
@@ -273,6 +304,58 @@ def test_tensors_may_lie_in_the_memory_of_a_gpu(model: str, protocol: str, serve
         for _ in range(4):
             with pytest.raises(module.InferenceServerException, match="Unable to find shared memory region: 'gpu'"):
                 infer(64, None)
+
+
+@pytest.mark.parametrize("protocol", device_clients.MODULES)
+@pytest.mark.parametrize("model", DOUBLING)
+def test_a_python_model_may_take_its_inputs_from_the_memory_of_its_gpu(
+    model: str, protocol: str, served: Server
+) -> None:
+    module = device_clients.MODULES[protocol]
+    address = served.address if protocol == "http" else grpc_address(served.log())
+    wait_until(lambda: len(cards_of(served, model)) == 1, "its card is known")
+    (own,) = cards_of(served, model)
+    numbers = np.arange(16, dtype=np.float32).reshape(1, 16)
+    with device_clients.allocated(512) as memory, module.InferenceServerClient(address) as client:
+        memory.write(64, numbers)
+        for device_id in range(2):
+            sign = 1 if str(device_id) == own else -1
+            client.register_cuda_shared_memory("gpu", memory.handle, device_id, 256)
+            try:
+                for _ in range(4):
+                    with module.InferenceServerClient(address) as other:  # to either ingress
+                        answer = device_clients.infer(module, other, model, 64, None)
+                    np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), 2 * sign * numbers)
+                device_clients.infer(module, client, model, 64, 128)
+                np.testing.assert_array_equal(memory.read(128, 16), 2 * sign * numbers[0])
+                answer = device_clients.infer(module, client, model, numbers, None)
+                np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), -2 * numbers)
+                with pytest.raises(module.InferenceServerException, match=r"Invalid offset \+ byte size"):
+                    device_clients.infer(module, client, model, 200, None)
+            finally:
+                client.unregister_cuda_shared_memory("gpu")
+            with pytest.raises(module.InferenceServerException, match="Unable to find shared memory region: 'gpu'"):
+                device_clients.infer(module, client, model, 64, None)
+
+
+def test_memory_that_its_client_has_taken_away_fails_its_request_alone(served: Server) -> None:
+    numbers = np.arange(16, dtype=np.float32).reshape(1, 16)
+    with tritonclient.http.InferenceServerClient(served.address) as client:
+        card = int(*cards_of(served, "alone"))
+        with device_clients.allocated(512) as memory:
+            client.register_cuda_shared_memory("gpu", memory.handle, card, 256)
+        try:
+            with pytest.raises(tritonclient.http.InferenceServerException, match="cannot be opened in the process of"):
+                device_clients.infer(tritonclient.http, client, "alone", 64, None)
+        finally:
+            client.unregister_cuda_shared_memory("gpu")
+        answer = device_clients.infer(tritonclient.http, client, "alone", numbers, None)
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), -2 * numbers)
+
+
+def cards_of(served: Server, model: str) -> set[str]:
+    replicas = served.get("/v2/console/plan").json["replicas"]
+    return {str(card) for key, _, _, cards in replicas if key.startswith(f"{model}#") for card in cards}
 
 
 def test_regions_of_gpus_are_told_from_those_of_the_system(served: Server) -> None:

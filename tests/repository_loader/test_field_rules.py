@@ -291,11 +291,22 @@ def test_nothing_is_said_of_a_parameter_that_is_read(column: str, key: str, valu
     assert list(ignored_parameters(_with(column, key, value))) == []
 
 
-def test_inputs_on_the_gpu_are_missed_by_instances_on_a_gpu_alone() -> None:
-    text = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } } instance_group { kind: %s }'
-    assert list(ignored_parameters(config("python", text % "KIND_CPU"))) == []
-    (fault,) = ignored_parameters(config("python", text % "KIND_GPU"))
-    assert fault.message.endswith("inputs are always in CPU memory, also those of instances on a GPU")
+@pytest.mark.parametrize(
+    ("value", "more", "warned"),
+    [
+        ("no", "instance_group { kind: KIND_GPU }", False),
+        ("no", "instance_group { kind: KIND_CPU } sequence_batching { }", False),
+        ("no", "instance_group { kind: KIND_GPU } sequence_batching { }", True),
+        ("no", "instance_group { kind: KIND_GPU } response_cache { enable: true }", True),
+        ("yes", "instance_group { kind: KIND_GPU } sequence_batching { }", False),
+        ("off", "instance_group { kind: KIND_GPU }", True),
+    ],
+)
+def test_inputs_that_do_not_stay_on_a_gpu_are_warned_of(value: str, more: str, warned: bool) -> None:
+    text = f'parameters {{ key: "FORCE_CPU_ONLY_INPUT_TENSORS" value {{ string_value: "{value}" }} }} {more}'
+    faults = [fault.message for fault in ignored_parameters(config("python", text))]
+    words = "inputs stay in GPU memory where it is 'no', of models without a sequence batcher and a response cache"
+    assert [fault.endswith(words) for fault in faults] == [True] * warned
 
 
 def _paths(descriptor: Any, prefix: str) -> Iterator[str]:

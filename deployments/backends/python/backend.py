@@ -22,6 +22,7 @@ from deployments.backends.python.server import ModelServer, NamespacedServer
 from deployments.core.clock import Clock
 from protocol.signature import Signature
 from repository_loader.config_json import config_to_json
+from repository_loader.gpu_inputs import keeps_inputs_on_gpus
 from repository_loader.model_files import shown_path
 from repository_loader.overrides import read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
@@ -104,7 +105,8 @@ class PythonBackend:
             assert self._clock is not None
             replies = ReplyQueue(self._clock.call_soon_threadsafe)
         args = initialize_args(package, spec)
-        instance = load_instance(module, package.file_path, spec.name, args, signature, replies)
+        on_gpus = keeps_inputs_on_gpus(package.config, spec)
+        instance = load_instance(module, package.file_path, spec.name, args, signature, replies, opens_devices=on_gpus)
         instance.may_run_inline = instance.may_run_inline and not _may_wait(module)
         return instance
 
@@ -161,6 +163,7 @@ def _load_order(
         initialize_args(package, spec),
         signature.decoupled,
         environment,
+        keeps_inputs_on_gpus(package.config, spec),
     )
 
 

@@ -9,6 +9,7 @@ from deployments.backends.python.errors import told
 from deployments.backends.python.instance import DecoupledPythonInstance, PythonInstance
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
+from deployments.backends.python.opened_inputs import OpenedInputs
 from deployments.backends.python.response_sender import Replies
 from protocol.signature import Signature
 
@@ -25,8 +26,12 @@ def load_instance(
     args: dict[str, str],
     signature: Signature,
     replies: Replies | None,
+    *,
+    opens_devices: bool = False,
 ) -> PythonInstance:
     """Return an instance whose `initialize` was called with `args`; a decoupled one answers through `replies`.
+
+    One that `opens_devices` gets inputs in the memory of GPUs.
 
     Raises:
         ModelLoadError: the class is missing, or the model's own code raised; the reason names the exception and its
@@ -53,9 +58,14 @@ def load_instance(
         raise ModelLoadError(told(error)) from None
     module.finish_loading()
     module.may_call = True
+    instance: PythonInstance
     if replies is not None:
-        return DecoupledPythonInstance(name, signature, module, model, loop=loop, replies=replies)
-    return PythonInstance(name, signature, module, model, loop=loop, inline=loop is None)
+        instance = DecoupledPythonInstance(name, signature, module, model, loop=loop, replies=replies)
+    else:
+        instance = PythonInstance(name, signature, module, model, loop=loop, inline=loop is None)
+    if opens_devices:
+        instance.execute = OpenedInputs(instance.execute, replies)  # type: ignore[method-assign]
+    return instance
 
 
 def model_class(module: ModelModule, model_name: str, file_path: str) -> Any:

@@ -199,7 +199,7 @@ class InferenceRequest:
         return bls.execute_async(self._module, partial(self._call, decoupled), decoupled)
 
     def _call(self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...]) -> ModelCall:
-        inputs = self._inputs
+        inputs = [tensor.on_host() for tensor in self._inputs]
         arrays: dict[str, Array] = {}
         for tensor in inputs:
             name = plain_text(tensor.name())

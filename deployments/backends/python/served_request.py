@@ -9,7 +9,7 @@ from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.request import InferenceRequest, InferenceTrace, PreferredMemory
 from deployments.backends.python.response import parameters_text
 from deployments.backends.python.response_sender import ResponseSender
-from deployments.backends.python.tensor import BFloat16Tensor, Tensor
+from deployments.backends.python.tensor import BFloat16Tensor, InputOnDevice, Tensor
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest
 from protocol.trace import CONTEXT
 
@@ -42,13 +42,14 @@ class ServedRequest(InferenceRequest):
 
     def inputs(self) -> list[Tensor]:
         """Return the input tensors."""
-        request_inputs = self._request.inputs
-        return [self._tensor(name, request_inputs[name]) for name in list(request_inputs)]
+        request_inputs, devices = self._request.inputs, self._request.devices
+        tensors = [self._tensor(name, request_inputs[name]) for name in list(request_inputs)]
+        return tensors if devices is None else tensors + [InputOnDevice(*each) for each in devices.items()]
 
     def input_tensor(self, name: str) -> Tensor | None:
         """Return the input of this name, None for an optional input that was not sent."""
         array = self._request.inputs.get(name)
-        return None if array is None else self._tensor(name, array)
+        return self._tensor(name, array) if array is not None else self._on_device(name)
 
     def request_id(self) -> str:
         """Return the client's id, "" without one."""
@@ -135,6 +136,10 @@ class ServedRequest(InferenceRequest):
     def async_exec(self, decoupled: bool = False) -> NoReturn:
         """Refuse, as `exec` does."""
         self.exec(decoupled)
+
+    def _on_device(self, name: str) -> Tensor | None:
+        devices = self._request.devices
+        return InputOnDevice(name, devices[name]) if devices is not None and name in devices else None
 
     def _tensor(self, name: str, array: Array) -> Tensor:
         """Return the input as a tensor over writable memory, which models may count on.

@@ -8,6 +8,7 @@ from deployments.backends.python import dlpack
 from deployments.backends.python.errors import TritonModelException
 from deployments.backends.python.text import text_argument
 from protocol.datatypes import BY_NAME, of_array
+from protocol.device_input import DeviceInput
 from protocol.infer import Array
 
 
@@ -57,6 +58,8 @@ class Tensor:
             TritonModelException: it is neither, or its name is empty.
         """
         name = _checked_name(name)
+        if isinstance(source, DeviceTensor):
+            return source.renamed(name)
         owner = source if hasattr(source, "__dlpack__") else dlpack.Capsule(source)
         if not dlpack.is_on_host(owner):
             return DeviceTensor(name, owner)
@@ -66,6 +69,10 @@ class Tensor:
     def host_bytes(self) -> int:
         """Return how much memory the array holds, that of strings left out."""
         return self._array.nbytes
+
+    def on_host(self) -> "Tensor":
+        """Return the tensor in host memory: itself, or a copy."""
+        return self
 
     def host_array(self, bfloat16: bool) -> Array:
         """Return the array as an output; `bfloat16` says that the model's output is configured as BF16."""
@@ -116,6 +123,10 @@ class DeviceTensor(Tensor):
         self._name = name
         self._source = source
 
+    def renamed(self, name: str) -> "DeviceTensor":
+        """Return a tensor of another name over the same memory."""
+        return DeviceTensor(name, self._source)
+
     def as_numpy(self) -> Array:
         """Refuse, as Triton does."""
         raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
@@ -126,17 +137,24 @@ class DeviceTensor(Tensor):
 
     def triton_dtype(self) -> int:
         """Return the datatype's number; the tensor is copied to the host to learn it."""
-        array, bfloat16 = dlpack.import_device(self._source)
-        return BY_NAME["BF16"].enum if bfloat16 else of_array(array).enum
+        return self.on_host().triton_dtype()
 
     def is_cpu(self) -> bool:
         """Return False."""
         return False
 
+    def on_host(self) -> Tensor:
+        """Return a copy."""
+        array, bfloat16 = dlpack.import_device(self._source)
+        return BFloat16Tensor(self._name, array) if bfloat16 else Tensor(self._name, array)
+
+    def host_bytes(self) -> int:
+        """Return how much memory a copy takes."""
+        return self.on_host().host_bytes()
+
     def host_array(self, bfloat16: bool) -> Array:
         """Return a copy in host memory."""
-        array, is_bfloat16 = dlpack.import_device(self._source)
-        return BFloat16Tensor(self._name, array).host_array(bfloat16) if is_bfloat16 else array
+        return self.on_host().host_array(bfloat16)
 
     def __dlpack__(self, *, stream: object = None, **_: object) -> object:
         return self._source.__dlpack__()
@@ -144,6 +162,58 @@ class DeviceTensor(Tensor):
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self._source.__dlpack_device__()
         return device
+
+
+class InputOnDevice(DeviceTensor):
+    """An input that its client has put into a GPU's memory, which stays open as long as this or a capsule of it lives.
+
+    The client wrote it before it sent its request, so whatever stream a model reads it on need not wait.
+    """
+
+    __slots__ = ("_memory", "given")
+
+    def __init__(self, name: str, given: DeviceInput) -> None:
+        """Open it, unless it is open. Raises ServingError."""
+        self._name = name
+        self.given = given
+        self._memory = given.memory.open()
+
+    def renamed(self, name: str) -> DeviceTensor:
+        """Return a tensor of another name over the same memory."""
+        return InputOnDevice(name, self.given)
+
+    def shape(self) -> list[int]:
+        """Return the shape, the batch dimension included."""
+        return list(self.given.shape)
+
+    def triton_dtype(self) -> int:
+        """Return the datatype's number."""
+        return self.given.datatype.enum
+
+    def on_host(self) -> Tensor:
+        """Return a copy, which needs no framework. Raises ServingError."""
+        _, offset, shape, datatype = self.given
+        if datatype.name == "BOOL":
+            raw = np.empty(shape, np.uint8)
+            self._memory.copy_out(offset, raw.ctypes.data, raw.nbytes)
+            return Tensor(self._name, raw != 0)
+        array: Array = np.empty(shape, datatype.numpy)
+        self._memory.copy_out(offset, array.ctypes.data, array.nbytes)
+        return BFloat16Tensor(self._name, array) if datatype.name == "BF16" else Tensor(self._name, array)
+
+    def __dlpack__(self, *, stream: object = None, **_: object) -> object:
+        memory, given = self._memory, self.given
+        return dlpack.export_device(
+            memory.address(given.offset),
+            memory.device_id,
+            given.shape,
+            given.datatype.numpy,
+            memory,
+            bfloat16=given.datatype.name == "BF16",
+        )
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CUDA, self._memory.device_id)
 
 
 def _checked_name(name: object) -> str:

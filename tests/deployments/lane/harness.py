@@ -53,6 +53,7 @@ class EchoModel:
         self.capacity = 2
         self.sequence_idle_us = 0
         self.says_ready = True
+        self.gpus: tuple[str, ...] = ()
         self.held: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.hold = False

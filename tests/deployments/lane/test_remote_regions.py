@@ -66,7 +66,7 @@ def serve_far_away(codec: WireCodec, wire: int, body: bytes, json_length: int | 
     """Answer with X = A and Y = B from a codec that knows no regions, as a replica of another node."""
     client = Client()
     assert names_region([body], json_length, wire)
-    parts, length, sink = inline([body], json_length, wire, regions, client, far=True)
+    parts, length, sink, _ = inline([body], json_length, wire, regions, client, far=True)
 
     def reply(request: InferRequest, result: Any) -> None:
         response = InferResponse({"X": request.inputs["A"], "Y": request.inputs["B"]})
@@ -144,7 +144,7 @@ def test_an_answer_that_does_not_fit_its_region_ends_a_stream(regions: Regions) 
     parameters["shared_memory_region"].string_param = "out"
     parameters["shared_memory_byte_size"].int64_param = 8
     client = Stream()
-    _, _, sink = inline([request.SerializeToString()], None, GRPC_STREAM, regions, client, far=True)
+    _, _, sink, _ = inline([request.SerializeToString()], None, GRPC_STREAM, regions, client, far=True)
     for size, final in (8, False), (16, False), (8, False), (8, True):
         response = ModelInferResponse(outputs=[{"name": "X"}], raw_output_contents=[bytes(size)])
         message = ModelStreamInferResponse(infer_response=response).SerializeToString()
@@ -164,7 +164,7 @@ def test_an_unknown_region_is_not_found(regions: Regions) -> None:
     "body", [b"shared_memory_region", b"[1]", b'{"inputs": 3}', b'{"inputs": [3, {"parameters": []}], "outputs": {}}']
 )
 def test_what_is_malformed_is_left_for_the_replica_to_judge(body: bytes, regions: Regions) -> None:
-    parts, _, _ = inline([body], None, HTTP, regions, Client(), far=True)
+    parts, _, _, _ = inline([body], None, HTTP, regions, Client(), far=True)
     assert b"".join(parts)
     inline([b"\xff\xff\xff"], None, GRPC, regions, Client(), far=True)
 
@@ -187,7 +187,7 @@ def test_what_a_model_of_this_node_can_reach_is_left_to_it(regions: Regions) -> 
         "outputs": [{"name": "X", "parameters": dict(OUT)}],
     }
     client = Client()
-    parts, length, sink = inline([orjson.dumps(header)], None, HTTP, regions, client, far=False)
+    parts, length, sink, _ = inline([orjson.dumps(header)], None, HTTP, regions, client, far=False)
     assert sink is client
     assert b"".join(parts)[length:] == A.tobytes()
     kept = orjson.loads(b"".join(parts)[:length])

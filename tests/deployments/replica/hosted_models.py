@@ -91,6 +91,7 @@ class Models:
     def __init__(self, root: Path, own_processes: bool) -> None:
         self.root = root
         self.others: tuple[Path, ...] = ()
+        self.kind = ""
         self._own_processes = own_processes
 
     def add(self, name: str, code: str = "", config: str = CONFIG, more: str = "") -> "Models":
@@ -117,6 +118,7 @@ class Models:
         ]
         for spec in [spec for each in planned for spec in each["specs"]]:
             spec["own_process"] = self._own_processes
+            spec["kind"] = self.kind or spec["kind"]
         loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
         host = ModelHost(loop, fleet, Limits(), counters or Totals(), regions, shared=False, changed=lambda *_: None)
         await host.apply(planned)

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,29 +14,19 @@ from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import AlreadyExists, InvalidArgument, NotFound
 from protocol.shared_memory import RegionRange
 from tests.e2e.device_clients import Allocation, allocated
-from tests.serving import ROOT
+from tests.gpus import build_driver, forget_driver, use_driver
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, ROOT / "tests/cuda.c"], check=True)
-    return path
+    return build_driver(tmp_path_factory.mktemp("cuda"))
 
 
 @pytest.fixture(autouse=True)
 def driver(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # As Ray has it for an actor that has asked for no GPU.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(device_memory, "_LIBRARY", str(library))
-    forget()
+    use_driver(str(library), "", monkeypatch)  # as Ray has it for an actor that has asked for no GPU
     yield
-    forget()
-
-
-def forget() -> None:
-    device_memory._driver.cache_clear()
-    device_memory._context.cache_clear()
+    forget_driver()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from deployments.backends.python.process.channel import Channel, Writer, receive
 from deployments.backends.python.process.conversation import Conversation
 from deployments.backends.python.process.environment import Environment
 from deployments.backends.python.process.exchange import OWN_READINESS, read_response, read_result, request_fields
+from deployments.backends.python.process.lent_devices import LentDevices
 from deployments.backends.python.process.lent_regions import LentRegions
 from deployments.backends.python.process.starter import STARTER
 from deployments.backends.python.server import ModelServer
@@ -60,7 +61,8 @@ _MAX_FORKS: Final = 256
 class LoadOrder:
     """What a process is to load: `fields` are those of the signature, `args` what `initialize` is given.
 
-    Without an `environment` the process runs in that of the replica.
+    `opens_devices` says that inputs may be in the memory of a GPU. Without an `environment` the process runs in that of
+    the replica.
     """
 
     name: str
@@ -71,6 +73,7 @@ class LoadOrder:
     args: dict[str, str]
     decoupled: bool
     environment: Environment | None = None
+    opens_devices: bool = False
 
 
 class Child:
@@ -134,6 +137,7 @@ class Child:
         self._forks = forks
         self._forked: list[Conversation] = []
         self._regions = LentRegions(self._work, self._questions.outbox)
+        self._devices = LentDevices(self._questions.outbox)
         self._work.connection.setblocking(False)
         self._forks.setblocking(False)
         self._clock: Clock | None = None
@@ -146,9 +150,9 @@ class Child:
         """
         order = self.order
         paths = order.file_path, order.version_path, order.model_path
-        serves = self._server is not None
+        more = self._server is not None, metric.exported_to(), order.opens_devices
         with contextlib.suppress(OSError):  # it has ended already, which is heard now
-            self._work.send("load", None, order.name, *paths, order.fields, order.args, serves, metric.exported_to())
+            self._work.send("load", None, order.name, *paths, order.fields, order.args, *more)
         self._wait(lambda: self._state[0])
         while self._questions.read():  # what it has logged on the way
             pass
@@ -191,7 +195,11 @@ class Child:
         first = self._number
         self._number += len(batch.requests)
         try:
-            requests = [request_fields(first + place, request, writer) for place, request in enumerate(batch.requests)]
+            on_devices = self._devices.describe
+            requests = [
+                request_fields(first + place, request, writer, on_devices(request.devices))
+                for place, request in enumerate(batch.requests)
+            ]
             self._regions.tell()
             self._work.send("batch", writer, requests)
         except AreaFullError as error:
@@ -283,6 +291,7 @@ class Child:
             pass
         self.process.wait()
         self._regions.close()
+        self._devices.close()
         for conversation in (self._questions, *self._forked):
             conversation.close()
         self._forked.clear()

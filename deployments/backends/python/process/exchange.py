@@ -2,8 +2,8 @@
 
 To the process: `load`, `regions`, `batch`, `close`. From it: `ready` or `failed`, `results` of a batch, and `response`
 to a request of a decoupled model at any time. On a second socket, at any time: from the process `log`, and `cancelled`
-with a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`, also with a number, and
-`forget_region`.
+with a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`, also with a number,
+`forget_region` and `forget_device`.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ from typing import Any, Final
 from deployments.backends.python.process.channel import Channel, Place, Writer
 from protocol import errors
 from protocol.datatypes import BY_NAME
+from protocol.device_input import DeviceInput
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse, StreamedResponse
 from protocol.signature import Signature, TensorSpec
@@ -77,6 +78,7 @@ def read_request(
     channel: Channel,
     place: Array | None,
     view: Callable[[Place], memoryview],
+    devices: Callable[[Any], dict[str, DeviceInput]],
 ) -> ProcessRequest:
     """Rebuild what `request_fields` took apart.
 
@@ -86,10 +88,10 @@ def read_request(
         channel: that the message came by.
         place: of the large tensors in the message.
         view: finds a place in a client's region.
+        devices: rebuilds inputs on GPUs.
     """
-    number, id, rows, outputs, parameters, sequence_id, flags, timeout_us, priority, callers, trace, tensors, places = (
-        fields
-    )
+    number, id, rows, outputs, parameters, sequence_id, flags, timeout_us, priority, callers, trace, *rest = fields
+    tensors, places, on_devices = rest
     request = ProcessRequest(
         channel.arrays(tensors, place, view),
         rows,
@@ -102,6 +104,7 @@ def read_request(
         sequence_id=sequence_id,
         flags=flags,
         callers=callers,
+        devices=None if on_devices is None else devices(on_devices),
     )
     request.number, request.ask = number, ask
     if places:
@@ -110,8 +113,11 @@ def read_request(
     return request
 
 
-def request_fields(number: int, request: InferRequest, writer: Writer) -> RequestFields:
-    """Return a request as plain values; `number` tells it from others that the process still has."""
+def request_fields(number: int, request: InferRequest, writer: Writer, devices: object) -> RequestFields:
+    """Return a request as plain values.
+
+    `number` tells it from others that the process still has; `devices` are its inputs on GPUs as plain values.
+    """
     places = None
     if request.places and writer.place_of is not None:
         found = {name: writer.place_of(wanted) for name, wanted in request.places.items()}
@@ -130,6 +136,7 @@ def request_fields(number: int, request: InferRequest, writer: Writer) -> Reques
         None if request.trace is None else (request.trace.flags, request.trace.trace_id, request.trace.id),
         writer.describe(request.inputs),
         places,
+        devices,
     )
 
 

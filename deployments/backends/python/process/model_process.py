@@ -31,6 +31,8 @@ from deployments.backends.python.process.exchange import (
     result_fields,
 )
 from deployments.backends.python.process.forwarded_log import forward_log
+from deployments.backends.python.process.lent_devices import FORGET as FORGET_DEVICE
+from deployments.backends.python.process.lent_devices import BorrowedDevices
 from deployments.backends.python.process.lent_regions import FORGET, NEWS, BorrowedRegions
 from deployments.backends.python.process.questions import Questions, connected
 from deployments.backends.python.response_sender import Outcome
@@ -53,7 +55,9 @@ class ModelProcess:
         self._channel = channel
         self._questions = questions
         self._regions = BorrowedRegions()
+        self._devices = BorrowedDevices()
         questions.hears[FORGET] = self._regions.forget
+        questions.hears[FORGET_DEVICE] = self._devices.forget
 
     def run(self) -> None:
         """Do what the replica says, until it says that this is the end."""
@@ -74,13 +78,15 @@ class ModelProcess:
 
     def _load(self) -> PythonInstance | None:
         data = self._channel.connection.recv(READ_BYTES)
-        _, _, (name, file_path, version_path, model_path, fields, args, serves, metrics) = self._channel.read(data)
+        _, _, (name, *paths, fields, args, serves, metrics, opens_devices) = self._channel.read(data)
+        file_path, version_path, model_path = paths
         if metrics:
             metric.export_to(lambda: NodeCounters(NodeFolder.at(metrics)), metrics)
         signature = read_signature(fields)
         module = SoleModule(model_path, version_path, AskedServer(self._questions) if serves else None)
         try:
-            instance = load_instance(module, file_path, name, args, signature, self if signature.decoupled else None)
+            replies = self if signature.decoupled else None
+            instance = load_instance(module, file_path, name, args, signature, replies, opens_devices=opens_devices)
         except ModelLoadError as error:
             self._channel.send("failed", None, error.reason)
             return None
@@ -93,8 +99,8 @@ class ModelProcess:
 
     def _run_batch(self, instance: PythonInstance, given: Sequence[Any], place: Any) -> None:
         channel, ask = self._channel, self._questions.ask
-        view = self._regions.view
-        requests: list[InferRequest] = [read_request(fields, ask, channel, place, view) for fields in given]
+        view, devices = self._regions.view, self._devices.inputs
+        requests: list[InferRequest] = [read_request(fields, ask, channel, place, view, devices) for fields in given]
         rows = sum([request.rows for request in requests])
         batch = Batch(requests, rows)
         failure: ServingError | None = None
