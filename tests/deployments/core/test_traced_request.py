@@ -13,6 +13,8 @@ from deployments.core.traced_request import follow
 from deployments.lane.trace_frames import records, take_records
 from deployments.schedulers.ensemble import ensemble_scheduler
 from deployments.schedulers.fifo import FifoBatcher
+from protocol.datatypes import BY_NAME
+from protocol.device_input import DeviceInput
 from protocol.errors import Internal
 from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
@@ -97,6 +99,14 @@ def test_a_request_leaves_its_stages(bench):
     assert first.attributes == {"batch_rows": 2, "batch_requests": 2, "batch_reason": "none_waits"}
     assert first.id != second.id and first.trace_id != second.trace_id
     assert bench.answers.order == ["a", "b"]
+
+
+def test_an_input_in_the_memory_of_a_gpu_is_named_without_what_is_in_it(bench):
+    request = bench.answers.request("r")
+    request.devices = {"Z": DeviceInput(None, 0, (1, 4), BY_NAME["FP32"])}
+    trace = new_trace(TENSORS)
+    follow(request, trace, bench.core.resolve("m"), lambda: 0)
+    assert ("Z", "FP32", (1, 4), b"") in [(each.name, each.datatype, each.shape, each.data) for each in trace.tensors]
 
 
 def test_a_batch_begins_to_form_when_the_one_before_it_has_left(bench):

@@ -1,20 +1,24 @@
 """Regions in the memory of a GPU, which here is a file: `tests/cuda.c` stands for CUDA's driver."""
 
 import asyncio
+import ctypes
 import gc
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deployments.replica import device_memory
-from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, NoGpuError
+from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, NoGpuError, visible_gpus
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import AlreadyExists, InvalidArgument, NotFound
 from protocol.shared_memory import RegionRange
 from tests.e2e.device_clients import Allocation, allocated
 from tests.gpus import build_driver, forget_driver, use_driver
+
+FIRST, SECOND = "00" * 16, "01" * 16
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,44 @@ def test_a_place_that_a_request_has_stays_when_the_region_is_unregistered(memory
     assert memory.path.read_bytes()[:5] == b"late\0"
     del place
     assert not is_open(memory)
+
+
+def test_every_process_knows_the_gpu_of_a_region_by_its_uuid(memory: Allocation) -> None:
+    table = OwnTable()
+    one, two = Regions(table, opens_devices=True), Regions(table, opens_devices=True)
+    register(one, memory)
+    assert two.on_devices
+    assert [regions.gpu_of("gpu") for regions in (one, two)] == [SECOND, SECOND]
+    assert one.gpu_of("another") == ""
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), {"0,1": (FIRST, SECOND), "1,0": (SECOND, FIRST), "1": (SECOND,), "": (), "7": ()}.items()
+)
+def test_a_process_sees_the_gpus_that_it_was_given(
+    visible: str, expected: tuple[str, ...], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_driver(shutil.copy(library, tmp_path), visible, monkeypatch)
+    assert visible_gpus() == expected
+
+
+def test_without_a_driver_no_gpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_driver("libno-such-driver.so", "0", monkeypatch)
+    assert visible_gpus() == ()
+
+
+def test_a_thread_keeps_the_context_that_it_had(library: Path, memory: Allocation) -> None:
+    driver, own, found = ctypes.CDLL(str(library)), ctypes.c_void_p(0xC0), ctypes.c_void_p()
+    driver.cuCtxPushCurrent_v2(own)
+    allocation = DeviceAllocation(handle_of(memory), 1)
+    allocation.write(0, allocation.read(8, 8))
+    with pytest.raises(DeviceMemoryError):
+        allocation.read(500, 100)
+    del allocation
+    assert not is_open(memory)
+    assert driver.cuCtxPopCurrent_v2(ctypes.byref(found)) == 0
+    assert found.value == own.value
+    assert driver.cuCtxPopCurrent_v2(ctypes.byref(found)) != 0
 
 
 def test_a_name_is_of_one_kind(memory: Allocation) -> None:

@@ -70,6 +70,8 @@ def driver(library: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     copy = shutil.copy(library, tmp_path_factory.mktemp("driver"))  # it looks once at what is visible
     use_driver(copy, "1", monkeypatch)
     yield
+    gc.unfreeze()
+    gc.collect()  # what is still open is closed by this driver
     forget_driver()
 
 
