@@ -105,6 +105,8 @@ def inline(
         inlined = _inline_http(body, json_length, copied, sink)
     else:
         inlined = _inline_grpc(body, wire, copied, sink)
+    if not copied.copies:
+        inlined = Inlined(parts, json_length, sink)  # as it came, and so as the replica may know it
     return inlined._replace(gpus=frozenset(copied.gpus))
 
 
@@ -114,25 +116,24 @@ class _Copied:
     def __init__(self, regions: ClientRegions, far: bool, reached: Collection[str]) -> None:
         self.places: dict[str, OpenRange] = {}
         self.gpus: set[str] = set()
+        self.copies = False
         self._regions = regions
         self._far = far
         self._reached = reached
 
     def open_input(self, place: RegionRange | None, datatype: object) -> OpenRange | None:
         """Return what `open` does, but None for numbers on a GPU that the model reaches."""
-        opened = self.open(place)
-        if opened is None or place is None or datatype == "BYTES":
-            return opened
-        gpu = self._regions.gpu_of(place.region)
-        if gpu not in self._reached:
-            return opened
-        self.gpus.add(gpu)
-        return None
+        if place is not None and datatype != "BYTES" and (gpu := self._regions.gpu_of(place.region)) in self._reached:
+            self._regions.open(place)
+            self.gpus.add(gpu)
+            return None
+        return self.open(place)
 
     def open(self, place: RegionRange | None) -> OpenRange | None:
         """Return a range that is copied here, None for others; raises NotFound or InvalidArgument."""
         if place is None or not (self._far or self._regions.is_on_device(place.region)):
             return None
+        self.copies = True
         return self._regions.open(place)
 
 

@@ -145,7 +145,7 @@ def _copied(source: Any) -> tuple[Array, bool]:
 
 
 def _is_contiguous(tensor: _Tensor, shape: tuple[int, ...]) -> bool:
-    if not tensor.strides:
+    if not tensor.strides or 0 in shape:
         return True
     expected = 1
     for size, stride in zip(reversed(shape), reversed(tensor.strides[: tensor.rank]), strict=True):

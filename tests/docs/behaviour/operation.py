@@ -207,6 +207,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEVERAL + "test_shared_memory_registered_at_one_is_known_to_both",
         "deployments/replica/test_shared_memory.py::test_every_process_of_the_node_has_a_change_at_once",
     ),
+    "opens it itself, when it runs the first request that names it.": (
+        "deployments/replica/test_gpu_inputs.py::test_it_is_closed_once_nobody_can_ask_for_it",
+        "e2e/test_gpus.py::test_a_python_model_may_take_its_inputs_from_the_memory_of_its_gpu",
+    ),
+    "A client may unregister the region before that": (
+        "deployments/replica/test_gpu_inputs.py::test_a_queued_request_gets_what_is_unregistered_meanwhile",
+        "deployments/replica/test_gpu_inputs.py::test_a_request_whose_memory_cannot_be_opened_fails_alone",
+        "e2e/test_gpus.py::test_memory_that_its_client_has_taken_away_fails_its_request_alone",
+    ),
     "CUDA shared memory that a client registers": (
         "e2e/test_gpus.py::test_tensors_may_lie_in_the_memory_of_a_gpu",
         "deployments/replica/test_device_regions.py::test_every_ingress_opens_a_region_and_no_replica_does",
