@@ -181,7 +181,7 @@ class _Planner:
         file_bytes: int,
     ) -> tuple[Placement, str]:
         for model in self._embedded:
-            if model.name in steps:
+            if model.name in steps and not model.leaving:
                 return "embedded", f"only the ingress reaches its step '{model.name}'"
         wanted = overrides.placement or self._settings.placement
         if wanted == "auto":

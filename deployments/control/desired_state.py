@@ -13,7 +13,7 @@ from typing import Any, Final
 from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
-from deployments.control.former_places import beside_former, returned
+from deployments.control.former_places import beside_former, with_former, without_former
 from deployments.control.node_completion import NodeCompleter
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
@@ -352,7 +352,7 @@ def with_dependents(desired: DesiredState, name: str) -> set[str]:
 def committed(options: ControllerOptions, desired: DesiredState, trial: Trial) -> DesiredState:
     """End a trial whose models are all ready: what ran in their place before goes."""
     trials = tuple(other for other in desired.trials if other is not trial)
-    desired = replace(desired, trials=trials)
+    desired = replace(desired, trials=trials, plan=without_former(desired.plan, trial.before))
     return _resolved(replace(desired, plan=_tidy(options, desired, desired.snapshot)), trial.command, "")
 
 
@@ -377,7 +377,8 @@ def reverted(
             gone[name] = {version: UNLOADED for version in versions} | dict(reasons.get(name, {}))
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     trials = tuple(other for other in desired.trials if other is not trial)
-    desired = replace(desired, snapshot=snapshot, origins=origins, gone=gone, trials=trials)
+    plan = with_former(desired.plan, trial.before)
+    desired = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=gone, trials=trials)
     return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
 
 
@@ -423,8 +424,6 @@ def _tidy(options: ControllerOptions, desired: DesiredState, snapshot: Snapshot)
     for name, before in desired.on_trial.items():
         runs.setdefault(name, []).extend(before.model.packages if before.model is not None else ())
     kept = prune(desired.plan, lambda model: model.package in runs.get(model.name, ()))
-    known = {name: model.packages for name, model in snapshot.models.items()}
-    kept = returned(kept, lambda model: model.package in known.get(model.name, ()))
     placed = _placed(kept)
     lost = {
         name

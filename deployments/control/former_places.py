@@ -1,7 +1,8 @@
 """Where models ran that a change puts elsewhere: they serve there until they are ready in their new places.
 
 A version that is loaded anew in its place is changed there by its replicas. One that goes to another place (packed, and
-now isolated, say) is in the plan twice as long as that is on trial, once as `leaving`.
+now isolated, say) is in the plan twice as long as that is on trial, once as `leaving`. One that keeps one of its places
+serves there meanwhile.
 """
 
 import math
@@ -9,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from repository_loader.plan import ClusterFacts, ModelPlan, Plan
+from repository_loader.plan import ClusterFacts, DeploymentPlan, ModelPlan, Plan, prune
 
 Version = tuple[str, int]
 _Place = tuple[str, str]
@@ -20,7 +21,7 @@ _WHOLE: Final = 1e-6
 def beside_former(
     before: Plan, new: Collection[Version], stays: Plan, facts: ClusterFacts, make: Callable[[Plan], Plan]
 ) -> Plan:
-    """Return a plan for versions that are to be loaded, beside what ran of them in other places.
+    """Return a plan for versions that are to be loaded, beside what ran of those that go elsewhere.
 
     Where the cluster may have no room for both, what ran goes first.
 
@@ -32,31 +33,37 @@ def beside_former(
         make: makes a plan beside what stays.
     """
     plan = make(stays)
-    places = _places(plan)
-    deployments = [
-        replace(deployment, models=left)
-        for deployment in before.deployments
-        if (left := _left(deployment.models, (deployment.app_name, deployment.name), new, places))
-    ]
-    embedded = _left(before.embedded, _INGRESS, new, places)
-    if not deployments and not embedded:
+    were, places = _places(before), _places(plan)
+    moved = {key for key in new if key in were and key in places and were[key].isdisjoint(places[key])}
+    if not moved:
         return plan
-    both = make(replace(stays, deployments=(*stays.deployments, *deployments), embedded=(*stays.embedded, *embedded)))
+    former = _marked(prune(before, lambda model: _version(model) in moved), moved, leaving=True)
+    deployments, embedded = (*stays.deployments, *former.deployments), (*stays.embedded, *former.embedded)
+    both = make(replace(stays, deployments=deployments, embedded=embedded))
     alike = both.unplaced == plan.unplaced and _places(both) == places
-    return both if alike and _has_room(both, facts) else plan
+    return both if alike and _has_room(before, both, facts) else plan
 
 
 def leaving(plan: Plan) -> set[Version]:
     """Return the versions that serve where they were until they are ready elsewhere."""
     models = (*plan.embedded, *(model for deployment in plan.deployments for model in deployment.models))
-    return {(model.name, model.version) for model in models if model.leaving}
+    return {_version(model) for model in models if model.leaving}
 
 
-def returned(plan: Plan, stay: Callable[[ModelPlan], bool]) -> Plan:
-    """Return a plan in which those that stay leave no longer."""
+def without_former(plan: Plan, names: Collection[str]) -> Plan:
+    """Return a plan in which the models are in their new places alone."""
+    return prune(plan, lambda model: not model.leaving or model.name not in names)
 
+
+def with_former(plan: Plan, names: Collection[str]) -> Plan:
+    """Return a plan in which the models that leave stay where they are, and are nowhere else."""
+    back = {version for version in leaving(plan) if version[0] in names}
+    return _marked(prune(plan, lambda model: model.leaving or _version(model) not in back), back, leaving=False)
+
+
+def _marked(plan: Plan, versions: Collection[Version], *, leaving: bool) -> Plan:
     def each(model: ModelPlan) -> ModelPlan:
-        return replace(model, leaving=False) if model.leaving and stay(model) else model
+        return replace(model, leaving=leaving) if _version(model) in versions else model
 
     deployments = tuple(
         replace(deployment, models=tuple(map(each, deployment.models))) for deployment in plan.deployments
@@ -64,21 +71,19 @@ def returned(plan: Plan, stay: Callable[[ModelPlan], bool]) -> Plan:
     return replace(plan, deployments=deployments, embedded=tuple(map(each, plan.embedded)))
 
 
-def _left(
-    models: tuple[ModelPlan, ...], place: _Place, new: Collection[Version], places: dict[Version, set[_Place]]
-) -> tuple[ModelPlan, ...]:
-    """Return those of the models in a place that are placed anew, and in other places."""
-    return tuple(
-        replace(model, leaving=True)
-        for model in models
-        if (key := (model.name, model.version)) in new and key in places and place not in places[key]
-    )
+def _version(model: ModelPlan) -> Version:
+    return model.name, model.version
 
 
-def _has_room(plan: Plan, facts: ClusterFacts) -> bool:
-    """Whether all replicas, as many as there may be, find a node with the CPUs and the memory that they reserve."""
+def _has_room(before: Plan, plan: Plan, facts: ClusterFacts) -> bool:
+    """Whether all replicas, as many as there may be, find a node with the CPUs and the memory that they reserve.
+
+    Those of a deployment that reserves other amounts from now on go only once Serve has started their successors.
+    """
+    sizes = {_size(deployment) for deployment in plan.deployments}
+    replaced = [deployment for deployment in before.deployments if _size(deployment) not in sizes]
     free = [(node.num_cpus, node.memory_bytes or math.inf) for node in facts.nodes]
-    for deployment in sorted(plan.deployments, key=lambda each: -each.num_cpus):
+    for deployment in sorted((*plan.deployments, *replaced), key=lambda each: -each.num_cpus):
         nodes = [place for place, node in enumerate(facts.nodes) if deployment.needs.met_by((node,))]
         scaled = deployment.autoscaling
         for _ in range(deployment.replica_count if scaled is None else scaled.max_replicas):
@@ -93,13 +98,17 @@ def _has_room(plan: Plan, facts: ClusterFacts) -> bool:
     return True
 
 
+def _size(deployment: DeploymentPlan) -> tuple[str, str, float, int]:
+    return deployment.app_name, deployment.name, deployment.num_cpus, deployment.reserved_memory_bytes
+
+
 def _places(plan: Plan) -> dict[Version, set[_Place]]:
     found: dict[Version, set[_Place]] = {}
     for deployment in plan.deployments:
         for model in deployment.models:
             if not model.leaving:
-                found.setdefault((model.name, model.version), set()).add((deployment.app_name, deployment.name))
+                found.setdefault(_version(model), set()).add((deployment.app_name, deployment.name))
     for model in plan.embedded:
         if not model.leaving:
-            found.setdefault((model.name, model.version), set()).add(_INGRESS)
+            found.setdefault(_version(model), set()).add(_INGRESS)
     return found

@@ -44,6 +44,8 @@ class ModelTable:
         """What an ingress told last of embedded models: the reason ("" when loaded) by digest."""
         self.moving: set[tuple[str, int]] = set()
         """The versions that are on trial in another place than that which the table tells of."""
+        self.moved = False
+        """Whether there are versions that were so until now."""
         self.refused: Mapping[str, str] = {}
         """Why applications were not deployed, by name."""
         self._json: dict[str, tuple[ModelConfig, str]] = {}
@@ -56,6 +58,7 @@ class ModelTable:
         """Take a new desired state, and what was not deployed; versions that run as before keep their state."""
         before, self.models, self.plan = self.models, {}, desired.plan
         moving, self.moving = self.moving, leaving(desired.plan)
+        self.moved = bool(moving - self.moving)
         self.refused = refused
         for name, found in desired.snapshot.models.items():
             reason = found.failure or desired.plan.unplaced.get(name, "")
@@ -85,7 +88,7 @@ class ModelTable:
         self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused))
         for deployment in desired.plan.deployments:
             if deployment.app_name in refused:
-                for model in deployment.models:
+                for model in filter(self.shows, deployment.models):
                     self.fail(model, refused[deployment.app_name])
 
     def _entry(self, shown: RepositoryModel, reason: str, versions: dict[int, VersionEntry]) -> ModelEntry:
@@ -159,7 +162,7 @@ class ModelTable:
         """Note that all versions of models that were on trial are ready."""
         for name in names:
             for number, version in self.models[name].versions.items():
-                if not version.failed and not version.left:
+                if not version.left and (not version.failed or (name, number) in self.moving):
                     if version.state != READY:
                         logger.info("successfully loaded '%s' version %d", name, number, extra=about(name, number))
                     version.loaded("", version.seconds)

@@ -348,7 +348,7 @@ class RepositoryController:
     def _adopt(self, desired: DesiredState) -> None:
         """Have the table, and all who follow it, be those of a desired state."""
         self._table.replace(desired, self._refused)
-        if self._table.unloading:
+        if self._table.unloading or self._table.moved:
             self._follow_s = max(self._follow_s, _FOLLOW_TIMEOUT_S)
         self._watch_packed()
         self._publish()

@@ -234,7 +234,8 @@ def _parts(desired: DesiredState, trial: Trial) -> Iterable[tuple[DeploymentPlan
     """Yield what runs the new versions of a trial: deployments, or None for what ingresses host."""
 
     def new(model: ModelPlan) -> bool:
-        return model.name in trial.before and model.package in desired.snapshot.models[model.name].packages
+        tried = model.name in trial.before and not model.leaving
+        return tried and model.package in desired.snapshot.models[model.name].packages
 
     for deployment in desired.plan.deployments:
         yield from ((deployment, model) for model in filter(new, deployment.models))
