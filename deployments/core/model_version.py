@@ -12,7 +12,7 @@ from deployments.core.response_streams import ResponseStreams
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.scheduler import Scheduler
 from deployments.schedulers.sequence import SequenceScheduler
-from protocol.infer import InferRequest
+from protocol.infer import SEQUENCE_START, InferRequest
 from protocol.signature import Signature
 from repository_loader.package import ModelPackage
 
@@ -93,7 +93,8 @@ class ModelVersion:
         """
         if self.pool is None:
             return ""
-        return self.pool.check(0.0 if self.signature.decoupled else limit_s)
+        fault = self.pool.check(0.0 if self.signature.decoupled else limit_s)
+        return fault if self.older is None else fault or self.older.check(limit_s)
 
     def _submit_stream(self, request: InferRequest) -> None:
         assert self.streams is not None
@@ -116,9 +117,17 @@ class ModelVersion:
         self.older = older
         self.submit, self.cancel = self._submit_to_either, self._cancel_in_either
 
+    def leaves(self, sequence_id: int | str) -> bool:
+        """End a sequence unless something of it waits or runs; returns whether it is over."""
+        if self.older is not None and not self.older.leaves(sequence_id):
+            return False
+        return not isinstance(self.scheduler, SequenceScheduler) or self.scheduler.leaves(sequence_id)
+
     def _submit_to_either(self, request: InferRequest) -> None:
-        older = self.older
-        if older is not None and older.holds(request.sequence_id):
+        older, sequence_id = self.older, request.sequence_id
+        if older is None or not older.holds(sequence_id):
+            self._submit(request)
+        elif not request.flags & SEQUENCE_START or not older.leaves(sequence_id):
             older.submit(request)
         else:
             self._submit(request)

@@ -101,6 +101,14 @@ class SequenceScheduler:
         """Whether a sequence of this id is not over."""
         return sequence_id in self._slots
 
+    def leaves(self, sequence_id: SequenceId) -> bool:
+        """End a sequence unless something of it waits or runs; returns whether it is over."""
+        slot = self._slots.slot_of(sequence_id)
+        if slot is not None and slot.idle:
+            self._end(slot)
+            self._release(slot)
+        return not self.holds(sequence_id)
+
     def submit(self, request: InferRequest) -> None:
         """Queue the request in its sequence's slot or backlog, or refuse it with Triton's text."""
         request.queued_ns = now_ns = self._now_ns()

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deployments.core.counts import Totals
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, ServingError
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
@@ -24,6 +26,8 @@ sequence_batching { direct {} max_sequence_idle_microseconds: 60000000 }
 instance_group { count: %d }
 """
 SUMS = """
+import time
+
 class TritonPythonModel:
     def initialize(self, args):
         self.sums = {}
@@ -33,9 +37,11 @@ class TritonPythonModel:
 
     def add(self, request):
         id = request.correlation_id()
+        number = int(x_of(request).as_numpy()[0])
+        time.sleep(max(0, -number))
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
             self.sums[id] = 0
-        self.sums[id] += int(x_of(request).as_numpy()[0])
+        self.sums[id] += number
         return answer(np.array([self.sums[id]], np.int32))
 
     def finalize(self):
@@ -109,10 +115,10 @@ async def test_sequences_go_on_in_the_instances_of_before(tmp_path: Path) -> Non
     assert sums.finalized == 0
     assert [await sums.add(id, 1, sequence_end=True) for id in (1, 2)] == [7, 7]
     await sums.until_finalized(2)
-    assert await sums.add(3, 1, sequence_start=True) == 1  # anew, where it is
-    assert await sums.add(3, 1, sequence_end=True) == 2
+    assert await sums.add(3, 1, sequence_start=True) == 1  # which ends the one that nobody has ended
     await sums.until_finalized(3)
-    assert [await sums.add(id, 1, sequence_start=True) for id in (1, 2, 3)] == [1, 1, 1]
+    assert [await sums.add(id, 1, sequence_start=True) for id in (1, 2)] == [1, 1]
+    assert await sums.add(3, 1) == 2
     await sums.host.close()
     assert sums.finalized == 6
 
@@ -139,3 +145,33 @@ async def test_a_host_that_closes_waits_for_no_sequence(tmp_path: Path) -> None:
     async with asyncio.timeout(20):
         await sums.host.close()
     assert sums.finalized == 3
+
+
+@on_a_loop
+async def test_a_sequence_that_starts_anew_follows_what_runs_of_it(tmp_path: Path) -> None:
+    sums = Sums(tmp_path)
+    await sums.load(2)
+    assert await sums.add(1, 1, sequence_start=True) == 1
+    await sums.load(1)
+    running = asyncio.create_task(sums.add(1, -1))
+    await asyncio.sleep(0)
+    anew = asyncio.create_task(sums.add(1, 5, sequence_start=True))
+    done, _ = await asyncio.wait({running, anew}, return_when=asyncio.FIRST_COMPLETED)
+    assert (running in done, await running, await anew) == (True, 0, 5)
+    await sums.host.close()
+
+
+@on_a_loop
+async def test_a_batch_of_an_instance_of_before_may_not_run_for_ever_either(tmp_path: Path) -> None:
+    sums = Sums(tmp_path)
+    await sums.load(1)
+    assert await sums.add(1, 1, sequence_start=True) == 1
+    await sums.load(2)
+    running = asyncio.create_task(sums.add(1, -60))
+    async with asyncio.timeout(10):
+        while not running.done():
+            await asyncio.sleep(0.05)
+            sums.host.check(0.1)
+    with pytest.raises(ServingError):
+        await running
+    await sums.host.close()
