@@ -166,6 +166,9 @@ class TraceSettings:
                 levels.append(_LEVELS_OF_FLAGS.get(value.lower(), value))
             else:
                 self._at_start[known] = _checked_flag(known, value.lower() if known == "trace_mode" else value)
+        sizes = _EXPORTER_DEFAULTS | dict(self.exporter)
+        if int(sizes["bsp_max_queue_size"]) < int(sizes["bsp_max_export_batch_size"]):
+            raise ValueError("opentelemetry,bsp_max_export_batch_size must not be above bsp_max_queue_size")
         if levels:
             try:
                 self._at_start["trace_level"] = _levels(levels)
@@ -186,9 +189,6 @@ class TraceSettings:
         elif key != "url":
             raise ValueError(f"unknown trace setting 'opentelemetry,{key}'")
         self._exporter[key] = value
-        sizes = _EXPORTER_DEFAULTS | dict(self.exporter)
-        if int(sizes["bsp_max_queue_size"]) < int(sizes["bsp_max_export_batch_size"]):
-            raise ValueError("opentelemetry,bsp_max_export_batch_size must not be above bsp_max_queue_size")
 
 
 def _checked_flag(key: str, value: str) -> str:

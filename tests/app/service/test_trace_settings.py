@@ -83,6 +83,11 @@ def test_a_small_queue_is_sent_at_once() -> None:
     }
 
 
+def test_sizes_of_a_queue_may_come_in_any_order() -> None:
+    flags = ["opentelemetry,bsp_max_export_batch_size=3000", "opentelemetry,bsp_max_queue_size=4000"]
+    assert TraceSettings(flags).exporter == TraceSettings(reversed(flags)).exporter
+
+
 @pytest.mark.parametrize(
     ("flags", "levels"),
     [
