@@ -64,7 +64,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
     try:
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
-        raise ssl.SSLError(f"{certificate} and {key} are no certificate and its key, not encrypted: {error}") from error
+        raise ssl.SSLError(f"{certificate} and {key} are not a certificate and its unencrypted key: {error}") from error
 
 
 def _load_root(context: ssl.SSLContext, path: str) -> None:

@@ -28,13 +28,17 @@ class UnixSocket:
         """See that there can be a socket.
 
         Raises:
-            OSError: the folder is not there, the path is too long, or it is there already and no socket.
+            OSError: the folder is not there or may not be written to, the path is too long, or it is there already and
+                no socket.
         """
         longest = _MAX_BYTES - _BESIDE_BYTES
         if (length := len(os.fsencode(self._path))) > longest:
             text = f"a path of {length} bytes is too long for a Unix socket, which may have {longest} here"
             raise OSError(errno.ENAMETOOLONG, text, self._path)
-        os.stat(os.path.dirname(os.path.abspath(self._path)))
+        folder = os.path.dirname(os.path.abspath(self._path))
+        os.stat(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.stat(self._path, follow_symlinks=False).st_mode):
                 raise FileExistsError(errno.EEXIST, "is there already, and is not a socket", self._path)

@@ -1,11 +1,13 @@
 """What listeners need and is not there is a fault of the command line, said before anything starts."""
 
 import errno
+import os
 import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives import serialization
 
 from app.cli.main import main
 from app.cli.ports import PortTaken, require_free
@@ -35,7 +37,17 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     flags = {"server-cert": one.certificate, "server-key": other.key, "use-ssl": "true"}
     done = serve(tmp_path, *(f"--http-{name}={value}" for name, value in flags.items()))
     assert done.exit_code == 2
-    assert f"{one.certificate} and {other.key} are no certificate and its key" in done.output
+    assert f"{one.certificate} and {other.key} are not a certificate and its unencrypted key" in done.output
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_asked_for_it(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue("server")
+    encrypted = serialization.load_pem_private_key(pair.key.read_bytes(), None).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    )
+    pair.key.write_bytes(encrypted)
+    with pytest.raises(OSError, match=r"are not a certificate and its unencrypted key"):
+        ServerTls(str(pair.certificate), str(pair.key), HTTP_1)
 
 
 def test_certificates_of_clients_that_are_none_are_named(tmp_path: Path) -> None:
@@ -53,6 +65,14 @@ def test_a_unix_socket_that_cannot_be_is_refused(tmp_path: Path) -> None:
     ):
         done = serve(tmp_path, f"--http-unix-socket={path}")
         assert (done.exit_code, reason in done.output) == (2, True), done.output
+
+
+def test_a_unix_socket_where_this_user_may_write_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path))
+    done = serve(tmp_path, f"--http-unix-socket={tmp_path}/socket")
+    assert (done.exit_code, f"Permission denied: '{tmp_path}'" in done.output) == (2, True), done.output
 
 
 def test_the_longest_path_that_is_taken_can_be_bound() -> None:
