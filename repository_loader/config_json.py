@@ -72,7 +72,7 @@ def _as_protobuf(values: Any, descriptor: Any, depth: int) -> Any:
         for name in {field.name, field.json_name} & copy.keys():
             value = copy[name]
             is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-            if field.is_repeated and not is_map and value is not None and not isinstance(value, list):
+            if field.is_repeated and not is_map and _is_one(value, field):
                 copy[name] = value = [value]
             if field.enum_type is not None:
                 copy[name] = [_capital(item) for item in value] if isinstance(value, list) else _capital(value)
@@ -87,6 +87,13 @@ def _as_protobuf(values: Any, descriptor: Any, depth: int) -> Any:
             else:
                 copy[name] = _as_protobuf(value, field.message_type, depth + 1)
     return copy
+
+
+def _is_one(value: Any, field: Any) -> bool:
+    """Whether a value may be an element of a list; protobuf would take an empty string for an empty message."""
+    if field.message_type is not None:
+        return isinstance(value, Mapping)
+    return value is not None and not isinstance(value, list | Mapping)
 
 
 def _capital(value: Any) -> Any:

@@ -134,6 +134,7 @@ def test_one_value_stands_for_a_list_of_it() -> None:
         '{"foo": 1}',
         '{"max_batch_size": "x"}',
         '{"input": 3}',
+        '{"instance_group": ""}',
         '{"input": [{"data_type": "TYPE_X"}]}',
         '{"instance_group": [{"kind": 9}]}',
         "[" * 100_000,
