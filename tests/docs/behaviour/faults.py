@@ -193,7 +193,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A Python model may have no inputs": ("behaviours/test_behaviours.py::test_behaviour",),
     "A Python model finds an empty command line": ("behaviours/test_behaviours.py::test_behaviour",),
-    "What it makes builtin is so": (
+    "What it makes builtin while it is loaded": (
         "deployments/backends/test_python_model_module.py::test_what_a_model_makes_builtin_is_builtin_for_it",
     ),
     "Where `pb_utils` takes a string": ("deployments/backends/test_python_pb_utils.py::test_text_may_be_bytes",),

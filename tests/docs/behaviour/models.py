@@ -120,6 +120,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Where the cluster has no room for both": (
         "deployments/control/test_desired_state.py::test_a_model_for_which_there_is_no_room_twice_goes_first",
+        "deployments/control/test_former_places.py::test_a_group_that_grows_needs_room_for_what_it_was_as_well",
     ),
     "When any version of a load fails": (CONTROL + "test_what_served_serves_on_when_its_successor_does_not_load",),
     "`config` of a load takes the place": (

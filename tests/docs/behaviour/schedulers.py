@@ -172,6 +172,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_changed_instances.py::test_sequences_go_on_in_the_instances_of_before",
         "deployments/replica/test_changed_instances.py::test_a_host_that_closes_waits_for_no_sequence",
     ),
+    "One that starts anew does so in the new instances": (
+        "deployments/replica/test_changed_instances.py::test_sequences_go_on_in_the_instances_of_before",
+        "deployments/replica/test_changed_instances.py::test_a_sequence_that_starts_anew_follows_what_runs_of_it",
+    ),
     "A model that becomes another ends its sequences": (
         "deployments/replica/test_changed_instances.py::test_sequences_end_when_their_model_becomes_another",
     ),
