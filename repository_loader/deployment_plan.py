@@ -1,6 +1,6 @@
 """What shall run in the cluster: deployments, their models, their resources. Values only; the rules are in `plan`."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from repository_loader.autoscaling import Autoscaling
 from repository_loader.node_needs import ANY_NODE, NodeNeeds
@@ -125,6 +125,25 @@ class Plan:
     deployments: tuple[DeploymentPlan, ...] = ()
     embedded: tuple[ModelPlan, ...] = ()
     unplaced: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def leaving(self) -> set[tuple[str, int]]:
+        """The versions that serve where they were until they are ready elsewhere."""
+        models = (*self.embedded, *(model for deployment in self.deployments for model in deployment.models))
+        return {(model.name, model.version) for model in models if model.leaving}
+
+    @property
+    def serving(self) -> "Plan":
+        """The plan without the versions that are still to be ready in their new places."""
+        moving = self.leaving
+        if not moving:
+            return self
+
+        def serve(models: tuple[ModelPlan, ...]) -> tuple[ModelPlan, ...]:
+            return tuple(model for model in models if model.leaving or (model.name, model.version) not in moving)
+
+        deployments = (replace(each, models=serve(each.models)) for each in self.deployments)
+        return replace(self, deployments=tuple(deployments), embedded=serve(self.embedded))
 
     def to_dict(self) -> Json:
         """Return the plan as JSON values."""

@@ -44,12 +44,6 @@ def beside_former(
     return both if alike and _has_room(before, both, facts) else plan
 
 
-def leaving(plan: Plan) -> set[Version]:
-    """Return the versions that serve where they were until they are ready elsewhere."""
-    models = (*plan.embedded, *(model for deployment in plan.deployments for model in deployment.models))
-    return {_version(model) for model in models if model.leaving}
-
-
 def without_former(plan: Plan, names: Collection[str]) -> Plan:
     """Return a plan in which the models are in their new places alone."""
     return prune(plan, lambda model: not model.leaving or model.name not in names)
@@ -57,7 +51,7 @@ def without_former(plan: Plan, names: Collection[str]) -> Plan:
 
 def with_former(plan: Plan, names: Collection[str]) -> Plan:
     """Return a plan in which the models that leave stay where they are, and are nowhere else."""
-    back = {version for version in leaving(plan) if version[0] in names}
+    back = {version for version in plan.leaving if version[0] in names}
     return _marked(prune(plan, lambda model: model.leaving or _version(model) not in back), back, leaving=False)
 
 

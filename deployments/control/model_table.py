@@ -18,7 +18,6 @@ from deployments.control.directory import (
     ModelEntry,
     VersionEntry,
 )
-from deployments.control.former_places import leaving
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
@@ -57,7 +56,7 @@ class ModelTable:
     def replace(self, desired: DesiredState, refused: Mapping[str, str]) -> None:
         """Take a new desired state, and what was not deployed; versions that run as before keep their state."""
         before, self.models, self.plan = self.models, {}, desired.plan
-        moving, self.moving = self.moving, leaving(desired.plan)
+        moving, self.moving = self.moving, desired.plan.leaving
         self.moved = bool(moving - self.moving)
         self.refused = refused
         for name, found in desired.snapshot.models.items():

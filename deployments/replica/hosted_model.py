@@ -13,7 +13,15 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from repository_loader.deployment_plan import ModelPlan, Plan
-from repository_loader.package import IN_PLACE_FIELDS, IN_PLACE_PARAMETERS, InstanceSpec, ModelPackage, moved
+from repository_loader.overrides import PREFIX
+from repository_loader.package import (
+    IN_PLACE_FIELDS,
+    IN_PLACE_PARAMETERS,
+    InstanceSpec,
+    ModelPackage,
+    lasting,
+    moved,
+)
 from repository_loader.serialisation import package_from_dict, package_to_dict, spec_from_dict, spec_to_dict
 from repository_loader.storage.model_source import ModelSource, provide
 from repository_loader.storage.remote_store import StorageError
@@ -37,7 +45,7 @@ class HostedModel:
     @classmethod
     def of(cls, model: ModelPlan, packages: Mapping[str, ModelPackage]) -> "HostedModel":
         """Return a planned model; `packages` are all models of the plan by name."""
-        steps = {name: packages[name].config for name in model.dependencies if name in packages}
+        steps = {name: _as_step(packages[name].config) for name in model.dependencies if name in packages}
         files = _label_files(model.package, packages, {})
         sources = {
             output: maker.source.only(os.path.relpath(path, maker.model_path))
@@ -124,6 +132,14 @@ class HostedModel:
                 name = Path(path).name
                 raise ModelLoadError(f"unable to read label file '{name}': {error.strerror}") from error
         return labels
+
+
+def _as_step(config: ModelConfig) -> ModelConfig:
+    """Return what an ensemble is loaded with of a step: nothing of where and how often that runs."""
+    step = lasting(config)
+    for key in [key for key in step.parameters if key.startswith(PREFIX)]:
+        del step.parameters[key]
+    return step
 
 
 def release(held: Sequence[int]) -> None:

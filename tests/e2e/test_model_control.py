@@ -524,3 +524,22 @@ def test_what_the_controller_was_told_happens_though_it_dies_on_the_way(
 
 def triton_of(server: Server) -> http_client.InferenceServerClient:
     return http_client.InferenceServerClient(server.address, network_timeout=60, connection_timeout=60)
+
+
+@pytest.mark.parametrize("placement", ["auto", "packed", "isolated"])
+def test_an_ensemble_answers_all_the_way_while_its_step_is_loaded_in_other_places(
+    server: Server, repository: Path, triton: http_client.InferenceServerClient, placement: str
+) -> None:
+    step, ensemble = f"moves_below_{placement}", f"above_{placement}"
+    write_tagged(repository, step, "1", config=PLACED % "packed")
+    (repository / ensemble / "1").mkdir(parents=True)
+    config = (STAGED % step).replace("max_inflight_requests: 8", "")
+    (repository / ensemble / "config.pbtxt").write_text(config + (PLACED % placement if placement != "auto" else ""))
+    triton.load_model(ensemble)
+    with Asking(server, ensemble).running() as asked:
+        for number, place in enumerate(("isolated", "packed", "embedded", "isolated", "embedded", "packed"), 2):
+            write_tagged(repository, step, str(number), config=PLACED % place)
+            triton.load_model(step)
+    asked.assert_served()
+    with server.client() as client:
+        wait_until(lambda: {tag(ask(client, ensemble)) for _ in range(20)} == {7}, "no answers but the last place's")

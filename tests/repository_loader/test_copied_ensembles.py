@@ -1,9 +1,11 @@
 """Which ensembles an ingress hosts too."""
 
+from dataclasses import replace
+
 import pytest
 
 from repository_loader.copied_ensembles import copied_ensembles
-from repository_loader.plan import PlanSettings, make_plan
+from repository_loader.plan import PlanSettings, make_plan, prune
 from tests.repository_loader.planned_models import CPUS, GPUS, ISOLATED, ONNX, ensemble, model, parameter, snapshot
 
 PACKED = PlanSettings(placement="packed")
@@ -52,3 +54,20 @@ def test_an_ensemble_with_a_bound_of_its_own_is_not() -> None:
         bounded.config.ensemble_scheduling.max_inflight_requests = limit
         plan = make_plan(snapshot(model("a", ONNX), bounded), ISOLATED, CPUS)
         assert [each.name for each in copied_ensembles(plan)] == expected
+
+
+def test_an_ensemble_with_a_step_that_just_the_ingress_reaches_is_copied_whatever_it_has() -> None:
+    """As one is embedded that is placed beside it; this one was placed before."""
+    models = snapshot(model("a", ONNX), model("b", ONNX), ensemble("e", "a", "b", more=parameter("replicas", "2")))
+    plan = make_plan(models, PACKED, CPUS)
+    assert list(copied_ensembles(plan)) == []
+    (step,) = (each for deployment in plan.deployments for each in deployment.models if each.name == "b")
+    left = prune(plan, lambda each: each.name != "b")
+    assert [each.name for each in copied_ensembles(replace(left, embedded=(step,)))] == ["e"]
+    moving = replace(plan, embedded=(replace(step, leaving=True),))
+    assert [each.name for each in copied_ensembles(moving)] == ["e"], "until its step is ready elsewhere"
+    (packed,) = (each for each in plan.deployments if step in each.models)
+    there = tuple(replace(each, leaving=each.name == "b") for each in packed.models)
+    others = tuple(each for each in plan.deployments if each is not packed)
+    moving = replace(plan, deployments=(*others, replace(packed, models=there)), embedded=(step,))
+    assert list(copied_ensembles(moving)) == []

@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -26,3 +29,21 @@ def test_memory_that_a_model_says_it_takes_is_reserved_by_ray() -> None:
     assert actor_options(given)["memory"] == 3_000_000
     assert "memory" not in actor_options("")
     assert "memory" not in actor_options(given, num_gpus=1.0)
+
+
+def test_an_ensemble_has_a_lane_to_its_step_before_that_leaves_its_process() -> None:
+    config = text_format.Parse('name: "m"', ModelConfig())
+    package = ModelPackage("m", 1, config, "/r/m", "/r/m/1", "")
+    step = ModelPlan("m", 1, package, "packed", (), 0)
+    ensemble = ModelPlan("e", 1, replace(package, name="e"), "packed", (), 0, ("m",))
+    group = DeploymentPlan("packed", "models", "packed", (ensemble, step), 1, 0.05, 0.0, 0)
+
+    def watched(group: DeploymentPlan, *places: tuple[str, str]) -> list[list[str]]:
+        options = deployment_options(group, {"m": package}, OPTIONS, {"m": [*places]}, "owner")
+        found: list[list[str]] = json.loads(options["user_config"]["load"])["watch"]
+        return found
+
+    here, there = ("packed", "models"), ("m", "v1")
+    assert watched(group, here) == []
+    leaves = replace(group, models=(ensemble, replace(step, leaving=True)))
+    assert watched(leaves, here, there) == [[*there]]

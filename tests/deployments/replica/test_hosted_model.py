@@ -1,11 +1,14 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
 from deployments.replica.hosted_model import HostedModel, packages_by_name
-from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
+from repository_loader.plan import ClusterFacts, ModelPlan, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 
 CLASSIFIER = """
@@ -50,6 +53,28 @@ def test_it_survives_the_way_through_json(hosted: dict[str, HostedModel]) -> Non
 def test_an_ensemble_knows_its_steps(hosted: dict[str, HostedModel]) -> None:
     assert list(hosted["outer"].steps) == ["inner"]
     assert hosted["classifier"].steps == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "same"),
+    [
+        ('parameters { key: "eagleray.placement" value { string_value: "embedded" } }', True),
+        ("instance_group { count: 3 }", True),
+        ('parameters { key: "threshold" value { string_value: "3" } }', False),
+    ],
+)
+def test_an_ensemble_is_loaded_anew_for_what_its_step_is_and_not_for_where_that_runs(
+    hosted: dict[str, HostedModel], more: str, same: bool
+) -> None:
+    packages = {name: each.package for name, each in hosted.items()}
+    inner = ModelPlan("inner", 1, packages["inner"], "packed", (), 0, ("classifier",))
+    config = ModelConfig()
+    config.CopyFrom(packages["classifier"].config)
+    config.ClearField("instance_group")
+    config.MergeFrom(text_format.Parse(more, ModelConfig()))
+    changed = packages | {"classifier": replace(packages["classifier"], config=config)}
+    digests = [HostedModel.of(inner, each).to_dict()["digest"] for each in (packages, changed)]
+    assert (digests[0] == digests[1]) is same
 
 
 @pytest.mark.parametrize(("model", "output"), [("classifier", "SCORES"), ("inner", "OUT"), ("outer", "OUT")])
