@@ -14,6 +14,7 @@ from deployments.core.request_meter import FIRST_BUCKET, SUM_NS, Cells
 from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import (
     FINAL,
+    GONE,
     NO_JSON_LENGTH,
     PROTOCOL_VERSION,
     QUEUE_FULL,
@@ -62,6 +63,10 @@ class CallTarget(Protocol):
 
     def refuse(self, call: "LaneCall", error: ServingError) -> None:
         """Answer and count a call that no replica answers."""
+        ...
+
+    def send_again(self, call: "LaneCall") -> bool:
+        """Send a call whose replica has the version no more to one that has it; returns whether there is one."""
         ...
 
     def send_elsewhere(self, call: "LaneCall") -> bool:
@@ -325,6 +330,8 @@ class LaneClient(FrameProtocol):
             if entry is not None:
                 self.inflight_bytes -= entry.size
                 message = bytes(body).decode("utf-8", "replace")
+                if flags & GONE and entry.target.send_again(entry):
+                    return
                 if not flags & QUEUE_FULL:
                     error = from_grpc_code(number, message)
                     error.refused = bool(flags & REFUSED)

@@ -12,6 +12,7 @@ import orjson
 
 from deployments.lane.frames import (
     FINAL,
+    GONE,
     HEADER_SIZE,
     MAX_FRAME_BYTES,
     NO_JSON_LENGTH,
@@ -280,7 +281,7 @@ class LaneServerConnection(FrameProtocol):
         models = self._server.models
         model = models[number] if number < len(models) else None
         if model is None:
-            self._refuse(call, Unavailable("the model has been unloaded"))
+            self._refuse(call, Unavailable("the model has been unloaded"), GONE)
             return
         json_size = None if json_length == NO_JSON_LENGTH else json_length
         # The requests of a sequence stay in their order.
@@ -366,13 +367,13 @@ class LaneServerConnection(FrameProtocol):
             json_length=NO_JSON_LENGTH if json_length is None else json_length,
         )
 
-    def _refuse(self, call: int, error: ServingError) -> None:
+    def _refuse(self, call: int, error: ServingError, flags: int = 0) -> None:
         error.refused = True
-        self._send_error(call, error)
+        self._send_error(call, error, flags)
 
-    def _send_error(self, call: int, error: ServingError) -> None:
+    def _send_error(self, call: int, error: ServingError, flags: int = 0) -> None:
         message = error.message.encode("utf-8", "replace")
-        flags = FINAL | QUEUE_FULL if isinstance(error, QueueFull) else FINAL
+        flags |= FINAL | QUEUE_FULL if isinstance(error, QueueFull) else FINAL
         if error.refused:
             flags |= REFUSED
         self.send(Kind.ERROR, call, (message,), size=len(message), flags=flags, number=error.grpc_code)

@@ -279,6 +279,16 @@ class LaneTarget:
         call.size = sum(map(len, call.parts))
         return None
 
+    def send_again(self, call: LaneCall) -> bool:
+        """Send a call whose replica has the version no more to one that has it; returns whether there is one.
+
+        A replica says first that it has it no more. What may have killed a replica, and what is within a sequence, is
+        sent nowhere else.
+        """
+        if call.mark is not None or call.deaths or call.lane in self.choice.lanes:
+            return False
+        return self.send(call) is None
+
     def send_elsewhere(self, call: LaneCall) -> bool:
         """Send a call that found a full queue to the least loaded other replica, unless all were asked by now."""
         lanes = self.choice.near() if call.near else self.choice.lanes

@@ -65,6 +65,21 @@ async def test_an_error_says_whether_the_model_has_taken_the_request() -> None:
 
 
 @on_loop
+async def test_what_was_on_its_way_to_a_model_that_has_been_unloaded_goes_to_another_replica() -> None:
+    """As when the model is in another place from now on, of which the sender has not heard yet."""
+    async with Lanes(2) as lanes:
+        for replica in lanes.replicas:
+            replica.server.set_model("echo", 1, None)
+            asked = [asyncio.create_task(lanes.ask(b"%d" % number)) for number in range(10)]
+            await asyncio.sleep(0)
+            if replica is lanes.replicas[0]:
+                assert [(await each).responses for each in asked] == [[b"%d" % number] for number in range(10)]
+            else:
+                errors = [(await each).error for each in asked]
+                assert {str(error) for error in errors} == {"the model has been unloaded"}
+
+
+@on_loop
 async def test_several_responses_come_before_the_final_one() -> None:
     async with Lanes() as lanes:
         model = lanes.replicas[0].model
