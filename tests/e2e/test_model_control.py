@@ -526,7 +526,7 @@ def triton_of(server: Server) -> http_client.InferenceServerClient:
     return http_client.InferenceServerClient(server.address, network_timeout=60, connection_timeout=60)
 
 
-@pytest.mark.parametrize("placement", ["auto", "packed", "isolated"])
+@pytest.mark.parametrize("placement", ["auto", "isolated"])
 def test_an_ensemble_answers_all_the_way_while_its_step_is_loaded_in_other_places(
     server: Server, repository: Path, triton: http_client.InferenceServerClient, placement: str
 ) -> None:

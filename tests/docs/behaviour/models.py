@@ -118,6 +118,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
         CONTROL + "test_a_model_serves_on_where_it_is_when_another_place_cannot_have_it",
     ),
+    "Ensembles that have it answer all the while": (
+        CONTROL + "test_an_ensemble_answers_all_the_way_while_its_step_is_loaded_in_other_places",
+    ),
     "Where the cluster has no room for both": (
         "deployments/control/test_desired_state.py::test_a_model_for_which_there_is_no_room_twice_goes_first",
         "deployments/control/test_former_places.py::test_a_group_that_grows_needs_room_for_what_it_was_as_well",
