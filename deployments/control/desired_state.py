@@ -50,12 +50,14 @@ class Before:
 class Trial:
     """A change that is undone if any of the models does not load; `before` says what was there before, by name.
 
-    `command` is who made it, for the model `asked`; "" for nobody who waits.
+    `command` is who made it, for the model `asked`; "" for nobody who waits. `renamed` is what ran under names that it
+    has no longer.
     """
 
     command: str
     asked: str
     before: Mapping[str, Before]
+    renamed: Mapping[str, Before] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,9 @@ def loaded(
     """
     nonce = secrets.token_hex(4)
     asked_for: set[str] = set()
+    formerly: dict[str, Before] = {}
     if others := renamed(options, desired, read):
+        formerly = {each: Before(desired.snapshot.models[each], desired.origins.get(each)) for each in others}
         explicit = {each for each, origin in desired.origins.items() if origin.explicit}
         asked_for = {shared_name(each) or each for each in others & explicit}
         desired = unloaded(options, desired, others)
@@ -277,7 +281,7 @@ def loaded(
     _log(snapshot, plan, before)
     if not before:
         return _resolved(changed, command, "")
-    trial = Trial(command, asked, before)
+    trial = Trial(command, asked, before, formerly)
     outcomes = {**desired.outcomes, command: None} if command else desired.outcomes
     return replace(changed, trials=(*desired.trials, trial), outcomes=_latest(outcomes))
 
@@ -375,6 +379,10 @@ def reverted(
             origins.pop(name, None)
             versions = [] if tried is None else [package.version for package in tried.packages]
             gone[name] = {version: UNLOADED for version in versions} | dict(reasons.get(name, {}))
+    for name, before in trial.renamed.items():
+        gone.pop(name, None)
+        if before.model is not None and before.origin is not None:
+            models[name], origins[name] = before.model, before.origin
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     trials = tuple(other for other in desired.trials if other is not trial)
     plan = with_former(desired.plan, trial.before)

@@ -12,7 +12,7 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions, ControlMode
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import committed, place_waiting, read_desired_state
+from deployments.control.desired_state import committed, place_waiting, read_desired_state, reverted
 from deployments.control.directory import LOADING
 from deployments.control.model_commands import ModelCommands
 from deployments.control.model_table import ModelTable
@@ -129,7 +129,14 @@ def test_a_model_goes_on_when_another_repository_gets_its_name(tmp_path: Path) -
         assert await load("1", "of_a") == {"of_a", "step"}
         assert await load("2", "of_b") == {"of_a", "of_b", "step"}
         write(tmp_path / "a", python_model("step"))
-        assert await load("3", "of_a") == {"of_a", "of_b", *steps}
+        loading = asyncio.create_task(commands.load("3", "of_a", None, {}))
+        desired = await state.until(lambda desired: desired if desired.trials else None)
+        await state.change(reverted(options, desired, desired.trials[0], {}, "it failed"))
+        with pytest.raises(InvalidArgument, match="it failed"):
+            await loading
+        desired = await state.until(lambda desired: desired)
+        assert {each for each in desired.snapshot.models if desired.runs(each)} == {"of_a", "of_b", "step"}
+        assert await load("4", "of_a") == {"of_a", "of_b", *steps}
 
     asyncio.run(scenario())
 
