@@ -113,10 +113,11 @@ def import_host(source: Any) -> tuple[Array, bool]:
 def import_device(source: Any) -> tuple[Array, bool]:
     """Copy a GPU tensor to the host; the flag says that uint16 stand for BF16.
 
-    A framework that the model uses does that, whatever the tensor's layout; else CUDA's driver, if it is contiguous.
+    A framework that the model uses does that, whatever the tensor's layout; else CUDA's driver, if it is contiguous, as
+    where PyTorch is built for the CPU.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None:
+    if torch is not None and (source.__dlpack_device__()[0] != CUDA or torch.cuda.is_available()):
         tensor = torch.from_dlpack(source).cpu()
         if tensor.dtype == torch.bfloat16:
             return tensor.view(torch.int16).numpy().view(np.uint16), True

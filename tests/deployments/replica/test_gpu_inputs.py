@@ -226,10 +226,14 @@ async def test_it_is_described_as_triton_does(models: Models, memory: Allocation
 
 
 @pytest.mark.parametrize("passed", ["tensor", "tensor.to_dlpack()"])
+@pytest.mark.parametrize("framework", ["", "torch"], ids=["alone", "torch-for-the-CPU"])
 @on_a_loop
-async def test_it_may_be_an_output(models: Models, memory: Allocation, passed: str) -> None:
+async def test_it_may_be_an_output(models: Models, memory: Allocation, framework: str, passed: str) -> None:
+    if framework and pytest.importorskip(framework).cuda.is_available():
+        pytest.skip("this PyTorch asks CUDA's runtime, for which the stand-in is no driver")
     models.kind = "GPU"
     passes = f"""
+    {framework and f"import {framework}"}
     class TritonPythonModel:
         def execute(self, requests):
             return [
