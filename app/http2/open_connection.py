@@ -23,9 +23,9 @@ from app.http2.token_bucket import TokenBucket
 from deployments.lane.frames import Buffer
 
 _CLOSE_TIMEOUT_S: Final = 5.0
-# How long a peer may take to hear that its connection ends: without calls, and with calls, whose data may be ahead.
-_NOTICE_S: Final = 1.0
-_BUSY_NOTICE_S: Final = 20.0
+# How long a peer may take to hear that its connection ends; and where there are no calls, and the process is to end.
+_NOTICE_S: Final = 20.0
+_IDLE_NOTICE_S: Final = 1.0
 _NOTICE: Final = b"goodbye!"
 # As many as may be open at a time.
 _CUT_SHORT_KEPT: Final = 256
@@ -111,6 +111,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         self._lingers = False
         self._notice_s = 0.0
         """When the peer was told that the connection ends; 0 while it is not to end."""
+        self._idle_notice_s = 0.0
         self._reason = ""
         self._opened_s = now_s
         self._deadline_s = now_s + limits.preface_timeout_s
@@ -179,7 +180,7 @@ class OpenConnection(asyncio.BufferedProtocol):
                 self.abort()
             return
         limits = self.limits
-        if self._notice_s and now_s - self._notice_s > (_BUSY_NOTICE_S if self.streams else _NOTICE_S):
+        if self._notice_s and now_s - self._notice_s > (_NOTICE_S if self.streams else self._idle_notice_s):
             self._leave()
             if self.closing:
                 return
@@ -203,7 +204,7 @@ class OpenConnection(asyncio.BufferedProtocol):
             self.abort()
         age_s = now_s - self._opened_s
         if limits.max_connection_age_s and age_s > limits.max_connection_age_s:
-            self.shut("max_age")
+            self.shut("max_age", _NOTICE_S)
             grace_s = limits.max_connection_age_grace_s
             if grace_s and age_s > limits.max_connection_age_s + grace_s:
                 self.abort()
@@ -249,15 +250,20 @@ class OpenConnection(asyncio.BufferedProtocol):
             if stream.queued_bytes and not stream.waiting and stream.progress_s < since_s:
                 self.reset(stream, frames.CANCEL)
 
-    def shut(self, reason: str = "server is shutting down") -> None:
+    def shut(self, reason: str = "server is shutting down", idle_notice_s: float = _IDLE_NOTICE_S) -> None:
         """Take no new streams once the peer knows, close when those under way have ended.
 
         A GOAWAY that names the last stream fails what the peer has begun before it comes. So the first names none, and
         the other follows when the peer has answered a PING behind it, or has had its time (RFC 9113 §6.8).
+
+        Args:
+            reason: what the peer is told.
+            idle_notice_s: how long a peer without calls may take to answer.
         """
         if self.closing or self._going or self._notice_s or self._transport is None:
             return
         self._notice_s = self.loop.time()
+        self._idle_notice_s = idle_notice_s
         self._reason = reason
         notice = frames.goaway(frames.MAX_STREAM_ID, frames.NO_ERROR, reason)
         self.sender.write(notice + frames.frame(frames.PING, 0, 0, _NOTICE))

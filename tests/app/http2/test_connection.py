@@ -305,3 +305,15 @@ def test_shuts_an_idle_connection_down_when_it_knows_or_after_a_second(answers: 
     else:
         wire.sweep(1.0)
     assert wire.transport.closed
+
+
+def test_an_idle_connection_that_is_old_has_time_to_hear_of_it() -> None:
+    wire = Wire(Http2Limits(max_connection_age_s=10.0))
+    assert goaway_code(wire.sweep(11.0)) == frames.NO_ERROR
+    wire.sweep(15.0)
+    wire.application.hold = True
+    wire.send(wire.request(1))
+    wire.application.streams[0].answer(b"late")
+    assert bodies(wire.send()) == {1: b"late"}, "it had begun this call before it heard"
+    wire.sweep(6.0)
+    assert wire.transport.closed
