@@ -61,7 +61,8 @@ class InferRequest:
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
     `places` are where in shared memory the client wants outputs, None for nowhere; a backend that writes an output to
-    its place returns an array over that, and nothing is copied.
+    its place returns an array over that, and nothing is copied. `room` gives memory of that kind for a large output of
+    so many bytes, from which the response need not be copied, or None; where it is None itself, nothing would be saved.
     `callers` are the models that wait for the answer, the client's first, where a model has called this one.
     `over_lane` says that it comes from another process, which asks another replica when the queue here is full, and
     counts what none takes. `started_ns` is when a decoupled model's instance got the request, 0 before. `trace` is None
@@ -85,6 +86,7 @@ class InferRequest:
         "queued_ns",
         "received_ns",
         "reply",
+        "room",
         "rows",
         "sequence_id",
         "started_ns",
@@ -128,6 +130,7 @@ class InferRequest:
         self.places = places
         self.cancelled = False
         self.over_lane = False
+        self.room: Callable[[int], memoryview | None] | None = None
         self.trace: Trace | None = None
         self.started_ns = 0
         self.received_ns = 0

@@ -118,7 +118,7 @@ class InstancePool:
         try:
             remote.begin(batch)
         except ServingError as error:
-            batch.results = [error] * len(batch.requests)
+            fail(batch, error, self._now_ns())
             self._done(worker, batch)
 
     def _done(self, worker: Worker, batch: Batch) -> None:
@@ -252,6 +252,8 @@ class InstancePool:
 
 def fail(batch: Batch, error: ServingError, now_ns: int) -> None:
     """Have an error be the result of every request of a batch."""
+    # Frames that it was raised in have the batch: together they would keep the tensors until a garbage collection.
+    error.__traceback__ = error.__context__ = error.__cause__ = None
     batch.results = [error] * len(batch.requests)
     _set_times(batch, now_ns)
 

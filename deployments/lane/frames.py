@@ -23,7 +23,7 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, cast
 
@@ -209,7 +209,7 @@ class FrameProtocol(asyncio.Protocol):
         self,
         kind: int,
         call: int,
-        parts: Iterable[Buffer] = (),
+        parts: Sequence[Buffer] = (),
         *,
         size: int,
         flags: int = 0,
@@ -232,7 +232,7 @@ class FrameProtocol(asyncio.Protocol):
         """Let large bodies go through shared memory; the peer is on this node."""
         self._may_share = True
 
-    def _share(self, parts: Iterable[Buffer], size: int) -> bytes:
+    def _share(self, parts: Sequence[Buffer], size: int) -> bytes:
         """Put a body into the arena and return its place, empty when it has to go by socket."""
         if self._arena is None:
             try:
@@ -250,6 +250,12 @@ class FrameProtocol(asyncio.Protocol):
             return b""
         LANE_TRAFFIC.shared_bytes += size
         return PLACE.pack(offset, size)
+
+    def room(self, size_bytes: int) -> memoryview | None:
+        """Return shared memory for the tensor that a large body ends with, which is not copied then; None for none."""
+        if size_bytes < _SHARE_BYTES or not self._arena_open or self._arena is None:
+            return None
+        return self._arena.room(size_bytes)
 
     def _find(self, place: Buffer) -> memoryview:
         """Return the body that lies at a place in the peer's arena."""

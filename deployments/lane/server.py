@@ -315,6 +315,7 @@ class LaneServerConnection(FrameProtocol):
 
     def _submit(self, model: LaneModel, call: int, request: InferRequest, trace: Trace | None) -> None:
         request.over_lane = True
+        request.room = self.room
         self.inflight[call] = (model, request)
         if trace is not None:
             model.follow(request, trace)

@@ -8,9 +8,9 @@ import ctypes
 import mmap
 import signal
 import weakref
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
+from deployments.lane.lendable import address_of
 
 _SA_SIGINFO: Final = 4
 _MAP_FIXED: Final = 0x10
@@ -46,13 +46,6 @@ class GuardedMapping(mmap.mmap):
         self.address = address_of(self)
         _guarded[self.address] = weakref.ref(self)
         _take_signal()
-
-
-def address_of(buffer: Any) -> int:
-    """Return where a buffer or a contiguous array lies in memory."""
-    array = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 _guarded: dict[int, "weakref.ref[GuardedMapping]"] = {}

@@ -1,24 +1,19 @@
 """A client's region of shared memory, mapped: what lies in it can be named to another process that maps it as well."""
 
-import itertools
 import mmap
 import os
 import stat
 from typing import Any, Final
 
-import numpy as np
-
+from deployments.lane.lendable import Lendable, lendable_numbers, lendable_under
 from deployments.replica.guarded_mapping import GuardedMapping
 
 _FOLDER: Final = "/dev/shm"
-_numbers = itertools.count(1)
 
 
-class RegionMapping(GuardedMapping):
-    """`length` bytes of a shared-memory object from `start` on. `number` is no other mapping's of this process."""
+class RegionMapping(GuardedMapping, Lendable):
+    """`length` bytes of a shared-memory object from `start` on."""
 
-    number: int
-    start: int
     _path: str
     _identity: tuple[int, int]
 
@@ -45,7 +40,7 @@ class RegionMapping(GuardedMapping):
         finally:
             os.close(descriptor)
         mapping.guard()
-        mapping.number = next(_numbers)
+        mapping.number = next(lendable_numbers)
         mapping.start = start
         mapping._path = path
         mapping._identity = (status.st_dev, status.st_ino)
@@ -71,12 +66,8 @@ class RegionMapping(GuardedMapping):
 
 def region_under(buffer: Any) -> RegionMapping | None:
     """Return the region that the memory of an array or memoryview is part of, None if it is of none."""
-    owner = buffer
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if type(owner) is memoryview:
-        owner = owner.obj
-    return owner if type(owner) is RegionMapping else None
+    mapping = lendable_under(buffer)
+    return mapping if type(mapping) is RegionMapping else None
 
 
 def _opened(path: str) -> int:

@@ -1,6 +1,7 @@
 import asyncio
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -154,6 +155,34 @@ def test_error_of_an_instance_fails_every_request_of_the_batch(clock, error, kin
     pool.run(batch_of(2))
     clock.wait_for_thread()
     assert len(done) == 2, "the instance goes on"
+    pool.close()
+
+
+def test_a_batch_that_fails_is_forgotten_with_its_requests(clock):
+    class Failing(FakeInstance):
+        def execute(self, batch):
+            try:
+                raise ValueError("no")
+            except ValueError as error:
+                raise Internal("it failed") from error
+
+    pool, done = pool_of(clock, Failing(clock))
+    for inline in (False, True):
+        pool.may_run_inline = inline
+        batch = batch_of()
+        held = np.zeros(1)
+        batch.requests[0].inputs["X"] = held
+        reference = weakref.ref(held)
+        del held
+        pool.run(batch)
+        if not inline:
+            clock.wait_for_thread()
+        del batch
+        (failed,) = done
+        result = failed.results[0]
+        done.clear()
+        del failed
+        assert isinstance(result, Internal) and reference() is None
     pool.close()
 
 

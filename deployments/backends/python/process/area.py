@@ -2,7 +2,8 @@
 
 Both have the file (memfd_create(2), which needs no room in `/dev/shm` and leaves nothing behind) from the start; the
 writer makes it longer when it needs to. A place is free again when the last array over it is gone on the reader's side,
-which tells the writer with its next message.
+which tells the writer with its next message. So it is with arrays that the reader is told of where they are, in other
+memory that both have mapped; these have numbers below zero.
 """
 
 import os
@@ -32,6 +33,9 @@ class OwnArea:
         self._descriptor = descriptor
         self._places = Places(0)
         self._memory: mmap | None = None
+        self._held: dict[int, Array] = {}
+        self.last_held = 0
+        """The number of the array that was held last."""
 
     @property
     def size_bytes(self) -> int:
@@ -64,10 +68,24 @@ class OwnArea:
         self._memory[offset : offset + len(data)] = data
         return offset
 
-    def release(self, offsets: Iterable[int]) -> None:
-        """Take places back that the reader no longer looks at."""
-        for offset in offsets:
-            self._places.release(offset)
+    def hold(self, array: Array) -> int:
+        """Keep an array that the reader looks at where it is, and return its number."""
+        self.last_held -= 1
+        self._held[self.last_held] = array
+        return self.last_held
+
+    def release(self, freed: Iterable[int]) -> None:
+        """Take back the places, and let go of the arrays, that the reader no longer looks at."""
+        for offset in freed:
+            if offset < 0:
+                del self._held[offset]
+            else:
+                self._places.release(offset)
+
+    def let_go(self, since: int = 0) -> None:
+        """Let go of the arrays that were held after one number: the reader is dead, or has not heard of them."""
+        for number in [number for number in self._held if number < since]:
+            del self._held[number]
 
     def _grow(self, needed_bytes: int) -> None:
         size_bytes = max(FIRST_BYTES, 2 * self.size_bytes)
@@ -99,21 +117,27 @@ class PeerArea:
             self._memory = mmap(self._descriptor, area_bytes)
             self._size_bytes = area_bytes
         assert self._memory is not None
-        content = np.frombuffer(self._memory, np.uint8, size_bytes, offset)
-        self._lent[offset] = weakref.ref(content, partial(self._free, offset))
-        return content
+        return self._watched(offset, np.frombuffer(self._memory, np.uint8, size_bytes, offset))
+
+    def watch(self, number: int, memory: memoryview) -> Array:
+        """Return the bytes of an array that lies elsewhere, and that its writer holds under a number as long."""
+        return self._watched(number, np.frombuffer(memory, np.uint8))
 
     def take_freed(self) -> tuple[int, ...]:
-        """Return the places that became free since this was called last."""
+        """Return the places and numbers that became free since this was called last."""
         if not self._freed:
             return ()
         freed = tuple(self._freed)
         del self._freed[: len(freed)]  # another thread may have added one meanwhile
         return freed
 
-    def _free(self, offset: int, _: object) -> None:
-        del self._lent[offset]
-        self._freed.append(offset)
+    def _watched(self, number: int, content: Array) -> Array:
+        self._lent[number] = weakref.ref(content, partial(self._free, number))
+        return content
+
+    def _free(self, number: int, _: object) -> None:
+        del self._lent[number]
+        self._freed.append(number)
 
 
 def aligned(size_bytes: int) -> int:

@@ -1,14 +1,14 @@
 """One end of the connection between a replica and the process of a Python model: messages with tensors.
 
 A message is one packet of a Unix socket (SOCK_SEQPACKET), which is a tuple in Python's `marshal` form. Small tensors
-are in it, large ones and long messages in shared memory; what lies in a client's shared memory is only named. Both
-ends are ours; nothing of a client's is in that form.
+are in it, large ones and long messages in shared memory; what lies in other shared memory already, a client's or a
+lane's, is only named. Both ends are ours; nothing of a client's is in that form.
 """
 
 import marshal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -28,19 +28,33 @@ _FORMAT = 4
 
 Tensors = list[tuple[str, str | None, tuple[int, ...], Any]]
 """Name, dtype (None: BYTES), shape, and content: bytes, a list of elements, an offset in the message's place, a place
-in a client's region, or None for an output that is where the client wants it."""
+elsewhere, or None for an output that is where it is wanted."""
 
 Place = tuple[int, int, int]
-"""The number of a client's region, an offset in it, and a size in bytes."""
+"""The number of a mapping that both ends have, an offset in it, and a size in bytes."""
+HeldPlace = tuple[int, int, int, int]
+"""A place whose content the reader may keep and write to, and the number under which the writer holds it as long."""
+
+
+class Places(Protocol):
+    """How the reader is told of what lies in memory that it can map too."""
+
+    def place(self, buffer: memoryview) -> Place | None:
+        """Return where an output is wanted; None if the reader cannot write it there."""
+        ...
+
+    def input_place(self, array: Array) -> Place | HeldPlace | None:
+        """Return where a contiguous tensor is; None if the reader cannot read it there."""
+        ...
 
 
 class Writer:
-    """Collects the tensors of one message. `place_of` says how the reader names what lies in a client's region."""
+    """Collects the tensors of one message."""
 
-    __slots__ = ("_inline_bytes", "_large", "_size_bytes", "place_of")
+    __slots__ = ("_inline_bytes", "_large", "_size_bytes", "places")
 
-    def __init__(self, place_of: Callable[[Array | memoryview], Place | None] | None = None) -> None:
-        self.place_of = place_of
+    def __init__(self, places: Places | None = None) -> None:
+        self.places = places
         self._inline_bytes = 0
         self._size_bytes = 0
         self._large: list[tuple[int, Array]] = []
@@ -64,7 +78,11 @@ class Writer:
             elif places is not None and name in places and size <= places[name].nbytes:
                 content = None
                 np.ndarray(array.shape, dtype, places[name])[...] = array
-            elif self.place_of is not None and array.flags.c_contiguous and (place := self.place_of(array)) is not None:
+            elif (
+                self.places is not None
+                and array.flags.c_contiguous
+                and (place := self.places.input_place(array)) is not None
+            ):
                 content = place
             else:
                 content = self._size_bytes
@@ -167,8 +185,8 @@ class Channel:
     ) -> dict[str, Array]:
         """Return the tensors of a message by name; small ones are read-only.
 
-        What lies in a client's region is found by `view`, and copied, so that whoever gets it may write to it; an
-        output that is where the client wants it, in `places`.
+        What lies in other memory is found by `view`. A client's is copied, so that whoever gets it may write to it; an
+        output that is where it is wanted, is in `places`.
         """
         arrays: dict[str, Array] = {}
         dtypes = self._dtypes
@@ -186,7 +204,11 @@ class Channel:
                 arrays[name] = np.ndarray(shape, dtype, place, content)
             elif type(content) is tuple:
                 assert view is not None
-                arrays[name] = np.ndarray(shape, dtype, view(content)).copy()
+                memory = view(content[:3])
+                if len(content) == 3:
+                    arrays[name] = np.ndarray(shape, dtype, memory).copy()
+                else:
+                    arrays[name] = np.ndarray(shape, dtype, self._peer.watch(content[3], memory))
             elif content is None:
                 assert places is not None
                 arrays[name] = np.ndarray(shape, dtype, places[name])

@@ -19,9 +19,16 @@ from deployments.backends.python.process.area import AreaFullError, OwnArea, Pee
 from deployments.backends.python.process.channel import Channel, Writer, received
 from deployments.backends.python.process.conversation import Conversation
 from deployments.backends.python.process.environment import Environment
-from deployments.backends.python.process.exchange import OWN_READINESS, read_response, read_result, request_fields
+from deployments.backends.python.process.exchange import (
+    OWN_READINESS,
+    read_response,
+    read_result,
+    read_signature,
+    request_fields,
+)
 from deployments.backends.python.process.lent_devices import LentDevices
 from deployments.backends.python.process.lent_regions import LentRegions
+from deployments.backends.python.process.response_rooms import ResponseRooms
 from deployments.backends.python.process.starter import STARTER
 from deployments.backends.python.server import ModelServer
 from deployments.core.traced_request import begin_streams
@@ -131,12 +138,14 @@ class Child:
             self._exit = os.pidfd_open(self.process.pid)
             undo.pop_all()
         self._descriptors = [*areas[:2], self._exit]
-        self._work = Channel(work, OwnArea(areas[0]), PeerArea(areas[1]))
+        self._inputs = OwnArea(areas[0])
+        self._work = Channel(work, self._inputs, PeerArea(areas[1]))
         self._server = server
         self._questions = self._conversation(questions, (areas[2], areas[3]))
         self._forks = forks
         self._forked: list[Conversation] = []
-        self._regions = LentRegions(self._work, self._questions.outbox)
+        self._regions = LentRegions(self._work, self._questions.outbox, self._inputs)
+        self._rooms = ResponseRooms(read_signature(order.fields))
         self._devices = LentDevices(self._questions.outbox)
         self._work.connection.setblocking(False)
         self._forks.setblocking(False)
@@ -191,7 +200,8 @@ class Child:
         Raises:
             ServingError: there is no shared memory for its inputs.
         """
-        writer = Writer(self._regions.place)
+        writer, held = Writer(self._regions), self._inputs.last_held
+        self._rooms.offer(batch.requests)
         first = self._number
         self._number += len(batch.requests)
         try:
@@ -203,6 +213,7 @@ class Child:
             self._regions.tell()
             self._work.send("batch", writer, requests)
         except AreaFullError as error:
+            self._inputs.let_go(held)
             raise Internal(str(error)) from None
         except OSError as error:  # it is dead, which is about to be heard, or reads nothing
             self.kill(f"took no batch: {error.strerror}")
@@ -290,6 +301,8 @@ class Child:
         except ProcessLookupError:
             pass
         self.process.wait()
+        self._batch = None
+        self._inputs.let_go()
         self._regions.close()
         self._devices.close()
         for conversation in (self._questions, *self._forked):
@@ -362,6 +375,8 @@ class Child:
         else:
             results = zip(given, batch.requests, strict=True)
             batch.results = [read_result(fields, channel, place, request.places) for fields, request in results]
+            if batch.results:
+                self._rooms.learn(batch.requests[0], batch.results[0])
         if self._clock is not None:
             self._done(batch)
 

@@ -119,8 +119,8 @@ def request_fields(number: int, request: InferRequest, writer: Writer, devices: 
     `number` tells it from others that the process still has; `devices` are its inputs on GPUs as plain values.
     """
     places = None
-    if request.places and writer.place_of is not None:
-        found = {name: writer.place_of(wanted) for name, wanted in request.places.items()}
+    if request.places and writer.places is not None:
+        found = {name: writer.places.place(wanted) for name, wanted in request.places.items()}
         places = {name: place for name, place in found.items() if place is not None}
     return (
         number,

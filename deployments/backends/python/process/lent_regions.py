@@ -1,7 +1,9 @@
-"""Clients' regions of shared memory that a replica has mapped, and the process of a Python model maps too.
+"""Shared memory that a replica has mapped, and the process of a Python model maps too: clients' regions, and arenas.
 
-A tensor in one is named by the region and an offset in it, so the replica copies nothing. The process hears of a region
-right before the first batch that names it, and forgets it when the replica does.
+A tensor in one is named by the mapping and an offset in it, so the replica copies nothing. The process copies what it
+reads in a client's region, since the model may write to it; a tensor in the arena of a lane belongs to the request
+alone, and the model gets it where it is. The process hears of a mapping right before the first batch that names it, and
+forgets it when the replica does.
 """
 
 import contextlib
@@ -10,10 +12,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
-from deployments.backends.python.process.channel import MAX_DESCRIPTORS, Channel, Place
+from deployments.backends.python.process.area import OwnArea
+from deployments.backends.python.process.channel import MAX_DESCRIPTORS, Channel, HeldPlace, Place
 from deployments.backends.python.process.outbox import Outbox
-from deployments.replica.guarded_mapping import GuardedMapping, address_of
-from deployments.replica.region_mapping import RegionMapping, region_under
+from deployments.lane.lendable import Lendable, address_of, lendable_under
+from deployments.replica.guarded_mapping import GuardedMapping
+from deployments.replica.region_mapping import RegionMapping
 from protocol.infer import Array
 
 NEWS: Final = "regions"
@@ -28,22 +32,33 @@ Region = tuple[int, int, int]
 class LentRegions:
     """The replica's side, for one process."""
 
-    def __init__(self, channel: Channel, outbox: Outbox) -> None:
+    def __init__(self, channel: Channel, outbox: Outbox, inputs: OwnArea) -> None:
         self._channel = channel
         self._outbox = outbox
+        self._inputs = inputs
         self._lent: dict[int, bool] = {}
         self._untold: list[tuple[int, Region]] = []
-        self._finalizers: list[weakref.finalize[Any, RegionMapping]] = []
+        self._finalizers: list[weakref.finalize[Any, Lendable]] = []
 
-    def place(self, buffer: Array | memoryview) -> Place | None:
-        """Return how the process names a contiguous buffer in a region; None if it is in none, or has to be copied.
+    def place(self, buffer: memoryview) -> Place | None:
+        """Return how the process names memory for an output; None if it cannot map it.
 
-        The process does not know the region before `tell`.
+        The process does not know the mapping before `tell`.
         """
-        mapping = region_under(buffer)
-        if mapping is None or not self._lend(mapping):
+        mapping = lendable_under(buffer)
+        return None if mapping is None else self._place(mapping, buffer)
+
+    def input_place(self, array: Array) -> Place | HeldPlace | None:
+        """Return how the process names a contiguous input; None if it is in no shared memory, or has to be copied."""
+        mapping = lendable_under(array)
+        if mapping is None:
             return None
-        return mapping.number, address_of(buffer) - mapping.address, buffer.nbytes
+        if isinstance(mapping, RegionMapping):
+            return self._place(mapping, array)
+        if not array.flags.writeable:  # others look at it as well
+            return None
+        place = self._place(mapping, array)
+        return None if place is None else (*place, self._inputs.hold(array))
 
     def tell(self) -> None:
         """Tell the process of the regions that it does not know, in few messages: a socket holds some hundreds.
@@ -66,7 +81,12 @@ class LentRegions:
             finalizer.detach()
         self._finalizers.clear()
 
-    def _lend(self, mapping: RegionMapping) -> bool:
+    def _place(self, mapping: Lendable, buffer: Array | memoryview) -> Place | None:
+        if not self._lend(mapping):
+            return None
+        return mapping.number, address_of(buffer) - mapping.address, buffer.nbytes
+
+    def _lend(self, mapping: Lendable) -> bool:
         lent = self._lent.get(mapping.number)
         if lent is not None:
             return lent
