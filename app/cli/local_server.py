@@ -21,7 +21,7 @@ from app.cli.stop_request import StopRequest
 from app.ingress.count import ingresses_per_node
 from app.settings import Settings
 from deployments.control.controller_options import CONTROLLER
-from deployments.control.directory import UNAVAILABLE, Directory
+from deployments.control.directory import Directory
 
 _START_TIMEOUT_S = 600.0
 _STEP_S = 0.25
@@ -274,17 +274,20 @@ def _suggest(base: str, directory: Directory, keys: bool) -> None:
 
 
 def _failed(entry: Any) -> bool:
-    return bool(entry.reason) or any(version.state == UNAVAILABLE for version in entry.versions.values())
+    return bool(entry.reason) or any(version.failed for version in entry.versions.values())
 
 
 def example_request(directory: Directory) -> tuple[str, str] | None:
-    """Return the path of a ready model with small numeric inputs, and a body of zeros that it answers, for a shell."""
+    """Return the path of a model with small numeric inputs that serves, and zeros that it answers, for a shell.
+
+    One whose replicas are being replaced serves: its requests wait for them.
+    """
     import orjson
 
     from app.service.example_body import example_body
 
     for name, entry in sorted(directory.models.items()):
-        if entry.config and any(version.state == "READY" for version in entry.versions.values()):
+        if entry.config and entry.taken_versions():
             body = example_body(entry.config)
             if body is not None:
                 return f"/v2/models/{quote(name, safe='')}/infer", shlex.quote(orjson.dumps(body).decode())

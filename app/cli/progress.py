@@ -24,7 +24,10 @@ Row = tuple[str, ...]
 
 
 def rows(directory: Directory) -> list[Row]:
-    """Return one row for each model version: what stands in the columns, and the reason why it is not ready."""
+    """Return one row for each model version: what stands in the columns, and the reason why it is not ready.
+
+    One whose replicas are being replaced loads, like one that never had any.
+    """
     found: list[Row] = []
     for name, entry in sorted(directory.models.items()):
         if not entry.versions:
@@ -39,7 +42,7 @@ def rows(directory: Directory) -> list[Row]:
                     version.placement or "-",
                     str(version.replicas or "-"),
                     version.device or "-",
-                    version.state,
+                    LOADING if version.replacing else version.state,
                     seconds,
                     version.reason,
                 )

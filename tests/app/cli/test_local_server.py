@@ -24,6 +24,18 @@ def test_what_is_to_be_tried_can_be_pasted_into_a_shell_whatever_names_hold() ->
     assert json.loads(body)["inputs"][0]["name"] == tensor
 
 
+def test_what_cannot_be_tried_is_not_suggested() -> None:
+    config = json.dumps(
+        {"name": "m", "max_batch_size": 0, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": ["2"]}]}
+    )
+    version = VersionEntry(READY)
+    directory = Directory(models={"m": ModelEntry(config, versions={1: version})})
+    version.lost_its_replicas()  # they are replaced, and requests wait for them
+    assert example_request(directory) is not None
+    version.failed_to_load("no")
+    assert example_request(directory) is None
+
+
 def test_nothing_is_deployed_and_nobody_asked_once_it_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stops it while Ray starts waits for no ingress, which would have to start first."""
     settings = Settings(model_repository=("/m",), http_port=0, grpc_port=0, metrics_port=0)

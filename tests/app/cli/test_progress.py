@@ -64,3 +64,10 @@ def test_what_failed_is_shown_before_what_is_ready() -> None:
 )
 def test_summary_counts_what_failed(counts: tuple[int, int, int], text: str) -> None:
     assert summary(directory(*counts)) == text
+
+
+def test_a_model_whose_replica_died_at_once_has_not_failed() -> None:
+    found = directory(1, 0, 0)
+    found.models["ready_model_0"].versions[1].lost_its_replicas()
+    assert summary(found) == "0 model versions are ready, 1 loading"
+    assert any("Serve is replacing it" in line for line in drawn(found))
