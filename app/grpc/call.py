@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-import numpy as np
-
 from app.edge.body_budget import TOO_MANY_BODIES
 from app.grpc.compression import Inflation
 from app.grpc.head import GrpcHead
@@ -32,6 +30,7 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC
 from deployments.lane.work_queue import Work
+from protocol.body_memory import body_memory
 from protocol.errors import ServingError, Unavailable
 from protocol.grpc_status import GRPC_STATUS_NAMES
 
@@ -234,7 +233,7 @@ class Call(Stream):
             )
         self._filled = 0
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
-            self._body = _memory(length)
+            self._body = body_memory(length)
             self._granted_bytes = length
             if length > available + self.credit_bytes:
                 self.grant(length - available - self.credit_bytes)
@@ -246,7 +245,7 @@ class Call(Stream):
         """Go on with a large message whose memory is reserved."""
         assert self._body is not None
         length = PREFIX.unpack(self._prefix)[1]
-        whole = _memory(length)
+        whole = body_memory(length)
         whole[: self._filled] = self._body
         self._body = whole
         self._granted_bytes = length
@@ -443,11 +442,6 @@ class Call(Stream):
     def _deadline_exceeded(self) -> None:
         self._timer = None
         self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded")
-
-
-def _memory(size: int) -> memoryview:
-    """Return memory that is not cleared first."""
-    return np.empty(size, np.uint8).data
 
 
 class RefusedCall(Call):

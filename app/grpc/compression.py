@@ -4,10 +4,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from app.grpc.status import INTERNAL, RESOURCE_EXHAUSTED, CallError
 from deployments.lane.frames import Buffer
+from protocol.body_memory import body_memory
 
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
 ENCODINGS: Final = frozenset((b"identity", *_WINDOW_BITS))
@@ -69,7 +68,7 @@ class Inflation:
         while not self._inflater.eof and self._data:
             self._step(_STEP_BYTES)
         self._check_end()
-        message = np.empty(sum(map(len, self._parts)), np.uint8).data
+        message = body_memory(sum(map(len, self._parts)))
         at = 0
         for part in self._parts:
             message[at : at + len(part)] = part

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any, Final, cast
 
-import numpy as np
-
 from app.edge.body_budget import TOO_MANY_BODIES
 from app.http.asgi import AsgiExchange
 from app.http.chunked import ChunkedBody, body_too_large
@@ -26,6 +24,7 @@ from app.service.routing import DECOUPLED_BY_HTTP
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import HTTP
+from protocol.body_memory import body_memory
 from protocol.errors import ServingError, Unsupported
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -233,7 +232,7 @@ class HttpConnection(TimedConnection):
                 if not context.bodies.has_room(length):
                     raise BadRequest(503, TOO_MANY_BODIES)
             self._head = head
-            self._body = np.empty(length, np.uint8).data
+            self._body = body_memory(length)
             self._body_filled = 0
         if head.expect_continue and len(data) == end:
             self.write(_CONTINUE)

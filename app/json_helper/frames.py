@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import IO, Any, Final
 
-import numpy as np
+from protocol.body_memory import body_memory
 
 _MAX_LINE_BYTES: Final = 1 << 20
 
@@ -28,7 +28,7 @@ def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], memoryview]:
     if not line.endswith(b"\n"):
         raise EOFError
     head: dict[str, Any] = json.loads(line)
-    content = np.empty(head["size"], np.uint8).data  # not filled with zeros, which would hold the interpreter
+    content = body_memory(head["size"])
     view = content
     while view:
         count = stream.readinto(view)  # type: ignore[attr-defined]

@@ -159,8 +159,8 @@ class PyTorchInstance:
         if self._on_gpu:
             return self._pinned(requests, spec).to(self._device, non_blocking=True)
         array = concatenate(requests, spec.name)
-        if not array.flags.writeable:
-            array = array.copy()  # PyTorch knows no read-only tensors, and a module may work in place
+        if not array.flags.behaved:
+            array = array.copy()  # PyTorch knows only writable and aligned tensors, and a module may work in place
         tensor = torch.from_numpy(array.view(np.int16) if spec.datatype.name == "BF16" else array)
         return tensor.view(torch.bfloat16) if spec.datatype.name == "BF16" else tensor
 

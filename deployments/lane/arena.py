@@ -22,6 +22,8 @@ ARENA_BYTES: Final = 32 << 20
 _FOLDER: Final = Path("/dev/shm")
 _HEAD_BYTES: Final = ALIGNMENT
 """What comes before the tensor that is made in a room, at most."""
+_BODY_ALIGNMENT: Final = 64
+"""Of the end of a body; see `protocol.body_memory`."""
 
 
 class ArenaError(Exception):
@@ -88,11 +90,13 @@ class Arena:
         self._settle()
         offset = self._put_before(parts, size)
         if offset is None:
-            offset = self._places.take(size)
+            before = -size % _BODY_ALIGNMENT  # for the sake of the tensor that it ends with
+            start = self._places.take(before + size)
+            if start is None:
+                return None
+            offset = start + before
         else:
             parts = parts[:-1]
-        if offset is None:
-            return None
         filled = offset
         for part in parts:
             end = filled + len(part)
@@ -126,8 +130,9 @@ class Arena:
             self._away.remove(start)
             if start in self._rooms:
                 return
-            offset = start
-        if offset in self._rooms or not self._places.release(offset):
+        elif start in self._rooms:
+            raise ArenaError(f"nothing lies at {offset}")
+        if not self._places.release(start):
             raise ArenaError(f"nothing lies at {offset}")
 
     @property

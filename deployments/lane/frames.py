@@ -32,6 +32,7 @@ import numpy as np
 from deployments.lane.arena import Arena, ArenaError, open_arena
 from deployments.lane.heartbeat import Heartbeat
 from deployments.lane.traffic import LANE_TRAFFIC
+from protocol.body_memory import body_memory
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class FrameProtocol(asyncio.Protocol):
 
     def _start_large(self, length: int, data: bytes, offset: int) -> None:
         self._rest = b""
-        self._large = np.empty(length, np.uint8).data  # not filled with zeros, which would take long
+        self._large = body_memory(length)
         self._large_filled = len(data) - offset
         self._large[: self._large_filled] = memoryview(data)[offset:]
 

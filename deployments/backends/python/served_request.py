@@ -142,11 +142,11 @@ class ServedRequest(InferenceRequest):
         return InputOnDevice(name, devices[name]) if devices is not None and name in devices else None
 
     def _tensor(self, name: str, array: Array) -> Tensor:
-        """Return the input as a tensor over writable memory, which models may count on.
+        """Return the input as a tensor over writable and aligned memory, which models may count on.
 
-        A read-only array is copied once and the copy takes its place in the request.
+        Any other array is copied once and the copy takes its place in the request.
         """
-        if not array.flags.writeable:
+        if not array.flags.behaved:
             array = self._request.inputs[name] = array.copy()
         tensor = _new(Tensor)
         tensor._name = name

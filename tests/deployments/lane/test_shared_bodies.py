@@ -136,3 +136,21 @@ def test_an_arena_gives_out_places_and_takes_them_back() -> None:
 def test_only_files_in_the_folder_for_arenas_are_opened(path: str) -> None:
     with pytest.raises((ArenaError, ValueError)):
         open_arena(path)
+
+
+@pytest.mark.parametrize("size", [200_003, 1 << 18])
+@on_loop
+async def test_a_body_ends_at_an_aligned_address(size: int) -> None:
+    """So the tensor that it ends with is aligned, however long what comes before that is."""
+    async with Lanes() as lanes:
+        await lanes.open_arenas()
+        model = lanes.replicas[0].model
+        model.hold = True
+        sink, _ = lanes.send(bytes(size))
+        await lanes.until(lambda: bool(model.held))
+        held = np.frombuffer(model.held[0].parameters["body"], np.uint8)  # type: ignore[index, arg-type]
+        assert len(held) == size and (held.__array_interface__["data"][0] + size) % 16 == 0
+        del held
+        model.release()
+        await asyncio.wait_for(sink.done.wait(), 5)
+        assert sink.responses == [bytes(size)]

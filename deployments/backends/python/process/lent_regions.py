@@ -55,7 +55,7 @@ class LentRegions:
             return None
         if isinstance(mapping, RegionMapping):
             return self._place(mapping, array)
-        if not array.flags.writeable:  # others look at it as well
+        if not array.flags.behaved:  # it is read-only as others look at it as well, or begins at an odd address
             return None
         place = self._place(mapping, array)
         return None if place is None else (*place, self._inputs.hold(array))
