@@ -73,7 +73,7 @@ class Lane:
     async def ask(self, array: Array, **more: Array) -> Any:
         """Return the output, or the error."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        request = InferRequest({"X": array, **more}, 1, lambda _, outcome: answer.set_result(outcome))
+        request = InferRequest({"X": array, **more}, len(array), lambda _, outcome: answer.set_result(outcome))
         request.room = self.room
         self._model.submit(request)
         outcome = await asyncio.wait_for(answer, 20)
@@ -214,6 +214,18 @@ def test_each_request_of_a_batch_has_a_room_of_its_own(tmp_path: Path) -> None:
             assert lane.own.taken_count == 4
             del outputs
             await asyncio.sleep(0.01)
+            assert lane.own.taken_count == 0
+
+    asyncio.run(run())
+
+
+def test_a_batch_without_rows_has_no_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with served(tmp_path, "output = np.zeros((max(1, len(array)), 50000), np.int32)") as lane:
+            for rows in (1, 0, 1, 0):
+                output = await lane.ask(np.zeros((rows, 3), np.int32))
+                assert output.shape == (1, LARGE)
+                del output
             assert lane.own.taken_count == 0
 
     asyncio.run(run())

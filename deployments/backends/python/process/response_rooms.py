@@ -31,4 +31,4 @@ class ResponseRooms:
             return
         array = outcome.outputs.get(self._output)
         if array is not None:
-            self._row_bytes = 0 if array.dtype.hasobject else -(-array.nbytes // request.rows)
+            self._row_bytes = 0 if array.dtype.hasobject else -(-array.nbytes // max(1, request.rows))
