@@ -107,8 +107,8 @@ class Arena:
     def room(self, size: int) -> memoryview | None:
         """Return memory for the last part of a body, None when there is none.
 
-        It is free again when nothing looks at it, here or, once it was sent, at the other side. Rooms take half of the
-        arena at most: what is made slowly is not to drive out what is quick.
+        It is free again when nothing looks at it, here or, once it was sent, at the other side. What is looked at here
+        takes half of the arena at most: what is made slowly is not to drive out what is quick.
         """
         self._settle()
         if 2 * (self._room_bytes + size) > self._places.size_bytes:

@@ -26,7 +26,7 @@ from deployments.schedulers.sequence_oldest import OldestBatcher
 from deployments.schedulers.sequence_slots import NEVER_NS, SequenceBatcher, SequenceId, SequenceSlots, Slot
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
-from protocol.infer import RESCHEDULED, SEQUENCE_START, Array, InferRequest, InferResponse
+from protocol.infer import RESCHEDULED, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
 from protocol.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -184,6 +184,10 @@ class SequenceScheduler:
         if slot.prepared is request:
             return
         slot.prepared = request
+        if self._iterative:  # each run begins with what the client has sent, whatever a model has written there
+            if slot.given is None or slot.given[0] is not request:
+                slot.given = request, {name: read_only(array) for name, array in request.inputs.items()}
+            request.inputs = slot.given[1].copy()
         self._controls.set(request)
         if self._states is None:
             return
@@ -210,6 +214,7 @@ class SequenceScheduler:
             if request.flags & RESCHEDULED:
                 self._run_again(slot, request)
                 return
+            slot.given = None
             if not slot.queue:
                 self._end(slot)
         self._open_count -= 1
@@ -235,7 +240,7 @@ class SequenceScheduler:
 
     def dropped(self, slot: Slot) -> None:
         """End the sequence of a slot whose running request was answered without having run."""
-        slot.running = slot.prepared = None
+        slot.running = slot.prepared = slot.given = None
         self._open_count -= 1
         self.cancel_slot(slot)
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from deployments.schedulers.implicit_states import States
 from protocol.errors import ServingError
-from protocol.infer import SEQUENCE_END, InferRequest, InferResponse
+from protocol.infer import SEQUENCE_END, Array, InferRequest, InferResponse
 
 NEVER_NS: Final = 1 << 62
 
@@ -85,11 +85,23 @@ class Slot:
     """A place for one sequence on one instance.
 
     `queue` holds the requests that wait, `running` the one that was handed to the instance; `prepared` has its controls
-    and states, and `wanted` are the outputs that its client asked for. `ended` says that the sequence is over once
-    these are answered; in a free slot there is none, and its `sequence_id` is None.
+    and states, `wanted` are the outputs that its client asked for, and `given` are, in an iterative sequence, the
+    request that runs, once or several times, and its inputs without controls and states. `ended` says that the sequence
+    is over once these are answered; in a free slot there is none, and its `sequence_id` is None.
     """
 
-    __slots__ = ("batcher", "ended", "number", "prepared", "queue", "running", "sequence_id", "states", "wanted")
+    __slots__ = (
+        "batcher",
+        "ended",
+        "given",
+        "number",
+        "prepared",
+        "queue",
+        "running",
+        "sequence_id",
+        "states",
+        "wanted",
+    )
 
     def __init__(self, batcher: SequenceBatcher, number: int) -> None:
         self.batcher = batcher
@@ -98,6 +110,7 @@ class Slot:
         self.queue: deque[InferRequest] = deque()
         self.running: InferRequest | None = None
         self.prepared: InferRequest | None = None
+        self.given: tuple[InferRequest, dict[str, Array]] | None = None
         self.wanted: tuple[str, ...] | None = None
         self.states: States | None = None
         self.ended = False
@@ -170,7 +183,7 @@ class SequenceSlots:
         """Free a slot whose sequence is over; returns whether one from the backlog has taken it."""
         assert slot.sequence_id is not None
         del self._holders[slot.sequence_id]
-        slot.states = slot.sequence_id = None
+        slot.states = slot.sequence_id = slot.given = None
         return slot.batcher not in self._dead and self._offer(slot)
 
     def withdraw(self, batcher: SequenceBatcher) -> None:

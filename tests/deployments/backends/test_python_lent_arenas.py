@@ -1,6 +1,8 @@
 """Tensors in the arena of a lane, and the process of a Python model: named to it both ways, and not copied."""
 
 import asyncio
+import errno
+import os
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,13 +14,15 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.backends.python.process import area
+from deployments.backends.python.process import area, lent_regions
+from deployments.backends.python.process.lent_regions import BorrowedRegions
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.core.model_version import ModelVersion
 from deployments.lane.arena import Arena, open_arena
 from deployments.lane.lendable import lendable_under
+from deployments.replica.guarded_mapping import GuardedMapping
 from protocol.infer import Array, InferRequest, InferResponse, read_only
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -54,6 +58,7 @@ class Lane:
 
     def __init__(self, model: ModelVersion, room: Callable[[int], memoryview | None] | None = None) -> None:
         self._model = model
+        self.submit = model.submit
         self._theirs = Arena(4 << 20)
         self._peer = open_arena(self._theirs.path)
         self._theirs.unlink()
@@ -173,6 +178,67 @@ def test_inputs_are_let_go_when_there_is_no_shared_memory_for_others(
             assert (await lane.ask(lane.arrived(0, 5)))[0, 1] == 5
 
     asyncio.run(run())
+
+
+def test_an_input_that_is_part_of_the_output_goes_back_with_the_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with served(tmp_path, "output = array") as lane:
+            lane.room = lambda size_bytes: None
+            array = lane.arrived(3)
+            reference = weakref.ref(array)
+            assert (await lane.ask(array))[0, 0] == 3
+            del array
+            await until_dead(reference)
+
+    asyncio.run(run())
+
+
+def test_a_decoupled_model_gets_copies_which_it_may_keep_in_silence(tmp_path: Path) -> None:
+    async def run() -> None:
+        execute = "request.get_response_sender().send(flags=1); array += 1; self.kept.append(array); continue"
+        async with served(tmp_path, execute, "model_transaction_policy { decoupled: true }") as lane:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            array = lane.arrived(7)
+            lane.submit(InferRequest({"X": array}, 1, lambda _, outcome: answer.set_result(outcome)))
+            await asyncio.wait_for(answer, 20)
+            reference = weakref.ref(array)
+            assert array[0, 0] == 7
+            del array
+            await until_dead(reference)
+
+    asyncio.run(run())
+
+
+def test_a_process_that_has_no_memory_to_map_an_arena_ends_rather_than_reads_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena = Arena(1 << 20)
+    arena.unlink()
+    whole = (1, 0, 1 << 20)
+
+    def without_memory(descriptor: int, *more: Any, **rest: Any) -> GuardedMapping:
+        if descriptor >= 0:
+            raise OSError(errno.ENOMEM, "no memory")
+        return GuardedMapping(descriptor, *more, **rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lent_regions, "GuardedMapping", without_memory)
+        with pytest.raises(OSError, match="no memory"):
+            BorrowedRegions().borrow([arena._mapping.open_again()], [whole])
+    borrowed = BorrowedRegions()
+    borrowed.borrow([arena._mapping.open_again()], [whole])
+    borrowed.view((1, 0, 3))[:] = b"abc"
+    assert arena._view[:3] == b"abc"
+
+
+def test_what_is_forgotten_before_it_is_heard_of_is_not_kept() -> None:
+    arena = Arena(1 << 20)
+    arena.unlink()
+    before = len(os.listdir("/proc/self/fd"))
+    borrowed = BorrowedRegions()
+    borrowed.forget(None, 1)
+    borrowed.borrow([arena._mapping.open_again()], [(1, 0, 1 << 20)])
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_output_is_made_where_the_response_leaves_once_its_size_is_known(tmp_path: Path) -> None:

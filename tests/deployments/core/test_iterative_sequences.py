@@ -105,6 +105,33 @@ def test_a_request_that_has_ended_does_not_run_again(tmp_path: Path, ends: str, 
     assert second == [3]
 
 
+@pytest.mark.parametrize("length", [1, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("own_process", [False, True], ids=["here", "process"])
+def test_each_run_begins_with_what_the_client_has_sent(tmp_path: Path, own_process: bool, length: int) -> None:
+    code = """
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            runs = 0
+
+            def execute(self, requests):
+                array = pb_utils.get_input_tensor_by_name(requests[0], "INPUT").as_numpy()
+                array += 1
+                self.runs += 1
+                if self.runs % 3:
+                    requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                    return [None]
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", array[-1:])])]
+    """
+
+    async def scenario(served):
+        return [(await served.infer({"INPUT": np.full(length, sent, np.int32)}))["OUTPUT"] for sent in (10, 20)]
+
+    text = 'backend: "python" ' + COUNTDOWN.replace("dims: 1", "dims: -1") + batching(ITERATIVE)
+    answers = serve(scenario, text, tmp_path, python(tmp_path, code), own_process=own_process)
+    assert answers == [[11], [21]]
+
+
 @pytest.mark.parametrize("own_process", [False, True], ids=["here", "process"])
 def test_a_request_that_is_rescheduled_for_ever_ends_with_its_model(tmp_path, own_process):
     code = """

@@ -78,7 +78,7 @@ class OwnArea:
         """Take back the places, and let go of the arrays, that the reader no longer looks at."""
         for offset in freed:
             if offset < 0:
-                del self._held[offset]
+                self._held.pop(offset, None)
             else:
                 self._places.release(offset)
 
@@ -130,6 +130,10 @@ class PeerArea:
         freed = tuple(self._freed)
         del self._freed[: len(freed)]  # another thread may have added one meanwhile
         return freed
+
+    def keep_freed(self, freed: tuple[int, ...]) -> None:
+        """Have `take_freed` return these again: the writer has not heard of them."""
+        self._freed += freed
 
     def _watched(self, number: int, content: Array) -> Array:
         self._lent[number] = weakref.ref(content, partial(self._free, number))

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from deployments.backends.python.process.area import OwnArea, PeerArea, aligned
+from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea, aligned
 from deployments.backends.python.process.in_turn import InTurn
 from protocol.infer import Array
 
@@ -92,11 +92,15 @@ class Writer:
         return tensors
 
     def store(self, area: OwnArea) -> tuple[int, int]:
-        """Write the large tensors; returns the offset and size of their place, (0, 0) without one."""
+        """Write the large tensors; returns the offset and size of their place, (0, 0) without one.
+
+        They are let go then, so that what they lie in may go back with this message.
+        """
         if not self._large:
             return 0, 0
         offset = area.take(self._size_bytes)
-        area.write(offset, self._large)
+        large, self._large = self._large, []
+        area.write(offset, large)
         return offset, self._size_bytes
 
 
@@ -160,7 +164,11 @@ class Channel:
         freed = self._peer.take_freed()
         data = marshal.dumps((kind, freed, self._own.size_bytes, offset, size, *fields), _FORMAT)
         if len(data) > PACKET_BYTES:
-            offset = self._own.write_bytes(data)
+            try:
+                offset = self._own.write_bytes(data)
+            except AreaFullError:
+                self._peer.keep_freed(freed)
+                raise
             data = marshal.dumps(("long", (), self._own.size_bytes, offset, len(data)), _FORMAT)
         return data
 

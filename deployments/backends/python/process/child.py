@@ -144,7 +144,7 @@ class Child:
         self._questions = self._conversation(questions, (areas[2], areas[3]))
         self._forks = forks
         self._forked: list[Conversation] = []
-        self._regions = LentRegions(self._work, self._questions.outbox, self._inputs)
+        self._regions = LentRegions(self._work, self._questions.outbox, self._inputs, decoupled=order.decoupled)
         self._rooms = ResponseRooms(read_signature(order.fields))
         self._devices = LentDevices(self._questions.outbox)
         self._work.connection.setblocking(False)

@@ -32,10 +32,12 @@ Region = tuple[int, int, int]
 class LentRegions:
     """The replica's side, for one process."""
 
-    def __init__(self, channel: Channel, outbox: Outbox, inputs: OwnArea) -> None:
+    def __init__(self, channel: Channel, outbox: Outbox, inputs: OwnArea, *, decoupled: bool) -> None:
         self._channel = channel
         self._outbox = outbox
         self._inputs = inputs
+        # A decoupled model lets go of its inputs at any time, and may have nothing to say for long after that.
+        self._lends_arenas = not decoupled
         self._lent: dict[int, bool] = {}
         self._untold: list[tuple[int, Region]] = []
         self._finalizers: list[weakref.finalize[Any, Lendable]] = []
@@ -55,7 +57,8 @@ class LentRegions:
             return None
         if isinstance(mapping, RegionMapping):
             return self._place(mapping, array)
-        if not array.flags.behaved:  # it is read-only as others look at it as well, or begins at an odd address
+        # One that is read-only is looked at by others as well, or once more; one may begin at an odd address.
+        if not self._lends_arenas or not array.flags.behaved:
             return None
         place = self._place(mapping, array)
         return None if place is None else (*place, self._inputs.hold(array))
@@ -115,18 +118,29 @@ class BorrowedRegions:
     def __init__(self) -> None:
         self._mappings: dict[int, GuardedMapping] = {}
         self._objects: dict[int, tuple[int, int, int]] = {}
+        self._forgotten: set[int] = set()
+        """What the replica has forgotten before this process heard of it."""
 
     def borrow(self, descriptors: Sequence[int], regions: Sequence[Region]) -> None:
-        """Map regions, whose objects the descriptors are."""
+        """Map regions, whose objects the descriptors are.
+
+        Raises:
+            OSError: there is no memory for it.
+        """
         for descriptor, (number, start, length) in zip(descriptors, regions, strict=True):
             self._objects[number] = descriptor, start, length
             self._map(number)
+            if number in self._forgotten:
+                self._forgotten.remove(number)
+                self.forget(None, number)
 
     def forget(self, _: object, number: int) -> None:
         """Let go of a region, which stays mapped while anything looks at it."""
         if self._mappings.pop(number, None) is not None:
             with contextlib.suppress(OSError):  # a model may close what it likes
                 os.close(self._objects.pop(number)[0])
+        else:
+            self._forgotten.add(number)
 
     def view(self, place: Place) -> memoryview:
         """Return the bytes of a place, writable."""
@@ -139,7 +153,10 @@ class BorrowedRegions:
         descriptor, start, length = self._objects[number]
         try:
             mapping = GuardedMapping(descriptor, length, offset=start)
-        except (OSError, ValueError):  # its client has made the object smaller by now
+        except (OSError, ValueError):
+            if os.fstat(descriptor).st_size >= start + length:
+                raise
+            # Its client has made the object smaller by now.
             mapping = GuardedMapping(-1, length)
             mapping.lost = True
         mapping.guard()
