@@ -6,6 +6,7 @@ lane's, is only named. Both ends are ours; nothing of a client's is in that form
 """
 
 import marshal
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -152,6 +153,8 @@ class Channel:
     def receive_descriptors(self, count: int) -> list[int]:
         """Return the open files of the next packet."""
         _, descriptors, _, _ = socket.recv_fds(self.connection, 1, count)
+        for descriptor in descriptors:  # not for programs that the model starts
+            os.set_inheritable(descriptor, False)
         return descriptors
 
     def packed(self, kind: str, writer: Writer | None, *fields: Any) -> bytes:
