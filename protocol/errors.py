@@ -18,7 +18,7 @@ Source: Triton's HttpCodeFromError and its gRPC status map.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from eagleray.errors import restore
 
@@ -34,6 +34,14 @@ class ServingError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def without_frames(self) -> Self:
+        """Return the error, without the frames that it was raised in.
+
+        They have the batch, which has the error: together they would keep its tensors until a garbage collection.
+        """
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
         """Travel by name: a process that an error arrives in may have a `protocol` of its own."""

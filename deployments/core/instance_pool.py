@@ -252,9 +252,7 @@ class InstancePool:
 
 def fail(batch: Batch, error: ServingError, now_ns: int) -> None:
     """Have an error be the result of every request of a batch."""
-    # Frames that it was raised in have the batch: together they would keep the tensors until a garbage collection.
-    error.__traceback__ = error.__context__ = error.__cause__ = None
-    batch.results = [error] * len(batch.requests)
+    batch.results = [error.without_frames()] * len(batch.requests)
     _set_times(batch, now_ns)
 
 

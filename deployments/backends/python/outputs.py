@@ -68,7 +68,7 @@ class OutputReader:
                 try:
                     array = output.convert(array, request)
                 except ServingError as error:
-                    return error
+                    return error.without_frames()
             if array.shape != output.known_shape:
                 output.check_shape(array.shape, request)
             if getrefcount(tensor) > 1 + _LOCAL and not _is_input(array, request):  # someone besides the response

@@ -148,6 +148,35 @@ def test_an_input_is_held_as_long_as_the_model_keeps_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_model_that_keeps_much_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lent_regions, "KEPT_BYTES", 1_000_000)
+
+    async def run() -> None:
+        async with served(tmp_path, "self.kept.append(array); output = array[:, :1] * len(self.kept)") as lane:
+            references = []
+            for number in range(12):
+                array = lane.arrived(3)
+                references.append(weakref.ref(array))
+                assert (await lane.ask(array)).tolist() == [[3 * number + 3]]
+                del array
+            await until_dead(*references[6:])
+            assert all(reference() is not None for reference in references[:6])
+
+    asyncio.run(run())
+
+
+def test_an_input_goes_back_with_an_output_that_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with served(tmp_path, "output = array.astype(np.complex64)") as lane:
+            array = lane.arrived(1)
+            reference = weakref.ref(array)
+            assert "no datatype of the protocol" in str(await lane.ask(array))
+            del array
+            await until_dead(reference)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("execute", ["os._exit(3)", "raise ValueError('no')"])
 def test_inputs_of_a_batch_that_fails_or_whose_process_dies_are_let_go(tmp_path: Path, execute: str) -> None:
     async def run() -> None:

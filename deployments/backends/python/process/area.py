@@ -36,6 +36,7 @@ class OwnArea:
         self._held: dict[int, Array] = {}
         self.last_held = 0
         """The number of the array that was held last."""
+        self.held_bytes = 0
 
     @property
     def size_bytes(self) -> int:
@@ -72,20 +73,26 @@ class OwnArea:
         """Keep an array that the reader looks at where it is, and return its number."""
         self.last_held -= 1
         self._held[self.last_held] = array
+        self.held_bytes += array.nbytes
         return self.last_held
 
     def release(self, freed: Iterable[int]) -> None:
         """Take back the places, and let go of the arrays, that the reader no longer looks at."""
         for offset in freed:
             if offset < 0:
-                self._held.pop(offset, None)
+                self._forget(offset)
             else:
                 self._places.release(offset)
 
     def let_go(self, since: int = 0) -> None:
         """Let go of the arrays that were held after one number: the reader is dead, or has not heard of them."""
         for number in [number for number in self._held if number < since]:
-            del self._held[number]
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        array = self._held.pop(number, None)
+        if array is not None:
+            self.held_bytes -= array.nbytes
 
     def _grow(self, needed_bytes: int) -> None:
         size_bytes = max(FIRST_BYTES, 2 * self.size_bytes)

@@ -171,6 +171,8 @@ class Channel:
                 offset = self._own.write_bytes(data)
             except AreaFullError:
                 self._peer.keep_freed(freed)
+                if size:
+                    self._own.release((offset,))
                 raise
             data = marshal.dumps(("long", (), self._own.size_bytes, offset, len(data)), _FORMAT)
         return data

@@ -201,6 +201,7 @@ class Child:
             ServingError: there is no shared memory for its inputs.
         """
         writer, held = Writer(self._regions), self._inputs.last_held
+        self._regions.begin_batch()
         self._rooms.offer(batch.requests)
         first = self._number
         self._number += len(batch.requests)

@@ -8,6 +8,7 @@ forgets it when the replica does.
 
 import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final
@@ -25,6 +26,9 @@ NEWS: Final = "regions"
 FORGET: Final = "forget_region"
 """On the second socket: a region's number."""
 
+KEPT_BYTES: Final = 8 << 20
+"""How much of the arenas a model may keep of earlier batches; then it gets copies, and the lanes their room."""
+
 Region = tuple[int, int, int]
 """A number, and where in the object it begins and how long it is."""
 
@@ -37,10 +41,15 @@ class LentRegions:
         self._outbox = outbox
         self._inputs = inputs
         # A decoupled model lets go of its inputs at any time, and may have nothing to say for long after that.
-        self._lends_arenas = not decoupled
+        self._may_lend_arenas = not decoupled
+        self._lends_arenas = False
         self._lent: dict[int, bool] = {}
         self._untold: list[tuple[int, Region]] = []
         self._finalizers: list[weakref.finalize[Any, Lendable]] = []
+
+    def begin_batch(self) -> None:
+        """Decide whether the next batch's inputs are lent: what is held now, the model has kept of earlier ones."""
+        self._lends_arenas = self._may_lend_arenas and self._inputs.held_bytes <= KEPT_BYTES
 
     def place(self, buffer: memoryview) -> Place | None:
         """Return how the process names memory for an output; None if it cannot map it.
@@ -118,6 +127,7 @@ class BorrowedRegions:
     def __init__(self) -> None:
         self._mappings: dict[int, GuardedMapping] = {}
         self._objects: dict[int, tuple[int, int, int]] = {}
+        self._lock = threading.Lock()
         self._forgotten: set[int] = set()
         """What the replica has forgotten before this process heard of it."""
 
@@ -128,14 +138,19 @@ class BorrowedRegions:
             OSError: there is no memory for it.
         """
         for descriptor, (number, start, length) in zip(descriptors, regions, strict=True):
-            self._objects[number] = descriptor, start, length
-            self._map(number)
-            if number in self._forgotten:
-                self._forgotten.remove(number)
-                self.forget(None, number)
+            with self._lock:
+                self._objects[number] = descriptor, start, length
+                self._map(number)
+                if number in self._forgotten:
+                    self._forgotten.remove(number)
+                    self._forget(number)
 
     def forget(self, _: object, number: int) -> None:
-        """Let go of a region, which stays mapped while anything looks at it."""
+        """Let go of a region, which stays mapped while anything looks at it; any thread may call this."""
+        with self._lock:
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
         if self._mappings.pop(number, None) is not None:
             with contextlib.suppress(OSError):  # a model may close what it likes
                 os.close(self._objects.pop(number)[0])

@@ -107,7 +107,7 @@ class ModelProcess:
         try:
             instance.execute(batch)
         except ServingError as error:
-            failure = error.with_traceback(None)  # which has this frame, and so the inputs
+            failure = error.without_frames()
         except Exception as error:  # of ours, about what the model returned: the batch's, not the process's end
             whose = about_requests("", None, requests)
             _LOG.exception("the results of model instance '%s' cannot be read", instance.name, extra=whose)
