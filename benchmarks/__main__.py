@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from benchmarks.home import Home, PreparationError, prepare
 from benchmarks.load import PROTOCOLS, LoadError, Run, load_generator, run
 from benchmarks.models import write_models
 from benchmarks.peers import Peer, PeerError, eagleray, triton
-from benchmarks.rows import PLACEMENTS, ROWS, Row, Work, models_of
+from benchmarks.rows import MODELS, PLACEMENTS, ROWS, Row, Work, models_of
 from benchmarks.startup import Startup, measure_startup
 from benchmarks.table import Comparison, complaints_of, print_comparisons, print_startups
 
@@ -148,12 +149,17 @@ def as_json(settings: Settings, comparisons: list[Comparison], startups: list[St
     return json.dumps(document, indent=1)
 
 
-def split_choice(_: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    chosen = value.split(",")
-    for placement in chosen:
-        if placement not in PLACEMENTS:
-            raise click.BadParameter(f"{placement!r} is none of {', '.join(PLACEMENTS)}", param=parameter)
-    return chosen
+def some_of(choices: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a callback that splits an option's value at its commas; each part is one of the choices."""
+
+    def split(_: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+        chosen = value.split(",")
+        for part in chosen:
+            if part not in choices:
+                raise click.BadParameter(f"{part!r} is none of {', '.join(choices)}", param=parameter)
+        return chosen
+
+    return split
 
 
 @click.command(help=__doc__)
@@ -163,10 +169,17 @@ def split_choice(_: click.Context, parameter: click.Parameter, value: str) -> li
     "placements",
     default=",".join(PLACEMENTS),
     show_default=True,
-    callback=split_choice,
+    callback=some_of(PLACEMENTS),
     help="Placements to measure, with commas between.",
 )
-@click.option("--model", "models", multiple=True, help="Measure only this model of Eagleray; may be repeated.")
+@click.option(
+    "--model",
+    "models",
+    default=",".join(MODELS),
+    show_default=True,
+    callback=some_of(MODELS),
+    help="Models of Eagleray to measure, with commas between.",
+)
 @click.option("--protocol", type=click.Choice(PROTOCOLS), help="Measure only this protocol.")
 @click.option("--duration", "duration_s", default=6.0, show_default=True, help="Seconds for each measurement.")
 @click.option("--quick", is_flag=True, help="One short round; floors are shown, and not enforced.")
@@ -180,7 +193,7 @@ def split_choice(_: click.Context, parameter: click.Parameter, value: str) -> li
 def main(
     rounds: int,
     placements: list[str],
-    models: tuple[str, ...],
+    models: list[str],
     protocol: str | None,
     duration_s: float,
     quick: bool,
@@ -200,10 +213,10 @@ def main(
     rows = [
         row
         for row in ROWS
-        if row.placement in placements
-        and (not models or row.work.model in models)
-        and protocol in (None, row.work.protocol)
+        if row.placement in placements and row.work.model in models and protocol in (None, row.work.protocol)
     ]
+    if with_rows and not rows:
+        raise click.UsageError("no row of these models has this protocol and placement")
     comparisons: list[Comparison] = []
     startups: list[Startup] = []
     try:

@@ -112,6 +112,8 @@ ROWS = (
     *at_a_rate("embedded", None),
     *(row for placement in PLACEMENTS for row in compute(placement)),
 )
+MODELS = tuple(dict.fromkeys(row.work.model for row in ROWS))
+"""Eagleray's models, in the order of the rows."""
 
 
 def models_of(rows: list[Row]) -> tuple[list[str], list[str]]:
