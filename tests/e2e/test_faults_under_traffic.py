@@ -65,7 +65,6 @@ BAD_LINES = (
     'input { name: "INPUT0" data_type: TYPE_INT32 dims: 16 }',
     'output { name: "OUTPUT0" data_type: TYPE_FP64 dims: 16 }',
     'output { name: "X" data_type: TYPE_INT32 dims: 16 label_filename: "no" }',
-    "instance_group { count: -1 }",
     "instance_group { kind: KIND_NONE }",
     "instance_group [ { gpus: 'a' } ]",
     "version_policy { specific { versions: 'a' } }",
