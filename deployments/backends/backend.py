@@ -55,6 +55,11 @@ class Batch:
         self.infer_end_ns = 0
         self.end_ns = 0
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for any of its requests."""
+        return all([request.cancelled for request in self.requests])
+
 
 class ModelInstance(Protocol):
     """One execution context of a loaded model. `execute` is never called twice at the same time on one instance."""

@@ -29,17 +29,17 @@ class Arbiter:
         for each in (*self._needs.values(), needs):
             for resource in each.resources:
                 devices.setdefault(resource.name, set()).add(resource.device == ALL_DEVICES)
-        for resource in needs.resources:
-            if len(devices[resource.name]) > 1:
+        for (name, device), count in _places(needs).items():
+            if len(devices[name]) > 1:
                 return (
-                    f'Resource "{resource.name}" is present as both global and device-specific resource in the model '
+                    f'Resource "{name}" is present as both global and device-specific resource in the model '
                     "configuration."
                 )
-            limit = self._given_count(resource.name, resource.device) if self._given else resource.count
-            if limit < resource.count:
+            limit = self._given_count(name, device) if self._given else count
+            if limit < count:
                 return (
-                    f'Resource count for "{resource.name}" is limited to {limit} which will prevent scheduling of one '
-                    f"or more model instances, the minimum required count is {resource.count}"
+                    f'Resource count for "{name}" is limited to {limit} which will prevent scheduling of one '
+                    f"or more model instances, the minimum required count is {count}"
                 )
         return ""
 

@@ -13,6 +13,7 @@ from deployments.core.clock import Clock
 from deployments.core.inline_gate import InlineGate
 from deployments.log.line_format import about_requests
 from protocol.errors import Internal, ServingError
+from protocol.infer import InferRequest
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,11 @@ class InstancePool:
     def executing_count(self) -> int:
         """How many requests are in instances."""
         return sum(len(worker.batch.requests) for worker in self._workers if worker.batch is not None)
+
+    def holds_back(self, request: InferRequest) -> bool:
+        """Whether a request that `run` was given does not run yet."""
+        del request
+        return False
 
     @property
     def alive(self) -> bool:

@@ -1,6 +1,7 @@
 """An instance pool under the rate limiter: an instance runs a batch when its resources are free."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from deployments.backends.backend import Batch, ModelInstance
 from deployments.core.clock import Clock
@@ -8,13 +9,14 @@ from deployments.core.instance_pool import CLOSE_TIMEOUT_S, InstancePool, Worker
 from deployments.core.rate_limit import RateLimiter
 from deployments.schedulers.scheduler import STOPPING
 from protocol.errors import Cancelled, Internal, Unavailable
+from protocol.infer import InferRequest
 
 
 class LimitedPool(InstancePool):
     """Has each batch wait for the resources of the instance that is to run it, which are free again right after.
 
-    `keys` are those of the instances in the limiter, "" for one that needs nothing. The wait counts as time in the
-    queue.
+    `keys` are those of the instances in the limiter, "" for one that needs nothing. What waits runs on such an instance
+    instead, once one is idle, and before what waits for a shorter time. The wait counts as time in the queue.
     """
 
     def __init__(
@@ -22,9 +24,11 @@ class LimitedPool(InstancePool):
     ) -> None:
         super().__init__(instances, clock)
         self._limiter = limiter
-        self._keys = dict(zip(map(id, instances), keys, strict=True))
+        by_instance = dict(zip(map(id, instances), keys, strict=True))
+        self._keys = {worker: by_instance[id(worker.instance)] for worker in self._workers}
         self._holders: dict[Batch, str] = {}
         self._waiting: dict[Batch, Worker] = {}
+        self._wanting: set[Worker] = set()
 
     @property
     def finished(self) -> Callable[[Batch], None]:
@@ -40,30 +44,37 @@ class LimitedPool(InstancePool):
         """How many instances are at work, or wait for their turn."""
         return super().running_count + len(self._waiting)
 
+    def holds_back(self, request: InferRequest) -> bool:
+        """Whether the request waits for its instance's turn."""
+        return any(request in batch.requests for batch in self._waiting)
+
     def run(self, batch: Batch) -> None:
         """Run the batch on an idle instance, of which there must be one, as soon as the limiter lets it."""
-        worker = self.idle[-1]
-        key = self._keys[id(worker.instance)]
-        if not key:
-            super().run(batch)
+        free = self._free()
+        if free is not None:
+            self._run_on(free, batch)
             return
-        self.idle.pop()
-        self._waiting[batch] = worker
+        worker = self._waiting[batch] = self.idle.pop()
+        if worker not in self._wanting:
+            self._wanting.add(worker)
+            self._limiter.acquire(self._keys[worker], partial(self._granted, worker))
 
-        def granted() -> None:
-            if batch not in self._waiting or self._closing:  # its instance has died, or runs nothing more
-                self._limiter.release(key)
-                return
-            del self._waiting[batch]
-            self._holders[batch] = key
-            self.idle.append(worker)
-            if all([request.cancelled for request in batch.requests]):
-                fail(batch, Cancelled(""), self._now_ns())
-                self._finish(batch)
-            else:
-                super(LimitedPool, self).run(batch)
-
-        self._limiter.acquire(key, granted)
+    def _granted(self, worker: Worker) -> None:
+        self._wanting.discard(worker)
+        if worker not in self._waiting.values() or self._closing:  # what waited runs elsewhere, or nothing more does
+            self._limiter.release(self._keys[worker])
+            return
+        batch, its_worker = next(iter(self._waiting.items()))
+        if its_worker is not worker:
+            self._waiting[next(other for other, given in self._waiting.items() if given is worker)] = its_worker
+        del self._waiting[batch]
+        self._holders[batch] = self._keys[worker]
+        self.idle.append(worker)
+        if batch.cancelled:
+            fail(batch, Cancelled(""), self._now_ns())
+            self._finish(batch)
+        else:
+            super().run(batch)
 
     def _changed(self, worker: Worker) -> None:
         """Take note that an instance has died or come back; what waited for its turn with one that dies has failed.
@@ -80,7 +91,22 @@ class LimitedPool(InstancePool):
         key = self._holders.pop(batch, "")
         if key:
             self._limiter.release(key)
+        free = self._free() if self._waiting and not self._closing else None
+        if free is not None:
+            first, worker = next(iter(self._waiting.items()))
+            del self._waiting[first]
+            self.idle.insert(0, worker)
+            self._run_on(free, first)
         self._tell(batch)
+
+    def _free(self) -> Worker | None:
+        """Return an idle instance that needs nothing."""
+        return next((worker for worker in reversed(self.idle) if not self._keys[worker]), None)
+
+    def _run_on(self, worker: Worker, batch: Batch) -> None:
+        self.idle.remove(worker)
+        self.idle.append(worker)
+        super().run(batch)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the instances, have the limiter forget them, and refuse what waits for it."""

@@ -127,7 +127,7 @@ class ModelStatistics:
                 waited_ns = start_ns - request.queued_ns
                 waited[1 + bisect_left(BOUNDS_NS, waited_ns)] += 1
                 queue_ns += waited_ns
-            rows = batch.rows
+                rows += request.rows  # those of the batch may be more: slots in which no request runs
             count = len(batch.requests)
         for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
             if isinstance(result, ServingError):

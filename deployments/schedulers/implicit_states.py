@@ -11,7 +11,7 @@ from deployments.backends.backend import ModelLoadError
 from protocol.bytes_tensor import decode_bytes, object_array
 from protocol.datatypes import BY_ENUM, DataType
 from protocol.errors import ServingError
-from protocol.infer import Array, InferRequest, InferResponse, read_only
+from protocol.infer import Array, InferRequest, InferResponse, Reply, read_only
 from repository_loader.package import ModelPackage
 
 States = dict[str, Array]
@@ -63,12 +63,31 @@ class ImplicitStates:
             if array is None:
                 continue
             before = states[name]
-            if name in self._same_buffer and before.shape == array.shape and before.flags.writeable:
+            fits = before.shape == array.shape and before.dtype == array.dtype and before.flags.writeable
+            if fits and name in self._same_buffer:
                 np.copyto(before, array)
             else:
                 states[name] = array.copy()
             if output in self._hidden or (wanted is not None and output not in wanted):
                 del outputs[output]
+
+
+class StateKeeper:
+    """Takes the states out of each response of a decoupled model; it stands where the request's `reply` stood."""
+
+    __slots__ = ("_kept", "_reply", "_states", "_wanted")
+
+    def __init__(self, states: ImplicitStates, kept: States, wanted: tuple[str, ...] | None, reply: Reply) -> None:
+        self._states = states
+        self._kept = kept
+        self._wanted = wanted
+        self._reply = reply
+
+    def __call__(self, request: InferRequest, result: InferResponse | ServingError) -> None:
+        """Keep the states of a response, and pass on the rest."""
+        if isinstance(result, InferResponse):
+            self._states.keep(self._kept, result, self._wanted)
+        self._reply(request, result)
 
 
 def default_states(config: ModelConfig) -> States:

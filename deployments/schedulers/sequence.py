@@ -18,7 +18,7 @@ from deployments.core.clock import Clock, Timer
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.schedulers.dynamic import held_request_count
-from deployments.schedulers.implicit_states import ImplicitStates
+from deployments.schedulers.implicit_states import ImplicitStates, StateKeeper
 from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
@@ -60,6 +60,7 @@ class SequenceScheduler:
         self._call_later = clock.call_later
         self._controls = SequenceControls(config)
         self._states = states
+        self._decoupled = config.model_transaction_policy.decoupled
         self._iterative = sequence.iterative_sequence
         self._ids = count(1)
         self._idle_ns = sequence.max_sequence_idle_microseconds * 1000
@@ -75,7 +76,8 @@ class SequenceScheduler:
         candidates = sequence.oldest.max_candidate_sequences if oldest else 0
         slot_count = candidates if candidates > 0 else max(1, config.max_batch_size)
         self._batchers = [kind(self, config, signature, pool, statistics, clock) for pool in pools]
-        for pool, batcher in zip(pools, self._batchers, strict=True):
+        self._pools: dict[SequenceBatcher, InstancePool] = dict(zip(self._batchers, pools, strict=True))
+        for batcher, pool in self._pools.items():
             pool.died = partial(self._lost, batcher)
             pool.revived = partial(self._revived, batcher, pool.revived)
         slots = [Slot(batcher, number) for number in range(slot_count) for batcher in self._batchers]
@@ -141,7 +143,10 @@ class SequenceScheduler:
         request.cancelled = True
         for slot in self._slots.slots:
             if request is slot.running:
-                slot.batcher.cancel(request)
+                if self._pools[slot.batcher].holds_back(request):
+                    self.cancel_slot(slot)
+                else:
+                    slot.batcher.cancel(request)
                 return
             if request in slot.queue:
                 self.cancel_slot(slot)
@@ -195,6 +200,8 @@ class SequenceScheduler:
             slot.states = self._states.begin()
         slot.wanted = request.outputs
         self._states.set(request, slot.states)
+        if self._decoupled and not isinstance(request.reply, StateKeeper):
+            request.reply = StateKeeper(self._states, slot.states, slot.wanted, request.reply)
 
     def not_ready(self, like: InferRequest) -> InferRequest:
         """Return a request for a row of a batch in which none runs, shaped as another one."""

@@ -24,6 +24,12 @@ class _SlotBatch(Batch):
         super().__init__(requests, len(requests), reason)
         self.slots = slots
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for any of its requests."""
+        rows = zip(self.requests, self.slots, strict=True)
+        return all([request.cancelled for request, slot in rows if slot is not None])
+
 
 class DirectBatcher:
     """Runs one request of every slot that has one, up to the last such slot; rows between them are not ready.

@@ -117,6 +117,9 @@ class FakePool:
     def running_count(self) -> int:
         return len(self.running)
 
+    def holds_back(self, request) -> bool:
+        return False
+
     def run(self, batch) -> None:
         self.idle.pop()
         batch.start_ns = self.clock.now_ns()

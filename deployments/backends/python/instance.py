@@ -270,7 +270,10 @@ class DecoupledPythonInstance(PythonInstance):
         self.gpu_is_lost: Callable[[], None] = _nothing
 
     def execute(self, batch: Batch) -> None:
-        """Hand the batch to the model; `async def execute` runs on while the next batch comes."""
+        """Hand the batch to the model; `async def execute` runs on while the next batch comes.
+
+        With iterative sequences, the next batch waits for it.
+        """
         make, output_names, make_sender = self._request_class, self._output_names, self._make_sender
         requests = [make(request, output_names, make_sender) for request in batch.requests]
         senders = [request.get_response_sender() for request in requests]
@@ -283,7 +286,10 @@ class DecoupledPythonInstance(PythonInstance):
             if asyncio.iscoroutine(returned):
                 future = self._own_loop().submit(returned)
                 del requests
-                future.add_done_callback(lambda done: self._finish(done, batch, senders))
+                if self._iterative:  # which requests run again is known at its end
+                    self._check_none(future.result())
+                else:
+                    future.add_done_callback(lambda done: self._finish(done, batch, senders))
             else:
                 self._check_none(returned)
         except BaseException as error:  # whatever a model raises is its own: KeyboardInterrupt, CancelledError

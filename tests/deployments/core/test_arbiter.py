@@ -115,6 +115,7 @@ def test_what_can_never_run_is_refused_in_tritons_words():
     limited = Arbiter((("R", None, 3),))
     assert limited.check(needs(("R", 0, 3))) == ""
     assert 'Resource count for "R" is limited to 3' in limited.check(needs(("R", 0, 4)))
+    assert "the minimum required count is 4" in limited.check(needs(("R", 0, 2), ("R", 0, 2)))
     arbiter = arbiter_of(a=ONE)
     assert arbiter.check(needs(("R", ALL_DEVICES, 1))) == (
         'Resource "R" is present as both global and device-specific resource in the model configuration.'
@@ -235,7 +236,35 @@ def test_an_instance_that_needs_nothing_waits_for_nobody():
         scheduler.submit(answers.request(name))
     clock.run()
     clock.wait_for_thread()
-    assert answers.order == ["r1"] and list(turnstile.waiting) == ["k"]
+    assert answers.order[0] == "r0" and list(turnstile.waiting) == ["k"]
+    pool.close(10)
+
+
+def test_what_waits_for_a_turn_runs_on_an_instance_that_needs_nothing_and_is_idle_first():
+    clock, answers = FakeClock(), Answers()
+    turnstile, instances, pool, scheduler = limited(clock, "k", "")
+    for number in range(5):
+        scheduler.submit(answers.request(f"r{number}"))
+    clock.run()
+    for _ in range(5):
+        clock.wait_for_thread()
+    assert answers.order == [f"r{number}" for number in range(5)] and instances[0].batches == []
+    turnstile.grant("k")  # which nobody waits for any more
+    assert turnstile.log == ["release k"] and len(pool.idle) == 2
+    pool.close(10)
+
+
+def test_who_has_waited_longest_runs_first_whichever_instance_has_its_turn():
+    clock, answers = FakeClock(), Answers()
+    turnstile, instances, pool, scheduler = limited(clock, "k", "l")
+    for name in ("r0", "r1"):
+        scheduler.submit(answers.request(name))
+    clock.run()
+    for key in ("l", "k"):
+        turnstile.grant(key)
+        clock.wait_for_thread()
+    assert answers.order == ["r0", "r1"] and turnstile.log == ["release l", "release k"]
+    assert [len(instance.batches) for instance in instances] == [1, 1]
     pool.close(10)
 
 

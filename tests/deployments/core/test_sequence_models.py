@@ -53,7 +53,7 @@ class Served:
         return answers if self.version.signature.decoupled else answers[0]
 
 
-def serve(scenario, text, path="", file="", instances=1, *, own_process=False, close_s=5.0):
+def serve(scenario, text, path="", file="", instances=1, *, own_process=False, close_s=5.0, limiter=None):
     """Load a model of this configuration, run the scenario with it, and close it."""
 
     async def run():
@@ -63,7 +63,7 @@ def serve(scenario, text, path="", file="", instances=1, *, own_process=False, c
         clock = LoopClock(asyncio.get_running_loop())
         package = ModelPackage("m", 1, config, str(path), str(path), str(file))
         specs = [InstanceSpec(f"m_{index}", "CPU", 0, own_process=own_process) for index in range(instances)]
-        version = await loader.load(package, specs, clock, Core(clock))
+        version = await loader.load(package, specs, clock, Core(clock), limiter=limiter)
         try:
             return await scenario(Served(version))
         finally:
@@ -204,6 +204,136 @@ def test_a_failed_request_that_has_written_to_its_state_leaves_it_as_it_was(tmp_
     assert serve(scenario, text, tmp_path, python(tmp_path, spoiling)) == [{"Y": [[3, 3]]}, {"Y": [[4, 4]]}]
 
 
+BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+
+
+@BOTH_STRATEGIES
+@pytest.mark.parametrize("own_process", [False, True])
+def test_a_state_in_the_same_buffer_may_come_back_in_another_datatype(tmp_path, strategy, own_process):
+    doubles = PYTHON_SUM.replace(
+        "tensors = ", "total = total.astype('f8' if total[0, 0] < 9 else 'f4')\n                tensors = "
+    )
+    doubles = doubles.replace(
+        "pb_utils.Tensor(name, total)", 'pb_utils.Tensor(name, total.astype("f4") if name == "Y" else total)'
+    )
+
+    async def scenario(served):
+        others = asyncio.gather(*(served.infer(x(8, 9), number, START) for number in (6, 7)))
+        return [
+            await served.infer(x(value, 1), 5, flags) for value, flags in ((3, START), (9, 0), (1, END))
+        ], await others
+
+    text = (
+        'backend: "python" max_batch_size: 4 '
+        + X_Y
+        + batching(STATE + "use_same_buffer_for_input_output: true }", strategy)
+    )
+    own, others = serve(scenario, text, tmp_path, python(tmp_path, doubles), own_process=own_process)
+    assert own == [{"Y": [[3, 1]]}, {"Y": [[12, 2]]}, {"Y": [[13, 3]]}] and others == [{"Y": [[8, 9]]}] * 2
+
+
+@BOTH_STRATEGIES
+@pytest.mark.parametrize("own_process", [False, True])
+def test_a_decoupled_model_gets_its_state_back(tmp_path, strategy, own_process):
+    code = """
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                for request in requests:
+                    total = sum(pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("X", "S_IN"))
+                    sender = request.get_response_sender()
+                    for each in (total, 2 * total):
+                        tensors = [pb_utils.Tensor(name, each) for name in ("Y", "S_OUT")]
+                        sender.send(pb_utils.InferenceResponse(tensors))
+                    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+
+    async def scenario(served):
+        sent = [(1, START), (0, 0), (1, END), (5, ONLY)]
+        return [await served.infer(x(value, 2), 8, flags) for value, flags in sent]
+
+    text = 'backend: "python" max_batch_size: 4 ' + X_Y + STREAMING + batching(STATE + "}", strategy)
+    answers = serve(scenario, text, tmp_path, python(tmp_path, code), own_process=own_process)
+    sums = [[1, 2], [2, 6], [5, 14], [5, 2]]
+    assert answers == [[{"Y": [[a, b]]}, {"Y": [[2 * a, 2 * b]]}, {}] for a, b in sums]
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_rows_in_which_no_request_runs_are_not_counted(tmp_path, decoupled):
+    async def scenario(served):
+        for number in (1, 2, 3, 3):
+            await served.infer(x(1, 2), number, 0 if served.version.statistics.counts.success_count == 3 else START)
+        counts = served.version.statistics.counts
+        return counts.success_count, counts.inference_count
+
+    code = PYTHON_SUM.replace('for name in ("X", "S_IN")', 'for name in ["X"]').replace('("Y", "S_OUT")', '["Y"]')
+    if decoupled:
+        sending = "request.get_response_sender().send(pb_utils.InferenceResponse(tensors), 1)"
+        code = code.replace("responses.append(pb_utils.InferenceResponse(tensors))", sending)
+        code = code.replace("return responses", "return None")
+    text = 'backend: "python" max_batch_size: 4 ' + X_Y + (STREAMING if decoupled else "") + batching("", "direct { }")
+    assert serve(scenario, text, tmp_path, python(tmp_path, code)) == (4, 4)
+
+
+class LateLimiter:
+    """A rate limiter that grants when the test says so."""
+
+    def __init__(self):
+        self.waiting = []
+
+    async def add(self, key, needs):
+        pass
+
+    def remove(self, key):
+        pass
+
+    def acquire(self, key, granted):
+        self.waiting.append(granted)
+
+    def release(self, key):
+        pass
+
+    async def grant(self):
+        while not self.waiting:
+            await asyncio.sleep(0)
+        waiting, self.waiting = self.waiting, []
+        for granted in waiting:
+            granted()
+
+
+@BOTH_STRATEGIES
+@pytest.mark.parametrize("others", [0, 1])
+def test_to_cancel_what_waits_for_the_rate_limiter_ends_its_sequence(tmp_path, strategy, others):
+    limiter = LateLimiter()
+
+    async def scenario(served):
+        first = asyncio.gather(*(served.infer(x(1, 1), number, START) for number in (7, 8)))
+        await limiter.grant()
+        await first
+        came = asyncio.get_running_loop().create_future()
+        middle = InferRequest(x(10, 10), 1, lambda _, result: came.set_result(result), sequence_id=7)
+        other = [asyncio.ensure_future(served.infer(x(2, 2), 8)) for _ in range(others)]
+        await asyncio.sleep(0)
+        served.version.submit(middle)
+        while not limiter.waiting:
+            await asyncio.sleep(0)
+        served.version.cancel(middle)
+        with pytest.raises(ServingError, match="must specify the START flag"):
+            await served.infer(x(5, 5), 7, END)
+        await limiter.grant()
+        if not others:
+            assert type(await came).__name__ == "Cancelled"
+        again = asyncio.ensure_future(served.infer(x(4, 4), 7, ONLY))
+        await limiter.grant()
+        return await again, [await each for each in other]
+
+    group = 'instance_group { name: "m" kind: KIND_CPU count: 1 rate_limiter { resources { name: "R" count: 1 } } } '
+    text = 'backend: "python" max_batch_size: 4 ' + X_Y + group + batching(STATE + "}", strategy)
+    again, other = serve(scenario, text, tmp_path, python(tmp_path, PYTHON_SUM), limiter=limiter)
+    assert again == {"Y": [[4, 4]]} and other == [{"Y": [[3, 3]]}] * others
+
+
 def test_a_state_may_begin_with_a_file(tmp_path):
     (tmp_path / "initial_state").mkdir()
     (tmp_path / "initial_state" / "data").write_bytes(np.array([100, 200], np.float32).tobytes())
@@ -321,6 +451,23 @@ def test_an_iterative_sequence_runs_until_its_model_releases_it(tmp_path, backen
     text = f'backend: "{backend}" ' + STREAMING + COUNTDOWN + batching(ITERATIVE)
     file = python(tmp_path, PYTHON_COUNTDOWN)
     assert serve(scenario, text, tmp_path, file) == [[2, 1, 0], [0], [3, 2, 1, 0], [2, 1, 0]]
+
+
+@pytest.mark.parametrize("own_process", [False, True])
+def test_an_iterative_sequence_runs_on_in_coroutines(tmp_path, own_process):
+    code = PYTHON_COUNTDOWN.replace("def execute", "async def execute")
+    code = code.replace(
+        "for request in requests:", "for request in requests:\n                await asyncio.sleep(0.001)"
+    )
+    code = code.replace("import numpy as np", "import asyncio\n    import numpy as np")
+
+    async def scenario(served):
+        answers = await asyncio.gather(*(served.infer({"INPUT": np.array([count], np.int32)}) for count in (3, 1, 4)))
+        return [[answer["OUTPUT"][0] for answer in each] for each in answers]
+
+    text = 'backend: "python" ' + STREAMING + COUNTDOWN + batching(ITERATIVE)
+    answers = serve(scenario, text, tmp_path, python(tmp_path, code), own_process=own_process)
+    assert answers == [[2, 1, 0], [0], [3, 2, 1, 0]]
 
 
 def test_a_request_that_is_answered_once_may_run_several_times(tmp_path):
