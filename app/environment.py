@@ -7,9 +7,13 @@ from typing import Any
 from app.settings import Settings
 
 _PREFIX = "EAGLERAY_"
-_NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_CLIENT", "EAGLERAY_TEST")
-"""What the variables of the benchmarks, of the commands that ask a server, and of the tests begin with."""
-_ONE_PER_LINE = frozenset({"api_key", "http_restricted_api", "grpc_restricted_protocol", "metrics_config"})
+_NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_TEST")
+"""What the variables of the benchmarks and of the tests begin with."""
+_ONE_PER_LINE = frozenset(
+    {"api_key", "http_restricted_api", "grpc_restricted_protocol", "metrics_config", "rate_limit_resource"}
+)
+_CLIENT = ("EAGLERAY_CLIENT_HEADERS", "EAGLERAY_CLIENT_KEY", "EAGLERAY_CLIENT_URL")
+"""What the commands that ask a server take from the environment."""
 
 
 def environment() -> dict[str, Any]:
@@ -30,13 +34,13 @@ def environment() -> dict[str, Any]:
         elif "://" in value:
             found[name] = tuple(value.split())
         else:
-            found[name] = tuple(value.split(os.pathsep))
+            found[name] = tuple(filter(None, value.split(os.pathsep)))
     return found
 
 
 def unknown_variables() -> list[str]:
     """Return a sentence on every variable of the environment that looks like a setting and is none."""
-    known = [f"{_PREFIX}{name.upper()}" for name in Settings.model_fields]
+    known = [*(f"{_PREFIX}{name.upper()}" for name in Settings.model_fields), *_CLIENT]
     sentences = []
     for name in sorted(os.environ):
         if name.startswith(_PREFIX) and name not in known and not name.startswith(_NOT_OURS):

@@ -6,6 +6,7 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 
 import itertools
 import os
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -406,7 +407,7 @@ class Settings(BaseModel):
             if allowed and port
         ]
         for (first, address, port), (second, other_address, other_port) in itertools.combinations(listeners, 2):
-            if port == other_port and (address == other_address or _EVERYWHERE & {address, other_address}):
+            if port == other_port and _overlap(address, other_address):
                 raise ValueError(f"{second} and {first} are both {port} on {address}")
         return self
 
@@ -470,3 +471,15 @@ class Settings(BaseModel):
         if self.model_control_mode != "explicit":
             return None
         return choose_models(self.model_repository, self.loader_options(), self.load_model)
+
+
+def _overlap(address: str, other: str) -> bool:
+    """Whether what listens at one address is reached by the other."""
+    return bool(_EVERYWHERE & {address, other} or _meant(address) & _meant(other))
+
+
+def _meant(address: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(address, None)}
+    except OSError:  # whoever listens there says so
+        return {address}

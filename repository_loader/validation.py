@@ -10,9 +10,11 @@ from tritonclient.grpc.model_config_pb2 import (
     BatchInput,
     DataType,
     ModelConfig,
+    ModelInput,
     ModelInstanceGroup,
     ModelMetrics,
     ModelQueuePolicy,
+    ModelWarmup,
 )
 
 from repository_loader.backend_traits import platform_backend, traits_of
@@ -202,9 +204,23 @@ def _check_groups(config: ModelConfig, surroundings: Surroundings) -> Iterator[F
 
 
 def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
+    sequence = config.sequence_batching
+    added = {state.input_name for state in sequence.state} | {control.name for control in sequence.control_input}
+    declared = {tensor.name: tensor for tensor in config.input}
     for index, sample in enumerate(config.model_warmup):
+        if sample.batch_size > config.max_batch_size > 0:
+            yield Fault(
+                f"model_warmup[{index}].batch_size",
+                f"failed to run warmup sample '{sample.name}': batch size {sample.batch_size} for '{config.name}', "
+                f"max allowed is {config.max_batch_size}",
+            )
         for name, given in sample.inputs.items():
             path = f'model_warmup[{index}].inputs["{name}"]'
+            tensor = declared.get(name)
+            if tensor is not None:
+                yield from _check_warmup_input(config, path, tensor, given)
+            elif name not in added:
+                yield Fault(path, f"unexpected inference input '{name}' for model '{config.name}'")
             if any(dim < 0 for dim in given.dims):
                 message = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
                 yield Fault(f"{path}.dims", message)
@@ -214,6 +230,20 @@ def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
                 yield Fault(path, f"warmup setting expects input '{name}' to have 'data_type' set")
             if leaves_folder(given.input_data_file):
                 yield Fault(path, f"warmup data file of input '{name}' leaves the folder it belongs to")
+
+
+def _check_warmup_input(
+    config: ModelConfig, path: str, tensor: ModelInput, given: ModelWarmup.Input
+) -> Iterator[Fault]:
+    of = f"input '{tensor.name}' of warmup of model '{config.name}'"
+    if DataType.TYPE_INVALID != given.data_type != tensor.data_type != DataType.TYPE_INVALID:
+        expected, got = (DataType.Name(each.data_type).removeprefix("TYPE_") for each in (tensor, given))
+        yield Fault(f"{path}.data_type", f"{of} has data-type {got}, but the model expects {expected}")
+    fits = len(given.dims) == len(tensor.dims) and all(
+        want in (-1, got) for want, got in zip(tensor.dims, given.dims, strict=True)
+    )
+    if not fits and not any(dim < 0 for dim in given.dims):
+        yield Fault(f"{path}.dims", f"{of} has dims {list(given.dims)}, but the model expects {list(tensor.dims)}")
 
 
 def check_cache(config: ModelConfig) -> Iterator[Fault]:

@@ -205,16 +205,17 @@ class LocalServer:
         print(f"\n{summary(directory)}")
         base, scheme = "", "https" if settings.http_use_ssl else "http"
         if "http" in ports:
-            base = f"{scheme}://{settings.http_address}:{ports['http']}"
+            base = f"{scheme}://{for_url(settings.http_address)}:{ports['http']}"
             print(f"  HTTP       {base}")
             if settings.console:
                 print(f"  console    {base}/")
         if "grpc" in ports:
-            print(f"  gRPC       {settings.grpc_address}:{ports['grpc']}")
+            print(f"  gRPC       {for_url(settings.grpc_address)}:{ports['grpc']}")
         if "admin" in ports:
-            print(f"  admin      {scheme}://{settings.admin_address}:{ports['admin']}")
+            print(f"  admin      {scheme}://{for_url(settings.admin_address)}:{ports['admin']}")
         if "metrics" in ports:
-            print(f"  metrics    http://{settings.metrics_address or settings.http_address}:{ports['metrics']}/metrics")
+            address = for_url(settings.metrics_address or settings.http_address)
+            print(f"  metrics    http://{address}:{ports['metrics']}/metrics")
         if self._ray.dashboard_url:
             print(f"  dashboard  {self._ray.dashboard_url}")
         if base:
@@ -246,19 +247,25 @@ class LocalServer:
         from ray import serve
 
         from deployments.control.gpu_cards import release_cards
+        from deployments.serve_internals import application_owners
 
         try:
             if not self._deployed:
                 return
             if self._options.address:
-                applications = {app for app, _ in self._directory.deployments.values()} | {APPLICATION}
-                for name in applications & serve.status().applications.keys():
-                    serve.delete(name)
+                for name, owner in application_owners().items():
+                    if APPLICATION in (name, owner):
+                        serve.delete(name)
                 release_cards()
             else:
                 serve.shutdown()
         finally:
             self._ray.stop()
+
+
+def for_url(address: str) -> str:
+    """Return an address as it stands in a URL: one of IPv6 in brackets."""
+    return f"[{address}]" if ":" in address else address
 
 
 def _suggest(base: str, directory: Directory, keys: bool) -> None:

@@ -126,8 +126,6 @@ def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
 
 def read_settings(flags: dict[str, Any]) -> Settings:
     """Merge flags and environment; paths become absolute, since replicas run in other folders."""
-    for warning in unknown_variables():
-        click.echo(f"warning: {warning}", err=True)
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     merged = {**environment(), **given}
     if not merged.get("model_repository"):
@@ -150,6 +148,15 @@ def read_settings(flags: dict[str, Any]) -> Settings:
         ApiKeys(settings.api_key, settings.api_key_file)
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--api-key-file: {error}") from None
+    if settings.log_file:
+        from deployments.log.log_file import check_log_file
+
+        try:
+            check_log_file(settings.log_file)
+        except OSError as error:
+            raise click.UsageError(f"--log-file: {error}") from None
+    if TraceSettings(settings.trace_config).exports and not exporter_is_installed():
+        raise click.UsageError(f"--trace-config mode=opentelemetry needs the package {EXPORTER_PACKAGE}")
     return settings
 
 
@@ -163,7 +170,7 @@ def _repository(path: str) -> str:
         if missing:
             raise click.UsageError(missing)
         return path
-    if not Path(path).is_dir():
+    if not path or not Path(path).is_dir():
         raise click.UsageError(f"the model repository {os.path.abspath(path)} is not a folder")
     return os.path.abspath(path)
 
@@ -196,6 +203,8 @@ def readable_repositories() -> Iterator[None]:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main() -> None:
     """Serve Triton model repositories from a Ray cluster."""
+    for warning in unknown_variables():
+        click.echo(f"warning: {warning}", err=True)
 
 
 @main.command(cls=GroupedCommand)
@@ -207,15 +216,6 @@ def serve(
 ) -> None:
     """Serve model repositories until Ctrl-C."""
     settings = read_settings(flags)
-    if settings.log_file:
-        from deployments.log.log_file import check_log_file
-
-        try:
-            check_log_file(settings.log_file)
-        except OSError as error:
-            raise click.UsageError(f"--log-file: {error}") from None
-    if TraceSettings(settings.trace_config).exports and not exporter_is_installed():
-        raise click.UsageError(f"--trace-config mode=opentelemetry needs the package {EXPORTER_PACKAGE}")
     for name, value in RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
     if not ray_address:

@@ -173,6 +173,9 @@ class HttpConnection(TimedConnection):
         try:
             while data:
                 if self._head is None:
+                    if data[:2] == b"\r\n":  # which a client may send behind a body
+                        data = data[2:]
+                        continue
                     end = data.find(b"\r\n\r\n")
                     if end < 0:
                         self._wait_for_head(data)
@@ -199,7 +202,7 @@ class HttpConnection(TimedConnection):
         limits = self._context.limits
         if len(data) > limits.max_header_bytes:
             raise BadRequest(431, "request header fields too large")
-        if not 65 <= data[0] <= 90 or b"\n\n" in data:
+        if not (65 <= data[0] <= 90 or data == b"\r") or b"\n\n" in data:
             raise BadRequest(400, "malformed HTTP request")
         self._buffer = data
         if not self._deadline_s:

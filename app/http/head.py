@@ -160,9 +160,9 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     head.headers = [(name.lower(), value) for name, value in collector.headers]
     head.http_version = version
     head.old = version == "1.0"
-    head.keep_alive = parser.should_keep_alive()
     head.size = len(data)
     _check(head, limits)
+    _read_connection(head)
     _read_framing(head)
     _read_route(head)
     return head
@@ -180,6 +180,12 @@ def _check(head: Head, limits: HttpLimits) -> None:
         raise BadRequest(400, "exactly one Host header is required")
     if hosts and not _HOST.fullmatch(hosts[0]):
         raise BadRequest(400, "malformed Host header")
+
+
+def _read_connection(head: Head) -> None:
+    fields = b",".join([value for name, value in head.headers if name == b"connection"]).lower()
+    options = {option.strip() for option in fields.split(b",")}
+    head.keep_alive = b"close" not in options and (not head.old or b"keep-alive" in options)
 
 
 def _read_framing(head: Head) -> None:

@@ -84,7 +84,7 @@ class ModelTable:
             if name in before:
                 _keep_states(entry, before[name], {number for other, number in moving if other == name})
         self._hold(desired)
-        self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused))
+        self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused), refused)
         for deployment in desired.plan.deployments:
             if deployment.app_name in refused:
                 for model in filter(self.shows, deployment.models):
@@ -107,11 +107,16 @@ class ModelTable:
             for number, version in self.models[name].versions.items():
                 version.held = bool(ran) and number not in ran and not version.left
 
-    def _follow(self, deployments: tuple[DeploymentPlan, ...]) -> None:
-        """Have the ingresses use these; what ran the models before keeps its lanes until it has `left`."""
+    def _follow(self, deployments: tuple[DeploymentPlan, ...], refused: Mapping[str, str]) -> None:
+        """Have the ingresses use these; what ran the models before keeps its lanes until it has `left`.
+
+        Applications of the names in `refused` are somebody else's.
+        """
         keys = {(each.app_name, each.name) for each in deployments}
         before = (*self._leaving, *self.deployments)
-        self._leaving = tuple(each for each in before if (each.app_name, each.name) not in keys)
+        self._leaving = tuple(
+            each for each in before if (each.app_name, each.name) not in keys and each.app_name not in refused
+        )
         self.deployments = deployments
 
     def left(self, running: Collection[tuple[str, str]], hosted: Collection[tuple[str, int]] | None) -> None:

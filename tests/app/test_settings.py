@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import click
 import pytest
 from pydantic import ValidationError
 
@@ -51,9 +52,27 @@ def test_tls_needs_certificate_and_key() -> None:
 def test_restrictions_stand_one_per_line_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLERAY_HTTP_RESTRICTED_API", "health:a=b\nlogging,trace:c=d:e")
     monkeypatch.setenv("EAGLERAY_MODEL_REPOSITORY", "/a:/b")
+    monkeypatch.setenv("EAGLERAY_RATE_LIMIT_RESOURCE", "R:4:0\nS:2")
     found = environment()
+    assert settings(rate_limit_resource=found["rate_limit_resource"]).rate_limit_resource == ("R:4:0", "S:2")
     assert found["http_restricted_api"] == ("health:a=b", "logging,trace:c=d:e")
     assert found["model_repository"] == ("/a", "/b")
+
+
+def test_an_empty_variable_names_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EAGLERAY_MODEL_REPOSITORY", "")
+    with pytest.raises(click.UsageError, match="--model-repository must be specified"):
+        read_settings({})
+    with pytest.raises(click.UsageError, match="is not a folder"):
+        read_settings({"model_repository": ("",)})
+
+
+@pytest.mark.parametrize("other", ["127.0.0.1", "localhost", "0.0.0.0", "127.0.1"])
+def test_two_listeners_on_one_address_are_refused_however_it_is_spelled(other: str) -> None:
+    with pytest.raises(ValidationError, match="--grpc-port and --http-port are both 7000"):
+        settings(http_address="127.0.0.1", http_port=7000, grpc_address=other, grpc_port=7000)
+    assert settings(http_address="127.0.0.1", http_port=7000, grpc_address="127.0.0.2", grpc_port=7000)
 
 
 def test_settings_of_backends_are_those_of_one_or_of_all() -> None:

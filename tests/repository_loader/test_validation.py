@@ -214,6 +214,26 @@ RULES = {
         'model_warmup[0].inputs["X"]',
         "warmup setting expects input 'X' to have input_data_type set",
     ),
+    "warmup batch size": (
+        f'{PYTHON} max_batch_size: 4 model_warmup {{ name: "w" batch_size: 5 }}',
+        "model_warmup[0].batch_size",
+        "failed to run warmup sample 'w': batch size 5 for 'm', max allowed is 4",
+    ),
+    "warmup shape": (
+        f'{PYTHON} model_warmup {{ inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: 2 zero_data: true }} }} }}',
+        'model_warmup[0].inputs["X"].dims',
+        "input 'X' of warmup of model 'm' has dims [2], but the model expects [4]",
+    ),
+    "warmup type": (
+        f'{PYTHON} model_warmup {{ inputs {{ key: "X" value {{ data_type: TYPE_INT64 dims: 1 zero_data: true }} }} }}',
+        'model_warmup[0].inputs["X"].data_type',
+        "input 'X' of warmup of model 'm' has data-type INT64, but the model expects FP32",
+    ),
+    "warmup name": (
+        f'{PYTHON} model_warmup {{ inputs {{ key: "Z" value {{ data_type: TYPE_FP32 dims: 1 zero_data: true }} }} }}',
+        'model_warmup[0].inputs["Z"]',
+        "unexpected inference input 'Z' for model 'm'",
+    ),
     "cache with sequences": (
         sequence("") + "response_cache { enable: true }",
         "response_cache",

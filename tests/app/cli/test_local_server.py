@@ -8,7 +8,7 @@ import pytest
 
 from app.cli import local_server
 from app.cli.local_ray import RayOptions
-from app.cli.local_server import LocalServer, example_request
+from app.cli.local_server import LocalServer, example_request, for_url
 from app.settings import Settings
 from deployments.control.directory import READY, Directory, ModelEntry, VersionEntry
 
@@ -22,6 +22,10 @@ def test_what_is_to_be_tried_can_be_pasted_into_a_shell_whatever_names_hold() ->
     path, body = shlex.split(" ".join(found), posix=True)
     assert path == "/v2/models/a%26b%3Cc%3E%20it%27s%20%252F%2F%F0%9F%98%80/infer"
     assert json.loads(body)["inputs"][0]["name"] == tensor
+
+
+def test_addresses_of_ipv6_are_in_brackets_in_what_is_printed() -> None:
+    assert [for_url(each) for each in ("::1", "127.0.0.1", "host")] == ["[::1]", "127.0.0.1", "host"]
 
 
 def test_what_cannot_be_tried_is_not_suggested() -> None:

@@ -164,12 +164,18 @@ def test_no_setting_is_among_the_flags_without_effect() -> None:
     assert not {flag.replace("-", "_") for flag in REASONS} & set(Settings.model_fields)
 
 
-def test_mistyped_variable_is_named_with_the_closest_right_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EAGLERAY_HTTP_PROT", "9000")
-    output, code = invoke(f"--model-repository={tmp_path}")
-    assert code == 0
-    expected = "the environment variable EAGLERAY_HTTP_PROT is no setting; did you mean EAGLERAY_HTTP_PORT?"
-    assert f"warning: {expected}" in output
+@pytest.mark.parametrize(
+    "command", [("validate", "."), ("status", "--url", "http://127.0.0.1:1"), ("doctor", "--help")]
+)
+@pytest.mark.parametrize("wrong", ["EAGLERAY_HTTP_PROT", "EAGLERAY_CLIENT_KYE"])
+def test_each_command_names_a_mistyped_variable_with_the_closest_right_one(
+    command: tuple[str, ...], wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(wrong, "9000")
+    right = {"EAGLERAY_HTTP_PROT": "EAGLERAY_HTTP_PORT", "EAGLERAY_CLIENT_KYE": "EAGLERAY_CLIENT_KEY"}[wrong]
+    expected = f"warning: the environment variable {wrong} is no setting; did you mean {right}?"
+    assert CliRunner().invoke(main, command).output.count(expected) == 1
 
 
 def test_right_variables_and_those_of_the_benchmarks_are_not_named(
@@ -177,4 +183,5 @@ def test_right_variables_and_those_of_the_benchmarks_are_not_named(
 ) -> None:
     monkeypatch.setenv("EAGLERAY_HTTP_PORT", "9000")
     monkeypatch.setenv("EAGLERAY_BENCH_HOME", "/tmp")
-    assert "warning" not in invoke(f"--model-repository={tmp_path}")[0]
+    monkeypatch.setenv("EAGLERAY_CLIENT_KEY", "k")
+    assert "no setting" not in CliRunner().invoke(main, ("validate", str(tmp_path))).output

@@ -147,6 +147,50 @@ async def test_closes_after_connection_close_and_http_1_0() -> None:
         assert wire.transport.closed
 
 
+BARE = b"GET /v2/health/live HTTP/1.%d\r\nHost: a\r\n%s\r\n"
+
+
+@pytest.mark.parametrize(
+    ("minor", "fields", "closes"),
+    [
+        (1, b"", False),
+        (1, b"Connection: close\r\n", True),
+        (1, b"connection: Keep-Alive , CLOSE\r\n", True),
+        (1, b"Connection: keep-alive\r\nConnection: close\r\n", True),
+        (1, b"Connection: close\r\nContent-Length: 0\r\n", True),
+        (1, b"Connection: keep-alive\r\n", False),
+        (1, b"Connection: disclose\r\n", False),
+        (0, b"", True),
+        (0, b"Connection: keep-alive\r\n", False),
+        (0, b"Connection: keep-alive, close\r\n", True),
+    ],
+)
+def test_a_request_without_a_body_says_whether_another_one_follows(minor: int, fields: bytes, closes: bool) -> None:
+    async def run() -> None:
+        for request in (BARE, BARE.replace(b"GET", b"POST").replace(b"health/live", b"models/echo/infer")):
+            wire = Wire()
+            await wire.answered(request % (minor, fields) + request % (1, b""))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert wire.transport.closed == closes
+            assert wire.transport.written.count(b"HTTP/1.1") == (1 if closes else 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10_000])
+def test_empty_lines_before_a_request_are_nothing(size: int) -> None:
+    async def run() -> None:
+        wire = Wire()
+        data = b"\r\n" + infer(b"one") + b"\r\n" + infer(b"two") + b"\r\n\r\n" + infer(b"three") + b"\r\n"
+        await wire.answered(*(data[i : i + size] for i in range(0, len(data), size)))
+        assert wire.target.bodies == [b"one", b"two", b"three"]
+        assert wire.transport.written.count(b"HTTP/1.1 200") == wire.transport.written.count(b"HTTP/1.1") == 3
+        assert not wire.transport.closed
+
+    asyncio.run(run())
+
+
 @on_loop
 async def test_asks_for_the_body_when_the_client_expects_to_be_asked() -> None:
     wire = Wire()

@@ -131,6 +131,17 @@ def test_a_model_stays_ready_where_it_is_when_its_new_place_is_refused(tmp_path:
     assert table.models["m"].versions[1].state == READY
 
 
+def test_nothing_of_an_application_of_somebody_else_is_followed(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    write(tmp_path, "m", PLACED % "isolated")
+    table, found = ModelTable(), repository.read()
+    table.replace(found, {})
+    table.replace(found, {"m": "the Serve application 'm' is not Eagleray's"})
+    table.left({("m", "v1")}, None)
+    assert not table.unloading and table.deployments == ()
+    assert table.tables()["deployments"] == {}
+
+
 @pytest.mark.parametrize("there", ["packed", "embedded"])
 def test_a_model_that_has_failed_where_it_was_is_ready_elsewhere(tmp_path: Path, there: str) -> None:
     repository = Repository(tmp_path)
