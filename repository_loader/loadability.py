@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -18,15 +18,18 @@ from repository_loader.parameters import unreadable_parameters
 _ACCELERATORS = {"gpu": ("tensorrt", "cuda", "gpu_io"), "cpu": ("openvino",)}
 
 
-def check_loadable(config: ModelConfig) -> Iterator[Fault]:
-    """Yield what keeps any file from being loaded with this configuration, which has its defaults filled in."""
+def check_loadable(config: ModelConfig, settings: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield what keeps any file from being loaded with this configuration, which has its defaults filled in.
+
+    `settings` are those of its backend that the server was given.
+    """
     if not is_ensemble(config):
         backend = traits_of(config)
         if not backend.implementation:
             yield Fault("backend", _no_backend(config, backend.instead))
             return
     yield from refused_fields(config)
-    yield from unreadable_parameters(config)
+    yield from unreadable_parameters(config, settings)
     if not is_ensemble(config):
         yield from _check_kinds(config)
         yield from _check_accelerators(config)

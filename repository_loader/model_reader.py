@@ -194,8 +194,8 @@ class ModelReader:
         surroundings = Surroundings(gpu_ids, options.minimum_compute_capability)
         self._config = config
         self._fail(text, [*check_config(config, surroundings), *check_side_files(config, self._path)])
-        self._fail(text, [*check_loadable(config), *check_model_file(config, file_path, graph)])
         settings = {**options.backend_settings.get("", {}), **options.backend_settings.get(config.backend, {})}
+        self._fail(text, [*check_loadable(config, settings), *check_model_file(config, file_path, graph)])
         revision, source = self._fingerprint.of_version(number), source_of(self._path)
         if config.runtime == PYTHON_RUNTIME:
             revision += f"+{take_fingerprint(os.path.dirname(file_path)).whole}"

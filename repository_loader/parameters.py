@@ -132,9 +132,9 @@ def ignored_parameters(config: ModelConfig) -> Iterator[Fault]:
             yield Fault(f'parameters["{key}"]', f"parameter '{key}' of model '{config.name}' has no effect: {because}")
 
 
-def unreadable_parameters(config: ModelConfig) -> Iterator[Fault]:
-    """Yield a fault for each key whose value is not of its kind."""
-    values = {key: value.string_value for key, value in config.parameters.items()}
+def unreadable_parameters(config: ModelConfig, settings: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield a fault for each key whose value is not of its kind, be it the model's or one of its backend's settings."""
+    values = {**settings, **{key: value.string_value for key, value in config.parameters.items()}}
     for parameter in PARAMETERS.get(traits_of(config).name, ()):
         try:
             if parameter.kind == "integer":

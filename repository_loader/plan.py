@@ -95,6 +95,9 @@ class _Planner:
         self._embedded: list[ModelPlan] = list(kept.embedded)
         self._taken = [0.0] * facts.num_gpus
         self._taken_cpus = 0.0
+        self._taken_memory_bytes = 0
+        # What the packed models ask for, CPUs and bytes, together.
+        self._packed_needs = (0.0, 0)
         self._kinds: dict[int, NodeNeeds] = {}
         self._ensembles: dict[str, str] = {}
         self._kept = {model.name for model in kept.embedded}
@@ -102,6 +105,7 @@ class _Planner:
             self._kept.update(model.name for model in deployment.models)
             if deployment.placement == "packed":
                 self._packed += deployment.models
+                self._packed_needs = _needs_of(deployment)
             else:
                 self._add(deployment)
         self._kept.difference_update(again)
@@ -113,14 +117,14 @@ class _Planner:
             if not model.packages or model.name in self._kept:
                 continue
             before = (list(self._deployments), list(self._packed), list(self._embedded), list(self._taken))
-            before_cpus, before_kinds = self._taken_cpus, dict(self._kinds)
+            before_needs = (self._taken_cpus, self._taken_memory_bytes, self._packed_needs, dict(self._kinds))
             try:
                 self._check_steps(model, unplaced)
                 for package in model.packages:
                     self._place(package)
             except (_Unplaceable, OverrideError) as reason:
                 self._deployments, self._packed, self._embedded, self._taken = before
-                self._taken_cpus, self._kinds = before_cpus, before_kinds
+                self._taken_cpus, self._taken_memory_bytes, self._packed_needs, self._kinds = before_needs
                 unplaced[model.name] = str(reason)
         if self._packed or self._settings.keep_packed:
             self._deployments.append(self._packed_deployment())
@@ -168,9 +172,13 @@ class _Planner:
             specs = own_processes(specs)
         model = replace(model, specs=specs)
         (self._packed if placement == "packed" else self._embedded).append(model)
-        if placement == "packed" and (overrides.replicas is not None or overrides.num_cpus is not None):
+        asked = (overrides.replicas, overrides.num_cpus, overrides.memory_bytes)
+        if placement == "packed" and any(each is not None for each in asked):
             group = self._packed_deployment()
+            self._packed_needs = (0.0, 0)
+            self._check_memory(model.name, group.replica_count, group.reserved_memory_bytes)
             self._check_cpus(model.name, group.replica_count, group.num_cpus)
+            self._packed_needs = _needs_of(group)
 
     def _placement(
         self,
@@ -287,7 +295,9 @@ class _Planner:
 
     def _add(self, deployment: DeploymentPlan) -> None:
         self._deployments.append(deployment)
-        self._taken_cpus += deployment.num_cpus * deployment.replica_count
+        num_cpus, memory_bytes = _needs_of(deployment)
+        self._taken_cpus += num_cpus
+        self._taken_memory_bytes += memory_bytes
         if deployment.gpu is not None:
             self._kinds[deployment.gpu] = deployment.needs
             if deployment.gpu < len(self._taken):
@@ -382,6 +392,10 @@ class _Planner:
             raise _Unplaceable(
                 f"{replicas} replicas of model '{name}' need {needed} bytes of memory and the cluster has {total}"
             )
+        free = total - self._taken_memory_bytes - self._packed_needs[1]
+        needed = replicas * memory_bytes
+        if needed and total and needed > free:
+            raise _Unplaceable(f"model '{name}' needs {needed} bytes of memory and the cluster has {max(free, 0)} free")
 
     def _check_cpus(self, name: str, replicas: int, num_cpus: float) -> None:
         """Refuse what the cluster cannot hold beside what is planned already."""
@@ -392,11 +406,17 @@ class _Planner:
             )
         if num_cpus * replicas > total:
             raise _Unplaceable(f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {total:g}")
-        free = total - self._taken_cpus
+        free = total - self._taken_cpus - self._packed_needs[0]
         if num_cpus * replicas > free + _WHOLE:
             raise _Unplaceable(
                 f"model '{name}' needs {num_cpus * replicas:g} CPUs and the cluster has {max(round(free, 2), 0):g} free"
             )
+
+
+def _needs_of(deployment: DeploymentPlan) -> tuple[float, int]:
+    """Return the CPUs and the bytes of memory that all replicas reserve."""
+    replicas = deployment.replica_count
+    return deployment.num_cpus * replicas, deployment.reserved_memory_bytes * replicas
 
 
 def _needs_processes(config: ModelConfig, overrides: Overrides, instance_count: int) -> bool:

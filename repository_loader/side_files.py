@@ -1,4 +1,4 @@
-"""Files that a configuration names beside the model file: labels, warmup data, initial state."""
+"""Files that a configuration names beside the model file: labels, warmup data, initial state, a Python environment."""
 
 import os
 from collections.abc import Iterator
@@ -8,12 +8,20 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from repository_loader.findings import Fault
 from repository_loader.model_files import leaves_folder
 
+_MODEL_FOLDER = "$$TRITON_MODEL_DIRECTORY"
+
 
 def check_side_files(config: ModelConfig, model_path: str) -> Iterator[Fault]:
     """Yield a fault for each named file that is not there; names that leave their folder are other rules' to refuse."""
     for field, folder, name in _named(config):
         if name and not leaves_folder(name) and not os.path.isfile(os.path.join(model_path, folder, name)):
             yield Fault(field, f"unable to find '{os.path.join(folder, name)}' in the folder of model '{config.name}'")
+    environment = (
+        config.parameters["EXECUTION_ENV_PATH"].string_value if "EXECUTION_ENV_PATH" in config.parameters else ""
+    )
+    # Any other path is one of the nodes that the model runs on.
+    if _MODEL_FOLDER in environment and not os.path.exists(environment.replace(_MODEL_FOLDER, model_path)):
+        yield Fault('parameters["EXECUTION_ENV_PATH"]', f"the execution environment '{environment}' does not exist")
 
 
 def _named(config: ModelConfig) -> Iterator[tuple[str, str, str]]:

@@ -119,7 +119,7 @@ def prepare(
             load or fails its warm-up.
     """
     started_ns = time.monotonic_ns()
-    for fault in check_loadable(package.config):
+    for fault in check_loadable(package.config, package.backend_settings):
         raise ModelLoadError(fault.message)
     signature = Signature.from_config(package.config)
     statistics = ModelStatistics(package.name, package.version, Totals())

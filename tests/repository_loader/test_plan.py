@@ -119,6 +119,27 @@ def test_memory_that_a_model_says_it_takes_is_reserved_on_the_cpu() -> None:
     assert only(packed).reserved_memory_bytes == 4 * GIB
 
 
+@pytest.mark.parametrize("first", ["isolated", "packed"])
+@pytest.mark.parametrize("second", ["isolated", "packed"])
+def test_what_models_ask_for_is_added_up_wherever_they_run(first: str, second: str) -> None:
+    node = ClusterFacts((NodeFacts(num_cpus=4, memory_bytes=8 * GIB),))
+    for key, much, complaint in (
+        ("memory_bytes", 6 * GIB, "bytes of memory and the"),
+        ("num_cpus", 3, "CPUs and the"),
+    ):
+        asking = [ONNX + parameter(key, str(much)) + parameter("placement", each) for each in (first, second)]
+        plan = make_plan(snapshot(model("a", asking[0]), model("b", asking[1]), model("c", ONNX)), ISOLATED, node)
+        assert list(plan.unplaced) == ["b"] and complaint in plan.unplaced["b"]
+
+
+def test_what_asks_for_too_much_does_not_hold_up_what_it_is_packed_with() -> None:
+    node = ClusterFacts((NodeFacts(num_cpus=4, memory_bytes=8 * GIB),))
+    asking = model("greedy", ONNX + parameter("memory_bytes", str(100 * GIB)) + parameter("placement", "packed"))
+    plan = make_plan(snapshot(asking, model("small", ONNX)), PlanSettings(), node)
+    assert list(plan.unplaced) == ["greedy"]
+    assert [[each.name for each in deployment.models] for deployment in plan.deployments] == [["small"]]
+
+
 def test_memory_that_no_node_has_cannot_be_placed() -> None:
     small = ClusterFacts((NodeFacts(num_cpus=8, memory_bytes=GIB),))
     plan = make_plan(snapshot(model("m", ONNX + parameter("memory_bytes", str(2 * GIB)))), ISOLATED, small)

@@ -102,6 +102,15 @@ FAILURES: dict[str, tuple[dict[str, str | bytes | None], LoaderOptions, str]] = 
         LoaderOptions(),
         "unable to find 'labels.txt' in the folder of model 'm'",
     ),
+    "Python environment": (
+        python_model(
+            "m",
+            f'{TENSORS} parameters {{ key: "EXECUTION_ENV_PATH" '
+            'value { string_value: "$$TRITON_MODEL_DIRECTORY/env.tar.gz" } }',
+        ),
+        LoaderOptions(),
+        "the execution environment '$$TRITON_MODEL_DIRECTORY/env.tar.gz' does not exist",
+    ),
     "control character in the name": (
         {"m\n/1/model.onnx": BATCHING_ONNX},
         LoaderOptions(),
@@ -264,6 +273,12 @@ def test_backend_settings_reach_the_package_and_set_the_default_batch_size(tmp_p
     (package,) = load_one(tmp_path, LoaderOptions(backend_settings=settings)).packages
     assert package.backend_settings == {"a": "1", "b": "2", "default-max-batch-size": "16"}
     assert package.config.max_batch_size == 16
+
+
+def test_a_setting_of_a_backend_that_its_models_cannot_read_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1/model.onnx": BATCHING_ONNX})
+    model = load_one(tmp_path, LoaderOptions(backend_settings={"onnxruntime": {"intra_op_thread_count": "abc"}}))
+    assert model.failure is not None and "'abc'" in model.failure
 
 
 @pytest.mark.parametrize(("fall_back", "fails"), [(False, True), (True, False)])

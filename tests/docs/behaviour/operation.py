@@ -32,7 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_shared_folders.py::test_servers_that_cannot_see_each_others_processes_leave_each_others_files",
     ),
     "variable that is no setting is named": (
-        "app/cli/test_triton_flags.py::test_mistyped_variable_is_named_with_the_closest_right_one",
+        "app/cli/test_triton_flags.py::test_each_command_names_a_mistyped_variable_with_the_closest_right_one",
         CLUSTER + "test_log_names_a_mistyped_variable",
     ),
     "A flag of `tritonserver` that means nothing": (
@@ -41,6 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Two listeners on one port": (
         COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",
         "app/cli/test_log_file.py::test_a_log_file_that_cannot_be_opened_is_refused",
+        "app/test_settings.py::test_two_listeners_on_one_address_are_refused_however_it_is_spelled",
     ),
     "So are, by an `eagleray serve` that starts Ray": (
         "app/cli/test_listener_files.py::test_a_certificate_that_is_not_there_is_refused_by_its_name",

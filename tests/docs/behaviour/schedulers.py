@@ -97,6 +97,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/replica/test_node_rate_limiter.py::test_what_is_held_stays_held_while_the_arbiter_changes",
         ARBITER + "test_who_is_gone_holds_nothing",
     ),
+    "A batch that waits runs on an instance of its model": (
+        ARBITER + "test_what_waits_for_a_turn_runs_on_an_instance_that_needs_nothing_and_is_idle_first",
+        ARBITER + "test_who_has_waited_longest_runs_first_whichever_instance_has_its_turn",
+    ),
     "A model that needs more than `--rate-limit-resource`": (
         ARBITER + "test_what_can_never_run_is_refused_in_tritons_words",
     ),
@@ -159,7 +163,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "When the first `timeout` of its requests": (
         SEQUENCES + "test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout",
     ),
-    "To cancel a request that waits is to end": (
+    "To cancel a request that waits, be it for the rate limiter": (
+        SEQUENCE_MODELS + "test_to_cancel_what_waits_for_the_rate_limiter_ends_its_sequence",
         SEQUENCES + "test_to_cancel_a_request_that_waits_is_to_end_its_sequence",
         SEQUENCES + "test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence",
         SEQUENCES + "test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot",
@@ -188,6 +193,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCE_MODELS + "test_a_state_may_grow",
         SEQUENCE_MODELS + "test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for",
     ),
+    "A decoupled model may return it": (SEQUENCE_MODELS + "test_a_decoupled_model_gets_its_state_back",),
     "With several replicas a sequence stays": (
         SEQUENCE_LANES + "test_interleaved_sequences_through_two_ingresses_and_two_replicas",
         SEVERAL + "test_sequences_stay_with_their_replica_whichever_ingress_they_come_through",
