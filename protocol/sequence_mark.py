@@ -33,13 +33,15 @@ def http_sequence(header: bytes | memoryview) -> SequenceMark | None:
     """Return the sequence that the JSON of a request names, None without one.
 
     So it is for a header that is wrong: whoever runs the request says what is wrong with it. A long one, which holds
-    tensors as JSON, is searched rather than parsed, since a parser would hold up other requests.
+    tensors as JSON, is searched rather than parsed, since a parser would hold up other requests; so is one with NaN.
     """
     if len(header) > MAX_PARSED_BYTES:
         return _search(header)
     try:
         return _mark(request_parameters.read_parameters(orjson.loads(header), DEFAULT_LIMITS))
-    except (orjson.JSONDecodeError, InvalidArgument):
+    except orjson.JSONDecodeError:
+        return _search(header)
+    except InvalidArgument:
         return None
 
 

@@ -112,6 +112,8 @@ async def _log_settings(service: Service, message: bytes) -> bytes:
     try:
         settings = await service.settings.update_log(changes)
     except Unavailable as error:
+        if "--log_format" not in error.message:
+            raise
         # Triton's gRPC has another code for it than its HTTP, and names the setting without dashes.
         raise InvalidArgument(error.message.replace("--log_format", "log_format")) from None
     answer = pb.LogSettingsResponse()

@@ -15,6 +15,7 @@ from deployments.lane.frames import Buffer
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import Parameter
 from protocol.json_document import as_string, parse, too_deep
+from protocol.json_text import read_json, write_json
 from protocol.limits import Limits
 from protocol.normalise import request_prefix
 
@@ -41,7 +42,7 @@ class GenerateMapping:
         """Return the v2 request for a body as JSON; arguments and errors are those of `document`."""
         text = bytes(body)
         try:
-            return _dump(self.document(text, forwarded), text)
+            return write_json(self.document(text, forwarded))
         except RecursionError:
             raise too_deep(self._limits) from None
 
@@ -118,15 +119,10 @@ class GenerateMapping:
         Raises:
             Internal: the response is not JSON.
         """
-        text = body
         try:
-            document = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            try:
-                # NaN and infinities, or a BYTES output that is not UTF-8.
-                document = json.loads(body.decode("utf-8", "surrogateescape"))
-            except ValueError:
-                raise Internal("the response of the model can not be converted to JSON") from None
+            document = read_json(body)
+        except ValueError:
+            raise Internal("the response of the model can not be converted to JSON") from None
         outputs = document.pop("outputs", [])
         parameters = document.pop("parameters", {})
         if not outputs and not parameters.keys() - {"triton_final_response"}:
@@ -135,7 +131,7 @@ class GenerateMapping:
         for output in outputs:
             data = output.get("data", [])
             document[output["name"]] = data[0] if len(data) == 1 else data
-        return _dump(document, text)
+        return write_json(document)
 
 
 def _given_twice(name: str) -> InvalidArgument:
@@ -160,13 +156,3 @@ def _shape(name: str, dims: tuple[int, ...], count: int) -> list[int]:
     if left_over or math.prod(shape) != count:
         raise InvalidArgument(f"The schema can not convert input '{name}' to tensor with proper shape")
     return shape[::-1]
-
-
-def _dump(document: Any, source: bytes) -> bytes:
-    # orjson writes null for what is not finite, and refuses the stand-ins for bytes that are not UTF-8.
-    if b"NaN" not in source and b"Infinity" not in source:
-        try:
-            return orjson.dumps(document)
-        except TypeError:
-            pass
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape")

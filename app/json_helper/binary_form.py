@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import orjson
-
 from protocol.datatypes import BY_NAME
 from protocol.errors import InvalidArgument
 from protocol.infer import Array
 from protocol.json_document import array_member, parameters_of, parse, string_member
 from protocol.json_tensor import array_from_json
+from protocol.json_text import write_json
 from protocol.limits import Limits
 from protocol.output_content import tensor_bytes
 from protocol.output_plan import read_output_forms
@@ -50,7 +49,7 @@ def to_binary(document: Any, rest: memoryview, model_name: str, limits: Limits) 
     kept["inputs"] = inputs
     if read_output_forms(document, limits):
         kept["outputs"] = [_described(element, ("name",)) for element in document["outputs"]]
-    return orjson.dumps(kept), [*parts, rest]
+    return write_json(kept), [*parts, rest]
 
 
 def _described(element: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

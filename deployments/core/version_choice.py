@@ -45,8 +45,8 @@ class SequenceVersions:
         self, sequence_id: int | str, shares: Mapping[int, float], ready: Collection[int], *, starts: bool, ends: bool
     ) -> int:
         """Return the version of a request in a sequence; one that is not `ready` gets no more."""
-        version = self._known.pop(sequence_id, 0)
-        if starts or version not in ready:
+        version = self._known.pop(sequence_id, None)
+        if starts or version is None or version not in ready:
             version = max(shares, key=lambda each: math.log(chance(sequence_id, str(each))) / shares[each])
         if not ends:
             self._known[sequence_id] = version

@@ -8,7 +8,6 @@ inputs from there, and only for these.
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import orjson
 from google.protobuf.message import DecodeError
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
@@ -16,6 +15,7 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.wire import GRPC_STREAM, HTTP
 from protocol.errors import Internal, ServingError
+from protocol.json_text import read_json, write_json
 from protocol.shared_memory import RegionRange, SharedMemory, read_region
 
 _NAME = b"shared_memory_region"
@@ -140,8 +140,8 @@ class _Copied:
 def _inline_http(body: bytes, json_length: int | None, copied: _Copied, sink: Sink) -> Inlined:
     length = len(body) if json_length is None else json_length
     try:
-        header = orjson.loads(body[:length])
-    except orjson.JSONDecodeError:
+        header = read_json(body[:length])
+    except ValueError:  # whoever runs the request says what is wrong with it
         return Inlined([body], json_length, sink)
     contents: list[Buffer] = []
     offset = length
@@ -163,7 +163,10 @@ def _inline_http(body: bytes, json_length: int | None, copied: _Copied, sink: Si
             _forget(tensor["parameters"])
             tensor["parameters"]["binary_data"] = True
             copied.places[str(tensor.get("name"))] = place
-    head = orjson.dumps(header)
+    try:
+        head = write_json(header)
+    except ValueError:  # of strings that are none
+        return Inlined([body], json_length, sink)
     return Inlined([head, *contents], len(head), _HttpSink(sink, copied.places) if copied.places else sink)
 
 
@@ -237,8 +240,12 @@ class _CopyingSink:
         body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         try:
             length, kept = self._copy(json_length, body)
-        except ServingError as error:
-            self.on_error(error)
+        except Exception as error:
+            self.on_error(
+                error
+                if isinstance(error, ServingError)
+                else Internal(f"the response can not be copied into shared memory: {error}")
+            )
             self._failed = True
             return
         self._sink.on_response(length, kept, final)
@@ -258,11 +265,10 @@ class _CopyingSink:
 
 class _HttpSink(_CopyingSink):
     def _copy(self, json_length: int | None, body: bytes) -> tuple[int | None, list[Buffer]]:
-        if json_length is None:
-            return None, [body]
-        header = orjson.loads(body[:json_length])
+        length = len(body) if json_length is None else json_length
+        header = read_json(body[:length])
         kept: list[Buffer] = []
-        offset = json_length
+        offset = length
         for tensor in header["outputs"]:
             size = tensor.get("parameters", {}).get("binary_data_size", 0)
             content = body[offset : offset + size]
@@ -272,7 +278,7 @@ class _HttpSink(_CopyingSink):
                 tensor.pop("parameters", None)
             elif size:
                 kept.append(content)
-        head = orjson.dumps(header)
+        head = write_json(header)
         return len(head) if kept else None, [head, *kept]
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +122,16 @@ def test_log_settings_have_their_types() -> None:
     assert settings["log_info"].bool_param is True
     assert settings["log_verbose_level"].uint32_param == 0
     assert settings["log_format"].string_param == "default"
+
+
+def test_settings_that_cannot_be_changed_at_present_are_no_fault_of_the_client() -> None:
+    class Away:
+        async def update_log(self, changes: object) -> dict[str, object]:
+            raise Unavailable("settings cannot be changed at present")
+
+    service = SimpleNamespace(settings=Away())
+    with pytest.raises(Unavailable):
+        asyncio.run(HANDLERS["LogSettings"](service, pb.LogSettingsRequest().SerializeToString()))
 
 
 def test_options_have_the_units_of_the_listener() -> None:

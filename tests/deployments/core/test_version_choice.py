@@ -33,6 +33,14 @@ def test_processes_agree_on_a_sequence_and_shares_of_sequences_are_kept() -> Non
     assert chosen.count(2) == pytest.approx(400, abs=60)
 
 
+def test_version_0_is_one_like_others() -> None:
+    shares, ready = {1: 0.5, 2: 0.5}, (0, 1, 2)
+    one, other = SequenceVersions(), SequenceVersions()
+    chosen = [one.choose(each, shares, ready, starts=True, ends=False) for each in range(1, 1001)]
+    assert chosen == [other.choose(each, shares, ready, starts=False, ends=False) for each in range(1, 1001)]
+    assert set(chosen) == {1, 2}
+
+
 def test_a_sequence_stays_until_it_ends_or_starts_anew_or_its_version_goes() -> None:
     sequences = SequenceVersions()
 

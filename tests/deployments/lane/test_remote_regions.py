@@ -102,6 +102,45 @@ def test_http_inputs_and_outputs_pass_through_this_node(regions: Regions) -> Non
     assert bytes(regions.view("out", 16, 16)) == A.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("datatype", "data", "expected"),
+    [
+        ("FP32", b"[NaN,-Infinity,0.5,2.0]", b"[NaN,-Infinity,0.5,2.0]"),
+        ("BYTES", b'["\\u00e9","","null","d"]', '["é","","null","d"]'.encode()),
+        ("BYTES", None, b'["\xff\xfe","","null","d"]'),
+    ],
+)
+def test_json_beside_a_region_holds_what_triton_lets_it_hold(
+    datatype: str, data: bytes | None, expected: bytes, regions: Regions
+) -> None:
+    text = CONFIG.replace("INT32", datatype.replace("BYTES", "STRING"), 1)
+    text = text.replace('"X" data_type: TYPE_INT32', f'"X" data_type: TYPE_{datatype.replace("BYTES", "STRING")}')
+    codec = HttpInferCodec(Signature.from_config(text_format.Parse(text, ModelConfig())), "1")
+    regions.view("in", 0, 16)[:] = B.tobytes()
+    binary = b"\2\0\0\0\xff\xfe\0\0\0\0\4\0\0\0null\1\0\0\0d" if data is None else b""
+    content = b'"data":' + data if data is not None else b'"parameters":{"binary_data_size":%d}' % len(binary)
+    head = (
+        b'{"inputs":[{"name":"A","shape":[1,4],"datatype":"%s",%s},' % (datatype.encode(), content)
+        + b'{"name":"B","shape":[1,4],"datatype":"INT32","parameters":%s}],' % orjson.dumps(PLACE)
+        + b'"outputs":[{"name":"X"},{"name":"Y","parameters":%s}]}' % orjson.dumps(OUT)
+    )
+    client = serve_far_away(codec, HTTP, head + binary, len(head), regions)
+    assert client.error is None and client.answer is not None
+    assert client.answer[0] is None and expected in client.answer[1]
+    assert bytes(regions.view("out", 16, 16)) == B.tobytes()
+
+
+def test_an_answer_that_cannot_be_read_is_an_error_of_its_request(regions: Regions) -> None:
+    header = {
+        "inputs": [{"name": name, "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]} for name in ("A", "B")],
+        "outputs": [{"name": "X", "parameters": dict(OUT)}],
+    }
+    client = Client()
+    sink = inline([orjson.dumps(header)], None, HTTP, regions, client, far=True).sink
+    sink.on_response(3, (b"{ ]rest",), True)
+    assert type(client.error) is Internal and client.answer is None
+
+
 def test_grpc_inputs_and_outputs_pass_through_this_node(regions: Regions) -> None:
     regions.view("in", 0, 16)[:] = B.tobytes()
     request = ModelInferRequest(model_name="echo")
