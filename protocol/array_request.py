@@ -58,6 +58,39 @@ def request_from_arrays(
     )
 
 
+def plain_parameters(parameters: Mapping[str, object]) -> dict[str, Parameter]:
+    """Return the parameters of a caller as what can be sent: NumPy's scalars, and classes of its own, as Python's.
+
+    Raises:
+        InvalidArgument: one is no number, truth value or text.
+    """
+    return {_plain_text("parameter name", name): _plain(name, value) for name, value in parameters.items()}
+
+
+def plain_id(given: object) -> str:
+    """Return the id of a caller's request; raises InvalidArgument when it is no text."""
+    return _plain_text("request id", given)
+
+
+def _plain(name: str, given: object) -> Parameter:
+    value = given.item() if isinstance(given, np.generic) else given
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise InvalidArgument(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
+
+def _plain_text(what: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidArgument(f"a {what} must be text, got {type(given).__name__}")
+    return str.__str__(given)
+
+
 def _array(name: str, given: object) -> Array:
     try:
         array = np.asarray(given)

@@ -55,6 +55,7 @@ class HttpConnection(TimedConnection):
         "_chunked",
         "_exchange",
         "_held_bytes",
+        "_line_skipped",
         "_old",
         "_paused",
         "_read_buffer",
@@ -72,6 +73,7 @@ class HttpConnection(TimedConnection):
         self._body_read = False
         self._chunked: ChunkedBody | None = None
         self._held_bytes = 0
+        self._line_skipped = False
         self._old = False
         self._paused = False
         self.waits_since_s = 0.0
@@ -173,7 +175,8 @@ class HttpConnection(TimedConnection):
         try:
             while data:
                 if self._head is None:
-                    if data[:2] == b"\r\n":  # which a client may send behind a body
+                    if data[:2] == b"\r\n" and not self._line_skipped:  # as a client may send behind a body
+                        self._line_skipped = True
                         data = data[2:]
                         continue
                     end = data.find(b"\r\n\r\n")
@@ -210,6 +213,7 @@ class HttpConnection(TimedConnection):
 
     def _begin(self, data: bytes, end: int) -> bytes:
         """Start the request whose head ends at `end`; returns what was not used."""
+        self._line_skipped = False
         context = self._context
         raw = data[:end]
         head = context.heads.get(raw)

@@ -43,7 +43,11 @@ class CustomMetrics(Collector):
         made = ((label, *orjson.loads(label.name)) for label in self._rows if label.kind in _TYPES)
         for name, each in groupby(sorted(made, key=lambda one: (one[1], one[0])), lambda one: one[1]):
             if name not in self._taken:
-                family = self._family(name, each)
+                try:
+                    family = self._family(name, each)
+                except (TypeError, ValueError):
+                    logger.exception("the metric '%s' of a model cannot be shown", name)
+                    continue
                 if family is not None:
                     yield family
 

@@ -126,6 +126,11 @@ class InstancePool:
         except ServingError as error:
             fail(batch, error, self._now_ns())
             self._done(worker, batch)
+        except Exception as error:  # of ours, about what is in a request: its batch's, not the instance's end
+            whose = about_requests("", None, batch.requests)
+            log.exception("instance %s was not given a batch", worker.instance.name, extra=whose)
+            fail(batch, Internal(failure(worker.instance, f"{type(error).__name__}: {error}")), self._now_ns())
+            self._done(worker, batch)
 
     def _done(self, worker: Worker, batch: Batch) -> None:
         assert worker.remote is not None

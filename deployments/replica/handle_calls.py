@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from deployments.replica.model_host import ModelHost
 from deployments.replica.served_model import ServedModel
-from protocol.array_request import request_from_arrays
+from protocol.array_request import plain_id, plain_parameters, request_from_arrays
 from protocol.errors import Internal, InvalidArgument, NotFound, ServingError
 from protocol.infer import Array, InferRequest, InferResponse, Parameter
 
@@ -54,8 +54,8 @@ class HandleCalls:
                 call.inputs,
                 reply,
                 outputs=call.outputs,
-                parameters=call.parameters,
-                id=call.request_id,
+                parameters=plain_parameters(call.parameters or {}),
+                id=plain_id(call.request_id),
             )
         except ServingError as error:
             answer.set_exception(error)

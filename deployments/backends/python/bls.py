@@ -65,6 +65,9 @@ def execute_async(
         RuntimeError: no event loop runs on this thread.
     """
     module, server = _server_for(made_by)
+    module.blocks_loop()
+    if not server.may_wait():
+        raise TritonModelException(NOT_ON_LOOP)
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
     if decoupled:

@@ -70,9 +70,22 @@ class Capsule:
 class _Elsewhere:
     """Memory that NumPy makes an array over without looking at it; `owner` keeps it."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> None:
+    def __init__(
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        owner: object,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
         self.owner = owner
-        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": shape, "typestr": dtype.str}
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "typestr": dtype.str,
+            "strides": strides,
+        }
 
 
 def export(array: Array, bfloat16: bool) -> object:
@@ -107,7 +120,10 @@ def import_host(source: Any) -> tuple[Array, bool]:
     bfloat16 = tensor.code == _BFLOAT
     if bfloat16:
         tensor.code = _UINT
-    return np.from_dlpack(Capsule(capsule)), bfloat16  # type: ignore[arg-type]
+    array: Array = np.from_dlpack(Capsule(capsule))  # type: ignore[arg-type]
+    if not array.flags.writeable and array.size:  # NumPy knows of no capsule of this kind whether it may be written to
+        array = np.asarray(_Elsewhere(array.ctypes.data, array.shape, array.dtype, array, array.strides))
+    return array, bfloat16
 
 
 def import_device(source: Any) -> tuple[Array, bool]:

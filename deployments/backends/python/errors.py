@@ -3,6 +3,7 @@
 from enum import IntEnum
 from typing import Final
 
+from deployments.backends.python.text import plain_text
 from protocol.errors import (
     AlreadyExists,
     Cancelled,
@@ -50,7 +51,7 @@ class TritonError:
     CANCELLED = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
+        self._message = message.decode(errors="replace") if isinstance(message, bytes) else plain_text(str(message))
         self._code = code
 
     def message(self) -> str:
@@ -83,7 +84,7 @@ def told(error: BaseException) -> str:
     A message that cannot be made is left out.
     """
     try:
-        text = str(error) or "<EMPTY MESSAGE>"
+        text = plain_text(str(error)) or "<EMPTY MESSAGE>"
     except Exception:  # of its own `__str__`
         return type(error).__name__
     if len(text) > _MAX_CHARACTERS:
@@ -93,9 +94,11 @@ def told(error: BaseException) -> str:
 
 def to_serving_error(error: object) -> ServingError:
     """Return the error that a client sees for the error of a response; anything but a `TritonError` is `Internal`."""
-    if isinstance(error, TritonError):
-        return _BY_TRITON_CODE.get(error.code(), Internal)(error.message())
-    return Internal(str(error))
+    try:
+        kind = _BY_TRITON_CODE.get(error.code(), Internal) if isinstance(error, TritonError) else Internal
+        return kind(plain_text(error.message() if isinstance(error, TritonError) else str(error)))
+    except Exception as failure:  # of its code or its text, which are a model's
+        return Internal(told(failure))
 
 
 def of_serving_error(error: ServingError) -> TritonError:

@@ -1,5 +1,6 @@
 """`pb_utils.MetricFamily`: metrics that a model counts itself, in rows that the node's `/metrics` is made from."""
 
+import math
 import re
 import threading
 from bisect import bisect_left
@@ -203,6 +204,10 @@ def _checked_buckets(kind: int, buckets: Sequence[float] | None) -> tuple[float,
     if buckets is None:
         raise TritonModelException("Missing required parameter buckets for a histogram.")
     bounds = tuple(float(bound) for bound in buckets)
+    if bounds and bounds[-1] == math.inf:
+        bounds = bounds[:-1]  # which every histogram has besides
+    if not all(map(math.isfinite, bounds)):
+        raise TritonModelException("Histogram buckets must be finite.")
     if len(bounds) > MAX_BUCKETS:
         raise TritonModelException(f"Histograms may have {MAX_BUCKETS} buckets.")
     if any(right <= left for left, right in pairwise(bounds)):

@@ -57,20 +57,16 @@ class OutputReader:
             if output is None or (requested is not None and output.name not in requested):
                 continue
             name = output.name  # not the tensor's, which may be of a class of its own
-            if type(tensor) is Tensor:
-                array = tensor._array
-            else:
-                try:
-                    array = tensor.host_array(output.bfloat16)
-                except Exception as error:
-                    return Internal(told(error))
-            if array.dtype is not output.dtype or output.needs_work:
-                try:
+            try:
+                array = tensor._array if type(tensor) is Tensor else tensor.host_array(output.bfloat16)
+                if array.dtype is not output.dtype or output.needs_work:
                     array = output.convert(array, request)
-                except ServingError as error:
-                    return error.without_frames()
-            if array.shape != output.known_shape:
-                output.check_shape(array.shape, request)
+                if array.shape != output.known_shape:
+                    output.check_shape(array.shape, request)
+            except ServingError as error:
+                return error.without_frames()
+            except Exception as error:  # of a tensor or a datatype that is the model's own
+                return Internal(told(error))
             if getrefcount(tensor) > 1 + _LOCAL and not _is_input(array, request):  # someone besides the response
                 array = array.copy()
             elif array.base is not None or getrefcount(array) > 1 + _LOCAL:  # someone besides the tensor holds it

@@ -1,6 +1,7 @@
 """What `eagleray serve` prints for whoever starts it, and what it does for who stops it at once."""
 
 import json
+import os
 import shlex
 import signal
 
@@ -38,6 +39,18 @@ def test_what_cannot_be_tried_is_not_suggested() -> None:
     assert example_request(directory) is not None
     version.failed_to_load("no")
     assert example_request(directory) is None
+
+
+def test_the_third_signal_kills_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(model_repository=("/m",), http_port=0, grpc_port=0, metrics_port=0)
+    server, done = LocalServer(settings, RayOptions(dashboard=False)), []
+    monkeypatch.setattr(local_server, "kill_all", lambda: done.append("kill"))
+    monkeypatch.setattr(os, "_exit", done.append)
+    for _ in range(2):
+        server._on_signal(signal.SIGTERM, None)
+    assert done == []
+    server._on_signal(signal.SIGINT, None)
+    assert done == ["kill", 130]
 
 
 def test_nothing_is_deployed_and_nobody_asked_once_it_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:

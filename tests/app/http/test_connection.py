@@ -179,10 +179,10 @@ def test_a_request_without_a_body_says_whether_another_one_follows(minor: int, f
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10_000])
-def test_empty_lines_before_a_request_are_nothing(size: int) -> None:
+def test_an_empty_line_before_a_request_is_nothing(size: int) -> None:
     async def run() -> None:
         wire = Wire()
-        data = b"\r\n" + infer(b"one") + b"\r\n" + infer(b"two") + b"\r\n\r\n" + infer(b"three") + b"\r\n"
+        data = b"\r\n" + infer(b"one") + b"\r\n" + infer(b"two") + b"\r\n" + infer(b"three") + b"\r\n"
         await wire.answered(*(data[i : i + size] for i in range(0, len(data), size)))
         assert wire.target.bodies == [b"one", b"two", b"three"]
         assert wire.transport.written.count(b"HTTP/1.1 200") == wire.transport.written.count(b"HTTP/1.1") == 3

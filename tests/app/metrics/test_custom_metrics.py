@@ -1,6 +1,7 @@
 """Metrics that models count themselves, over all processes of a node."""
 
 import gc
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,6 +153,15 @@ def test_the_number_of_metrics_is_bounded(totals: Totals, monkeypatch: pytest.Mo
     assert len(lines(totals)) == 3
 
 
+def test_the_bucket_of_all_may_be_named(totals: Totals) -> None:
+    metric = MetricFamily("times", "", HISTOGRAM).Metric(buckets=[0.5, math.inf])
+    metric.observe(3.0)
+    assert [line for line in lines(totals) if "bucket" in line] == [
+        'times_bucket{le="0.5"} 0',
+        'times_bucket{le="+Inf"} 1',
+    ]
+
+
 @pytest.mark.parametrize(
     "misuse",
     [
@@ -167,6 +177,8 @@ def test_the_number_of_metrics_is_bounded(totals: Totals, monkeypatch: pytest.Mo
         lambda: MetricFamily("fine", "", COUNTER).Metric({f"l{n}": "" for n in range(33)}),
         lambda: MetricFamily("fine", "", COUNTER).Metric({f"l{n}": "x" * 1000 for n in range(5)}),
         lambda: MetricFamily("wide", "", HISTOGRAM).Metric(buckets=list(range(200))),
+        lambda: MetricFamily("wide", "", HISTOGRAM).Metric(buckets=[1, math.nan]),
+        lambda: MetricFamily("wide", "", HISTOGRAM).Metric(buckets=[-math.inf, 1]),
     ],
 )
 def test_what_prometheus_could_not_read_is_refused(misuse) -> None:  # type: ignore[no-untyped-def]

@@ -24,6 +24,35 @@ def test_an_error_fails_only_its_request(load):
 
 
 @pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("pb_utils.InferenceResponse(error=pb_utils.TritonError(Own('own')))", "own"),
+        ("pb_utils.InferenceResponse(error=pb_utils.TritonError('text', [1]))", "TypeError"),
+        (
+            "pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([['x']], np.dtypes.StringDType()))])",
+            "Cannot use",
+        ),
+    ],
+)
+def test_a_response_that_cannot_be_read_fails_only_its_request(load, entry, told):
+    instance = load(
+        f"""
+        class Own(str):
+            def __str__(self):
+                return self
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                good = [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy())]) for r in requests[1:]]
+                return [{entry}, *good]
+        """
+    )
+    bad, good = run(instance, request_of(X=floats(1)), request_of(X=floats(2)))
+    assert isinstance(bad, ServingError) and told in bad.message
+    assert isinstance(good, InferResponse) and good.outputs["Y"].tolist() == floats(2).tolist()
+
+
+@pytest.mark.parametrize(
     ("statement", "told"),
     [('raise KeyError("nothing here")', "KeyError: 'nothing here'"), ("assert 0", "AssertionError: <EMPTY MESSAGE>")],
 )

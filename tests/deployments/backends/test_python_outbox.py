@@ -71,8 +71,10 @@ def test_what_the_garbage_collector_says_while_a_message_is_written_follows_it(e
             gc.collect()
             return super().store(area)
 
+    gc.disable()  # until the message is written
     Dropped()
     sending = threading.Thread(target=here.send, args=("first", Collecting()), daemon=True)
     sending.start()
     sending.join(10)
+    gc.enable()
     assert [there.read(there.connection.recv(65536))[0] for _ in range(2)] == ["first", "dropped"]

@@ -39,6 +39,17 @@ def test_numpy_and_dlpack_share_one_tensor(writeable):
         assert (copy.name(), copy.as_numpy().tolist(), copy.triton_dtype()) == ("C", array.tolist(), 11)
 
 
+def test_a_tensor_from_dlpack_is_the_memory_it_came_from_and_may_be_written_to():
+    source = np.zeros((2, 3), np.float32)
+    tensor = Tensor.from_dlpack("T", source)
+    tensor.as_numpy()[0, 1] = 5
+    again = Tensor.from_dlpack("U", tensor.to_dlpack())
+    again.as_numpy()[1, 0] = 6
+    assert (source[0, 1], source[1, 0]) == (5, 6)
+    del tensor, again
+    assert source.sum() == 11
+
+
 def test_strings_have_no_dlpack():
     with pytest.raises(TritonModelException, match="string tensors"):
         Tensor("T", np.array([b"a"], object)).to_dlpack()

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
-from protocol.array_request import request_from_arrays
+from protocol.array_request import plain_parameters, request_from_arrays
 from protocol.errors import InvalidArgument, NotFound
 from protocol.limits import Limits
 from protocol.signature import Signature
@@ -100,6 +102,28 @@ def test_a_call_that_is_wrong_fails_alone(run: Runner) -> None:
         assert str(second) == "input 'SECONDS' is no array: its rows are not of one length"
         assert str(third) == "the call could not be understood: AttributeError"
         assert isinstance(fourth, NotFound)
+
+    run(test)
+
+
+class Odd(StrEnum):
+    ID = "odd"
+
+
+def test_parameters_of_any_kind_are_plain_or_refused(run: Runner) -> None:
+    async def test(calls: HandleCalls) -> None:
+        inputs = sleep(0).inputs
+        for wrong, name in (({"a": datetime(2020, 1, 1)}, "a"), ({"b": [1]}, "b"), ({"c": None}, "c")):
+            error = await outcome(calls.submit(HandleCall(inputs, parameters=wrong)))  # type: ignore[arg-type]
+            assert isinstance(error, InvalidArgument) and f"parameter '{name}' has invalid type" in str(error)
+        error = await outcome(calls.submit(HandleCall(inputs, request_id=7)))  # type: ignore[arg-type]
+        assert isinstance(error, InvalidArgument) and "request id must be text" in str(error)
+        plain = {"a": np.float32(1), "b": np.int64(7), "c": np.str_("x"), "d": np.True_, "e": Odd.ID, "f": True}
+        call = HandleCall(inputs, parameters=plain, request_id=Odd.ID)  # type: ignore[arg-type]
+        assert await outcome(calls.submit(call)) == [0, 0]
+        found = plain_parameters(plain)
+        assert found == {"a": 1.0, "b": 7, "c": "x", "d": True, "e": "odd", "f": True}
+        assert [type(value) for value in found.values()] == [float, int, str, bool, str, bool]
 
     run(test)
 

@@ -1,6 +1,7 @@
 """A process of a Python model instance, as the replica sees it: from its start to its death."""
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -34,6 +35,8 @@ from deployments.backends.python.server import ModelServer
 from deployments.core.traced_request import begin_streams
 from protocol.errors import Internal
 from protocol.infer import RESCHEDULED, InferRequest, InferResponse
+
+_LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from deployments.core.clock import Clock
@@ -218,6 +221,9 @@ class Child:
             raise Internal(str(error)) from None
         except OSError as error:  # it is dead, which is about to be heard, or reads nothing
             self.kill(f"took no batch: {error.strerror}")
+        except Exception:
+            self._inputs.let_go(held)
+            raise
         if self.order.decoupled:
             begin_streams(batch, batch.start_ns)
             for place, request in enumerate(batch.requests):
@@ -386,7 +392,10 @@ class Child:
         last = final or not isinstance(outcome, InferResponse)
         request = self._open.pop(number, None) if last else self._open.get(number)
         if request is not None:
-            request.reply(request, outcome)
+            try:
+                request.reply(request, outcome)
+            except Exception:  # whoever waits for it has failed, not the process
+                _LOG.exception("the reply to request '%s' failed", request.id)
 
     def _read_questions(self) -> None:
         if self._questions.read() is False:
@@ -434,11 +443,15 @@ class Child:
         if self._dead:
             return
         self._dead = True
-        while self._questions.read():
-            pass
-        while data := received(self._work.connection):
-            self._take_work(data)
-        self._died()
+        try:
+            while self._questions.read():
+                pass
+            while data := received(self._work.connection):
+                self._take_work(data)
+        except Exception:
+            _LOG.exception("what the process of a model said last cannot be read")
+        finally:
+            self._died()
 
 
 def _readable(descriptor: int, timeout_s: float) -> bool:
