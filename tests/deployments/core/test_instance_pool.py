@@ -6,10 +6,14 @@ import weakref
 import numpy as np
 import pytest
 
-from deployments.backends.backend import Batch
+from deployments.backends.backend import Batch, RemoteInstance
 from deployments.backends.gpu_fault import GpuFault
+from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
+from deployments.core.statistics import ModelStatistics
+from deployments.schedulers.default import DefaultScheduler
 from protocol.errors import Internal, Unavailable
+from protocol.infer import InferResponse
 from tests.deployments.fakes import MS, Answers, FakeClock, FakeInstance
 
 
@@ -295,3 +299,40 @@ def test_instance_whose_thread_has_ended_is_given_up(clock):
     assert pool.check(0.0) == "the thread of model instance 'm_0' has ended"
     assert type(done[1].results[0]) is Internal
     pool.close()
+
+
+class Refusing(RemoteInstance):
+    """An instance elsewhere that cannot be sent the first batch."""
+
+    alive = True
+
+    def __init__(self):
+        self.name = "m_0"
+        self.begun = []
+
+    def attach(self, clock, done, changed):
+        self.done = done
+
+    def begin(self, batch):
+        self.begun.append(batch)
+        if len(self.begun) == 1:
+            raise ValueError("unmarshallable object")
+        batch.results = [InferResponse({}) for _ in batch.requests]
+        self.done(batch)
+
+    def begin_close(self):
+        pass
+
+    def close(self, timeout_s=30.0):
+        pass
+
+
+def test_what_cannot_be_sent_to_an_instance_is_answered_and_the_instance_goes_on():
+    clock, answers, instance = FakeClock(), Answers(), Refusing()
+    pool = InstancePool([instance], clock)
+    scheduler = DefaultScheduler(pool, ModelStatistics("m", 1, Totals()), clock)
+    for name in ("odd", "next"):
+        scheduler.submit(answers.request(name))
+    clock.run()
+    assert "'m_0', message: ValueError: unmarshallable object" in answers.error("odd")
+    assert answers.order == ["odd", "next"] and not pool.running_count and len(pool.idle) == 1
