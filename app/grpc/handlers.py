@@ -26,6 +26,7 @@ async def _load(service: Service, message: Buffer) -> bytes:
 
 async def _index(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryIndexRequest.FromString(message)
+    _check_repository(request.repository_name)
     await service.control.list_models()
     return _bytes(repository_index_response(service.metadata.index(request.ready)))
 

@@ -42,6 +42,12 @@ REFUSED: dict[str, tuple[str, Any, type[ServingError], str]] = {
         Unsupported,
         "'repository_name' specification is not supported",
     ),
+    "repository name of an index": (
+        "RepositoryIndex",
+        pb.RepositoryIndexRequest(repository_name="r"),
+        Unsupported,
+        "'repository_name' specification is not supported",
+    ),
     "status of unknown": (
         "SystemSharedMemoryStatus",
         pb.SystemSharedMemoryStatusRequest(name="r"),
