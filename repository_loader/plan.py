@@ -18,6 +18,7 @@ from repository_loader.model_files import files_bytes, is_ensemble
 from repository_loader.node_needs import NodeNeeds
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
 from repository_loader.package import ModelPackage
+from repository_loader.side_files import ENVIRONMENT_PARAMETER
 from repository_loader.snapshot import RepositoryModel, Snapshot
 
 __all__ = [
@@ -423,7 +424,7 @@ def _needs_processes(config: ModelConfig, overrides: Overrides, instance_count: 
     """Return whether the instances of a model get processes of their own in a replica that serves nothing else."""
     if is_ensemble(config) or traits_of(config).releases_gil:
         return False
-    other_python = "EXECUTION_ENV_PATH" in config.parameters
+    other_python = ENVIRONMENT_PARAMETER in config.parameters
     return instance_count > 1 or other_python or overrides.execution_timeout_ms is not None
 
 

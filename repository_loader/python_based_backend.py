@@ -10,9 +10,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.backend_traits import PYTHON_RUNTIME, traits_of
 from repository_loader.model_files import ModelFileError, is_ensemble, leaves_folder
+from repository_loader.side_files import ENVIRONMENT_PARAMETER
 
 _ENVIRONMENT: Final = "pb_exec_env_model.py.tar.gz"
-_ENVIRONMENT_PARAMETER: Final = "EXECUTION_ENV_PATH"
 
 
 def choose_python_based_backend(config: ModelConfig, model_path: str, backend_directory: str) -> str:
@@ -40,6 +40,6 @@ def choose_python_based_backend(config: ModelConfig, model_path: str, backend_di
         return ""
     config.runtime = PYTHON_RUNTIME
     environment = os.path.join(found, _ENVIRONMENT)
-    if _ENVIRONMENT_PARAMETER not in config.parameters and os.path.isfile(environment):
-        config.parameters[_ENVIRONMENT_PARAMETER].string_value = environment
+    if ENVIRONMENT_PARAMETER not in config.parameters and os.path.isfile(environment):
+        config.parameters[ENVIRONMENT_PARAMETER].string_value = environment
     return os.path.join(found, PYTHON_RUNTIME)

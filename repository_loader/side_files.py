@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Iterator
+from typing import Final
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.findings import Fault
 from repository_loader.model_files import leaves_folder
 
-_MODEL_FOLDER = "$$TRITON_MODEL_DIRECTORY"
+ENVIRONMENT_PARAMETER: Final = "EXECUTION_ENV_PATH"
+"""The parameter that names the Python environment of a model's processes: a folder or an archive of one."""
+_MODEL_FOLDER: Final = "$$TRITON_MODEL_DIRECTORY"
 
 
 def check_side_files(config: ModelConfig, model_path: str) -> Iterator[Fault]:
@@ -16,12 +19,18 @@ def check_side_files(config: ModelConfig, model_path: str) -> Iterator[Fault]:
     for field, folder, name in _named(config):
         if name and not leaves_folder(name) and not os.path.isfile(os.path.join(model_path, folder, name)):
             yield Fault(field, f"unable to find '{os.path.join(folder, name)}' in the folder of model '{config.name}'")
-    environment = (
-        config.parameters["EXECUTION_ENV_PATH"].string_value if "EXECUTION_ENV_PATH" in config.parameters else ""
-    )
+    given = config.parameters.get(ENVIRONMENT_PARAMETER)
+    environment = "" if given is None else given.string_value
     # Any other path is one of the nodes that the model runs on.
-    if _MODEL_FOLDER in environment and not os.path.exists(environment.replace(_MODEL_FOLDER, model_path)):
-        yield Fault('parameters["EXECUTION_ENV_PATH"]', f"the execution environment '{environment}' does not exist")
+    if _MODEL_FOLDER in environment and not os.path.exists(environment_path(environment, model_path)):
+        yield Fault(
+            f'parameters["{ENVIRONMENT_PARAMETER}"]', f"the execution environment '{environment}' does not exist"
+        )
+
+
+def environment_path(value: str, model_path: str) -> str:
+    """Return where the environment is that a value of `ENVIRONMENT_PARAMETER` names."""
+    return value.replace(_MODEL_FOLDER, model_path)
 
 
 def _named(config: ModelConfig) -> Iterator[tuple[str, str, str]]:

@@ -236,7 +236,8 @@ def _check_warmup_input(
     config: ModelConfig, path: str, tensor: ModelInput, given: ModelWarmup.Input
 ) -> Iterator[Fault]:
     of = f"input '{tensor.name}' of warmup of model '{config.name}'"
-    if DataType.TYPE_INVALID != given.data_type != tensor.data_type != DataType.TYPE_INVALID:
+    datatypes = (given.data_type, tensor.data_type)
+    if given.data_type != tensor.data_type and DataType.TYPE_INVALID not in datatypes:
         expected, got = (DataType.Name(each.data_type).removeprefix("TYPE_") for each in (tensor, given))
         yield Fault(f"{path}.data_type", f"{of} has data-type {got}, but the model expects {expected}")
     fits = len(given.dims) == len(tensor.dims) and all(

@@ -11,11 +11,12 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
-from deployments.backends.python.process.environment import PARAMETER, Environment, environment_at
+from deployments.backends.python.process.environment import Environment, environment_at
 from deployments.core import side_process
 from repository_loader.completion import CompletionError, defines_auto_complete, merge_completed
 from repository_loader.config_json import ConfigJsonError, config_from_json, config_to_json
 from repository_loader.model_files import shown_path
+from repository_loader.side_files import ENVIRONMENT_PARAMETER
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,8 +49,8 @@ def complete(
         "file_path": file_path,
     }
     environment = Environment(sys.executable, os.environ)
-    if PARAMETER in config.parameters:
-        environment = environment_at(config.parameters[PARAMETER].string_value, model_path)
+    if ENVIRONMENT_PARAMETER in config.parameters:
+        environment = environment_at(config.parameters[ENVIRONMENT_PARAMETER].string_value, model_path)
     try:
         result = side_process.run(_PROCESS, task, timeout_s, python=environment.python, variables=environment.variables)
     except side_process.SideProcessError as error:

@@ -14,7 +14,7 @@ from deployments.backends.python import pb_utils  # noqa: F401, models import pb
 from deployments.backends.python.loading import NEEDS_MAIN_THREAD, load_instance
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.process.child import LoadOrder
-from deployments.backends.python.process.environment import PARAMETER, Environment, environment_at
+from deployments.backends.python.process.environment import Environment, environment_at
 from deployments.backends.python.process.exchange import signature_fields
 from deployments.backends.python.process.process_instance import ProcessInstance
 from deployments.backends.python.response_sender import ReplyQueue
@@ -26,6 +26,7 @@ from repository_loader.gpu_inputs import keeps_inputs_on_gpus
 from repository_loader.model_files import shown_path
 from repository_loader.overrides import read_overrides
 from repository_loader.package import InstanceSpec, ModelPackage
+from repository_loader.side_files import ENVIRONMENT_PARAMETER
 
 _LOG = logging.getLogger(__name__)
 
@@ -146,9 +147,9 @@ def _load_apart(
 
 
 def _environment(package: ModelPackage) -> Environment | None:
-    if PARAMETER not in package.config.parameters:
+    if ENVIRONMENT_PARAMETER not in package.config.parameters:
         return None
-    return environment_at(package.config.parameters[PARAMETER].string_value, package.model_path)
+    return environment_at(package.config.parameters[ENVIRONMENT_PARAMETER].string_value, package.model_path)
 
 
 def _load_order(

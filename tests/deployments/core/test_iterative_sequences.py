@@ -19,7 +19,7 @@ from protocol.errors import ServingError
 from protocol.infer import InferRequest
 from repository_loader.normalisation import normalise
 from repository_loader.package import InstanceSpec, ModelPackage
-from tests.deployments.core.test_sequence_models import (
+from tests.deployments.core.sequence_models import (
     COUNTDOWN,
     ITERATIVE,
     PYTHON_COUNTDOWN,

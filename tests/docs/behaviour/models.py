@@ -8,6 +8,7 @@ from tests.docs.behaviour.modules import (
     COMMANDS,
     CONTROL,
     COPIED,
+    IMPLICIT_STATE,
     MIRROR,
     NAMESPACES,
     PLAN,
@@ -283,7 +284,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         TESTING + "test_repeat_sends_each_element_after_its_delay",
         TESTING + "test_square_sends_its_number_that_often_then_fails_then_sends_nothing",
         "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
-        SEQUENCE_MODELS + "test_what_tritons_test_of_implicit_state_tries",
+        IMPLICIT_STATE + "test_what_tritons_test_of_implicit_state_tries",
         SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
     ),
     "`eagleray.memory_bytes` of a model on the CPU": (

@@ -5,6 +5,7 @@ from tests.docs.behaviour.modules import (
     BRANCHES,
     CACHED,
     ENSEMBLES,
+    IMPLICIT_STATE,
     PLAN,
     RETURNING,
     ROW_SPLIT,
@@ -150,7 +151,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`sequence_batching` works with ONNX": (
         "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
         "e2e/test_sequences.py::test_a_request_without_a_start_is_refused_with_tritons_text",
-        SEQUENCE_MODELS + "test_each_sequence_gets_its_own_state_back",
+        IMPLICIT_STATE + "test_each_sequence_gets_its_own_state_back",
     ),
     "`direct` gives each sequence a row": (
         SEQUENCES + "test_direct_keeps_each_sequence_in_its_row",
@@ -186,14 +187,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A request that fails leaves its sequence": (
         SEQUENCES + "test_a_request_that_fails_does_not_end_its_sequence",
-        SEQUENCE_MODELS + "test_a_failed_request_leaves_the_state_as_it_was",
+        IMPLICIT_STATE + "test_a_failed_request_leaves_the_state_as_it_was",
     ),
     "Implicit state begins with zeros": (
-        SEQUENCE_MODELS + "test_a_state_may_begin_with_a_file",
-        SEQUENCE_MODELS + "test_a_state_may_grow",
-        SEQUENCE_MODELS + "test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for",
+        IMPLICIT_STATE + "test_a_state_may_begin_with_a_file",
+        IMPLICIT_STATE + "test_a_state_may_grow",
+        IMPLICIT_STATE + "test_a_state_is_not_sent_unless_it_is_an_output_that_was_asked_for",
     ),
-    "A decoupled model may return it": (SEQUENCE_MODELS + "test_a_decoupled_model_gets_its_state_back",),
+    "A decoupled model may return it": (IMPLICIT_STATE + "test_a_decoupled_model_gets_its_state_back",),
     "With several replicas a sequence stays": (
         SEQUENCE_LANES + "test_interleaved_sequences_through_two_ingresses_and_two_replicas",
         SEVERAL + "test_sequences_stay_with_their_replica_whichever_ingress_they_come_through",

@@ -20,11 +20,10 @@ from typing import Final
 
 from deployments.backends.backend import ModelLoadError
 from deployments.lane.owned_file import private_folder
+from repository_loader.side_files import environment_path
 
 _LOG = logging.getLogger(__name__)
 
-PARAMETER: Final = "EXECUTION_ENV_PATH"
-_MODEL_FOLDER: Final = "$$TRITON_MODEL_DIRECTORY"
 _UNPACK_TIMEOUT_S: Final = 300.0
 _FOLDER: Final = "environments"
 _DONE: Final = ".eagleray-unpacked"
@@ -44,7 +43,7 @@ def environment_at(value: str, model_path: str, cache: Path | None = None) -> En
     Raises:
         ModelLoadError: there is none, or the archive is damaged or reaches out of its folder.
     """
-    path = Path(value.replace(_MODEL_FOLDER, model_path))
+    path = Path(environment_path(value, model_path))
     if path.is_dir():
         root = path
     elif path.is_file():
