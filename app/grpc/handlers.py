@@ -8,9 +8,11 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.grpc.load_message import read_load
 from app.grpc.method import Handler
+from app.service.model_control import check_repository_name
 from app.service.service import Service
+from app.service.trace_settings import SINGLE_VALUES
 from deployments.lane.frames import Buffer
-from protocol.errors import InvalidArgument, Unavailable, Unsupported
+from protocol.errors import InvalidArgument, Unavailable
 from protocol.grpc_messages import repository_index_response
 
 
@@ -26,24 +28,19 @@ async def _load(service: Service, message: Buffer) -> bytes:
 
 async def _index(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryIndexRequest.FromString(message)
-    _check_repository(request.repository_name)
+    check_repository_name(request.repository_name)
     await service.control.list_models()
     return _bytes(repository_index_response(service.metadata.index(request.ready)))
 
 
 async def _unload(service: Service, message: bytes) -> bytes:
     request = pb.RepositoryModelUnloadRequest.FromString(message)
-    _check_repository(request.repository_name)
+    check_repository_name(request.repository_name)
     dependents = request.parameters.get("unload_dependents")
     if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidArgument("invalid value type for 'unload_dependents' parameter, expected bool_param.")
     await service.control.unload(request.model_name, dependents is not None and dependents.bool_param)
     return b""
-
-
-def _check_repository(name: str) -> None:
-    if name:
-        raise Unsupported("'repository_name' specification is not supported")
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +93,8 @@ async def _trace_settings(service: Service, message: bytes) -> bytes:
     changes: dict[str, Any] = {}
     for key, setting in request.settings.items():
         values = list(setting.value)
+        if len(values) > 1 and key in SINGLE_VALUES:
+            raise InvalidArgument(f"expect only 1 value for '{key}'")
         changes[key] = None if not values else values if key == "trace_level" else values[0]
     settings = await service.settings.update_trace(changes, request.model_name)
     answer = pb.TraceSettingResponse()

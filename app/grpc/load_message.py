@@ -6,9 +6,9 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from app.service.model_control import LoadRequest
+from app.service.model_control import LoadRequest, check_repository_name
 from deployments.lane.frames import Buffer
-from protocol.errors import InvalidArgument, Unsupported
+from protocol.errors import InvalidArgument
 from protocol.protobuf_wire import LENGTH_DELIMITED, TruncatedMessage, walk
 
 # What is parsed at once. A longer parameter is not given to the parser, which holds the interpreter's lock until it is
@@ -43,8 +43,7 @@ def read_load(message: Buffer) -> LoadRequest:
             parameters |= _short_parameters(request.parameters)
     except (TruncatedMessage, UnicodeDecodeError) as error:
         raise DecodeError(str(error)) from None
-    if request.repository_name:
-        raise Unsupported("'repository_name' specification is not supported")
+    check_repository_name(request.repository_name)
     return _load_request(request.model_name, parameters)
 
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from app.http.endpoint import Endpoint, empty_response, json_object, json_response, path_name
 from app.http.load_body import parameters_of_body, read_load
+from app.service.model_control import check_repository_name
 from app.service.service import Service
 from protocol.errors import InvalidArgument
 from protocol.json_document import as_boolean, as_string
@@ -39,6 +40,7 @@ class RepositoryApi:
 
     async def load(self, request: Request) -> Response:
         """Load a model."""
+        check_repository_name(path_name(request, "repository"))
         pieces = [piece async for piece in request.stream()]
         asked = await asyncio.to_thread(read_load, path_name(request, "model"), pieces)
         await self._service.control.load(asked)
@@ -46,6 +48,7 @@ class RepositoryApi:
 
     async def unload(self, request: Request) -> Response:
         """Unload a model."""
+        check_repository_name(path_name(request, "repository"))
         parameters = parameters_of_body(await json_object(request))
         dependents = as_boolean(parameters.get("unload_dependents", False), "unload_dependents")
         await self._service.control.unload(path_name(request, "model"), dependents)

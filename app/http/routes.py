@@ -85,6 +85,8 @@ ROUTES: Final = (
     ApiRoute("GET", "/v2/repository/registered", MODEL_REPOSITORY, "registered"),
     ApiRoute("POST", "/v2/repository/models/{model}/load", MODEL_REPOSITORY, "load"),
     ApiRoute("POST", "/v2/repository/models/{model}/unload", MODEL_REPOSITORY, "unload"),
+    ApiRoute("POST", "/v2/repository/{repository}/models/{model}/load", MODEL_REPOSITORY, "load"),
+    ApiRoute("POST", "/v2/repository/{repository}/models/{model}/unload", MODEL_REPOSITORY, "unload"),
     ApiRoute("GET", "/v2/repository/models/{model}/traffic", MODEL_REPOSITORY, "traffic"),
     ApiRoute("POST", "/v2/repository/models/{model}/traffic", MODEL_REPOSITORY, "change_traffic"),
     # It tells where an attack would find something: it is for those who manage.

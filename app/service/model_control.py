@@ -47,6 +47,16 @@ class ModelControl(Protocol):
         ...
 
 
+def check_repository_name(name: str) -> None:
+    """Refuse to load from, or to unload of, one repository by its name, as Triton does.
+
+    Raises:
+        Unsupported: a name is given.
+    """
+    if name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
 class NoModelControl:
     """Modes in which clients have no say in it."""
 

@@ -30,6 +30,8 @@ _EXPORTER_DEFAULTS: Final = {
 }
 _TRITON_FLAGS: Final = {"file": "trace_file", "log-frequency": "log_frequency"}
 _NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
+SINGLE_VALUES: Final = ("trace_file", *_NUMBERS)
+"""What has one value, although messages of gRPC have room for several."""
 _PREFIX: Final = "trace:"
 _BEGUN: Final = "begun"
 """Which setting of the count it is: traces are counted anew when it is set again, as the same too."""

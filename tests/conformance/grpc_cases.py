@@ -279,6 +279,8 @@ SETTINGS = (
     good("trace rate cleared", "4.13", "TraceSetting", _trace("halves", trace_rate=[]), _OFF),
     bad("trace rate no number", "4.13", "TraceSetting", _trace(trace_rate=["x"]), INVALID, "Unable to parse 'trace_rate', got: x"),
     bad("trace count", "4.13", "TraceSetting", _trace(trace_count=["-2"]), INVALID, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
+    bad("trace rate twice", "4.13", "TraceSetting", _trace(trace_rate=["7", "8"]), INVALID, "expect only 1 value for 'trace_rate'"),
+    bad("trace file twice", "4.13", "TraceSetting", _trace(trace_file=["x", "y"]), INVALID, "expect only 1 value for 'trace_file'"),
     bad("trace level twice", "4.13", "TraceSetting", _trace(trace_level=["OFF", "TENSORS"]), INVALID, "Expect only one trace level 'OFF' is specified"),
     bad("trace file", "4.13", "TraceSetting", _trace(trace_file=["x"]), UNIMPLEMENTED, "trace file location can not be updated through network protocol"),
     bad("trace of unknown", "4.13", "TraceSetting", _trace("nope"), INVALID, "Request for unknown model : nope"),

@@ -6,6 +6,7 @@ from typing import Any
 from tests.conformance.http_case import HttpCase as Case
 
 UNKNOWN = "Request for unknown model: 'nope' is not found"
+NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
 NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 NO_SHM = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 
@@ -59,6 +60,8 @@ REPOSITORY = (
         body={"parameters": {}},
         error=NO_CONTROL,
     ),
+    Case("load from a repository", "4.12", "POST", "/v2/repository/r/models/floats/load", 501, error=NO_REPOSITORY_NAME),
+    Case("unload of a repository", "4.12", "POST", "/v2/repository/r/models/floats/unload", 501, error=NO_REPOSITORY_NAME),
     Case("unload", "4.12", "POST", "/v2/repository/models/floats/unload", 503, error=NO_CONTROL),
     Case(
         "unload with dependents",
