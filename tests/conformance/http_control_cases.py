@@ -60,8 +60,12 @@ REPOSITORY = (
         body={"parameters": {}},
         error=NO_CONTROL,
     ),
-    Case("load from a repository", "4.12", "POST", "/v2/repository/r/models/floats/load", 501, error=NO_REPOSITORY_NAME),
-    Case("unload of a repository", "4.12", "POST", "/v2/repository/r/models/floats/unload", 501, error=NO_REPOSITORY_NAME),
+    Case(
+        "load from a repository", "4.12", "POST", "/v2/repository/r/models/floats/load", 501, error=NO_REPOSITORY_NAME
+    ),
+    Case(
+        "unload of a repository", "4.12", "POST", "/v2/repository/r/models/floats/unload", 501, error=NO_REPOSITORY_NAME
+    ),
     Case("unload", "4.12", "POST", "/v2/repository/models/floats/unload", 503, error=NO_CONTROL),
     Case(
         "unload with dependents",
