@@ -23,6 +23,7 @@ SHARING = {
     "hostile_grpc",
     "hostile_http",
     "inference",
+    "log_rotation",
     "metadata",
     "repository_index",
     "response_cache",

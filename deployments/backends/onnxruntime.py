@@ -54,6 +54,9 @@ _DATA_TYPES = {
 _RUNTIME_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 _ONNX_BFLOAT16 = 16
 _CHOICES_KEPT = 64
+_MAX_PADDED_BYTES = 1 << 20
+_MAX_PADDED_TIMES = 4
+"""How much strings that are not UTF-8 may take when each is as long as the longest: so much, and times their bytes."""
 
 
 class OnnxRuntimeBackend:
@@ -127,7 +130,12 @@ class OnnxModel:
         """Run the batch as one call of the session; `ModelInstance.execute`."""
         requests = batch.requests
         names = self._names(requests)
-        feed = requests[0].inputs if len(requests) == 1 and self._plain_feed else self._gather(requests)
+        try:
+            feed = requests[0].inputs if len(requests) == 1 and self._plain_feed else self._gather(requests)
+        except UnicodeDecodeError as error:
+            batch.infer_start_ns = time.monotonic_ns()
+            batch.results = self._run_alone(requests, error)
+            return
         batch.infer_start_ns = time.monotonic_ns()
         try:
             if self._row_split is None:
@@ -160,16 +168,29 @@ class OnnxModel:
         return names
 
     def _gather(self, requests: list[InferRequest]) -> dict[str, Array]:
-        """Join the requests' inputs along the batch dimension, ragged ones flat, one after the other."""
+        """Join the requests' inputs along the batch dimension, ragged ones flat, one after the other.
+
+        Raises:
+            InvalidArgument: ONNX Runtime cannot take the strings of the only request.
+            UnicodeDecodeError: a string of one of several requests is not UTF-8.
+        """
         feed = {}
         for name in requests[0].inputs:
             arrays = [request.inputs[name] for request in requests]
             if name in self._ragged.names:
                 arrays = [array.reshape(-1) for array in arrays]
             joined = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-            feed[name] = _to_texts(joined) if name in self._texts else joined
+            feed[name] = self._strings(name, joined, len(requests)) if name in self._texts else joined
         feed.update(self._ragged.batch_inputs(requests))
         return feed
+
+    def _strings(self, name: str, joined: Array, request_count: int) -> Array:
+        try:
+            return _to_texts(joined)
+        except UnicodeDecodeError:
+            if request_count > 1:
+                raise
+            return _to_fixed_width(name, joined)
 
     def _run(self, names: list[str], feed: dict[str, Array]) -> list[Array]:
         if not self._brain_floats:
@@ -180,7 +201,7 @@ class OnnxModel:
         return [_from_value(value) for value in results]
 
     def _run_alone(self, requests: list[InferRequest], error: UnicodeDecodeError) -> list[InferResponse | ServingError]:
-        """Answer one by one when an output's text is not UTF-8, so that only the request which caused it fails."""
+        """Answer one by one when a text is not UTF-8, so that others neither fail nor are read otherwise for it."""
         if len(requests) == 1:
             return [InvalidArgument(f"an output of type BYTES is not valid UTF-8: {error.reason}")]
         results: list[InferResponse | ServingError] = []
@@ -348,14 +369,33 @@ def _told(error: Exception) -> Internal:
 
 
 def _to_texts(array: Array) -> Array:
-    """Return BYTES as the `str` objects that ONNX Runtime takes; what is not UTF-8 goes in as fixed-width bytes."""
+    """Return BYTES as the `str` objects that ONNX Runtime takes.
+
+    Raises:
+        UnicodeDecodeError: an element is not UTF-8.
+    """
     elements = array.reshape(-1).tolist()
     texts = np.empty(len(elements), object)
-    try:
-        texts[:] = [element.decode() if isinstance(element, bytes) else str(element) for element in elements]
-    except UnicodeDecodeError:
-        return np.array(elements, dtype="S").reshape(array.shape)
+    texts[:] = [element.decode() if isinstance(element, bytes) else str(element) for element in elements]
     return texts.reshape(array.shape)
+
+
+def _to_fixed_width(name: str, array: Array) -> Array:
+    """Return BYTES that are not UTF-8 as ONNX Runtime takes them, each element as long as the longest.
+
+    Raises:
+        InvalidArgument: most of it would be padding, or padding could not be told from an element's end.
+    """
+    elements = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
+    lengths = [len(element) for element in elements]
+    padded = len(elements) * max(lengths)
+    if padded > _MAX_PADDED_BYTES + _MAX_PADDED_TIMES * sum(lengths):
+        raise InvalidArgument(
+            f"input '{name}' is not valid UTF-8, and too uneven in length for ONNX Runtime to take it"
+        )
+    if any(element.endswith(b"\0") for element in elements):
+        raise InvalidArgument(f"input '{name}' is not valid UTF-8, and has an element that ends with a zero byte")
+    return np.array(elements, dtype="S").reshape(array.shape)
 
 
 def _to_bytes(array: Array) -> Array:

@@ -4,6 +4,7 @@ import fcntl
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -47,8 +48,9 @@ class CounterFile:
             self._used_bytes = 0
         offset = self._used_bytes
         self._segment[offset + _LENGTHS.size : offset + _LENGTHS.size + len(label)] = label
-        # Readers take a row for there as soon as it has lengths.
-        _LENGTHS.pack_into(self._segment, offset, len(label), size_bytes)
+        # Readers take a row for there as soon as it has lengths: both are written as one word.
+        lengths = memoryview(self._segment)[offset : offset + _LENGTHS.size].cast("Q")
+        lengths[0] = int.from_bytes(_LENGTHS.pack(len(label), size_bytes), sys.byteorder)
         self._used_bytes += needed
         return memoryview(self._segment)[offset + start : offset + needed]
 

@@ -12,7 +12,7 @@ from deployments.backends.gpu_fault import GpuFault
 from deployments.core.clock import Clock
 from deployments.core.inline_gate import InlineGate
 from deployments.log.line_format import about_requests
-from protocol.errors import Internal, ServingError
+from protocol.errors import Internal, ServingError, Unavailable
 from protocol.infer import InferRequest
 
 log = logging.getLogger(__name__)
@@ -113,8 +113,15 @@ class InstancePool:
             self.finished(batch)
             return
         if worker.thread is None:
-            worker.thread = Thread(target=self._work, args=(worker,), name=worker.instance.name, daemon=True)
-            worker.thread.start()
+            thread = Thread(target=self._work, args=(worker,), name=worker.instance.name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more
+                fail(batch, Unavailable(failure(worker.instance, str(error))), self._now_ns())
+                self.idle.append(worker)
+                self.finished(batch)
+                return
+            worker.thread = thread
         worker.batch = batch
         worker.batches.put(batch)
 

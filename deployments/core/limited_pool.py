@@ -86,18 +86,23 @@ class LimitedPool(InstancePool):
             del self._waiting[batch]
             fail(batch, Internal(failure(worker.instance, "its process has died")), self._now_ns())
             self._finish(batch)
+        self._use_free()
 
     def _finish(self, batch: Batch) -> None:
         key = self._holders.pop(batch, "")
         if key:
             self._limiter.release(key)
+        self._use_free()
+        self._tell(batch)
+
+    def _use_free(self) -> None:
+        """Run what has waited the longest on an instance that needs nothing, if one is idle."""
         free = self._free() if self._waiting and not self._closing else None
         if free is not None:
             first, worker = next(iter(self._waiting.items()))
             del self._waiting[first]
             self.idle.insert(0, worker)
             self._run_on(free, first)
-        self._tell(batch)
 
     def _free(self) -> Worker | None:
         """Return an idle instance that needs nothing."""

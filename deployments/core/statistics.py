@@ -131,6 +131,7 @@ class ModelStatistics:
             count = len(batch.requests)
         for request, result in zip(batch.requests, batch.results, strict=not batch.answered):
             if isinstance(result, ServingError):
+                request.started_ns = 0  # the failure is counted here, also where an earlier run has rescheduled it
                 self.record_failure(failure_reason(request, result), end_ns - request.received_ns)
             else:
                 count += 1

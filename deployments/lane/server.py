@@ -339,6 +339,8 @@ class LaneServerConnection(FrameProtocol):
             try:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
+                if not result.final:
+                    _give_up(*entry)
                 result = error
             else:
                 self._send_response(call, json_length, parts, final=result.final)

@@ -184,6 +184,9 @@ class LocalTarget:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
                 self._fail(request.context, error)
+                request.context = None
+                if not result.final:
+                    self._served.cancel_request(request)
                 return
             if cells is not None and result.final:
                 succeed(cells, began_ns)

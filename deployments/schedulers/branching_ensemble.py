@@ -175,9 +175,10 @@ class BranchingEnsembleScheduler:
             self._call_soon(drained)
 
     def abandon(self) -> None:
-        """Give up all requests."""
-        for request in list(self._running):
-            self.cancel(request)
+        """Fail all requests as a stopping server does, and give up their steps."""
+        for run in list(self._running.values()):
+            if not run.answered:
+                self._fail(run, Unavailable(request_prefix(run.request.id) + STOPPING))
 
     def _arrived(self, run: _Run, iteration: Iteration, arrived: Arrived) -> None:
         """Take tensors in, None for those that will not come, and start what was waiting for them."""

@@ -19,7 +19,7 @@ from deployments.schedulers.ensemble_step import (
     step_request,
 )
 from deployments.schedulers.scheduler import STOPPING, Scheduler, reply
-from deployments.schedulers.step_limit import limited
+from deployments.schedulers.step_limit import limited, withdraw_waiting
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
 from protocol.infer import Array, InferRequest, InferResponse, read_only
 from protocol.normalise import request_prefix
@@ -123,9 +123,12 @@ class EnsembleScheduler:
             self._call_soon(drained)
 
     def abandon(self) -> None:
-        """Give up all requests."""
-        for request in list(self._running):
-            self.cancel(request)
+        """Fail all requests as a stopping server does, and give up their steps."""
+        for run in list(self._running.values()):
+            if not run.answered:
+                for child in tuple(run.children):
+                    self._cancel(child)
+                self._fail(run, Unavailable(request_prefix(run.request.id) + STOPPING))
 
     def _arrived(self, run: _Run, arrived: list[tuple[int, Array | None]]) -> None:
         """Take tensors in, None for those that will not come, and start the steps that were waiting for them."""
@@ -195,6 +198,7 @@ class EnsembleScheduler:
         run.answered = True
         self._statistics.record_failure(OTHER, self._now_ns() - run.request.received_ns)
         self._call_soon(partial(reply, run.request, error))
+        withdraw_waiting(run.children)
         if not run.in_flight:
             self._forget(run)
 

@@ -23,7 +23,7 @@ class EqualInputs:
     @classmethod
     def of(cls, signature: Signature) -> "EqualInputs | None":
         """Return the comparison that a model needs, None when any two of its requests fit together."""
-        if signature.max_batch_size <= 1:
+        if not signature.max_batch_size:
             return None
         inputs = signature.inputs.values()
         variable = tuple(spec.name for spec in inputs if -1 in spec.dims and not spec.ragged)

@@ -99,6 +99,7 @@ class PoolScheduler:
         self._call_soon = clock.call_soon
         self._call_later = clock.call_later
         self._dispatch_due = False
+        self._forming = False
         self._sweep_due = False
         self._drained: Callable[[], None] | None = None
         self._bound: QueueBound | None = None
@@ -174,7 +175,7 @@ class PoolScheduler:
     def _dispatch_at_once(self) -> bool:
         """Run what came in this turn of the loop, if an instance is idle; returns whether that made room."""
         queued_count = len(self._queue)
-        if self._dispatch_due:
+        if self._dispatch_due and not self._forming:
             self._dispatch()
         return len(self._queue) < queued_count
 
@@ -185,7 +186,9 @@ class PoolScheduler:
     def _dispatch(self) -> None:
         self._dispatch_due = False
         while self._queue and self._pool.idle and not self._dispatch_due:
+            self._forming = True  # which may answer requests, whose clients send others
             batch = self._next_batch()
+            self._forming = False
             if batch is None:
                 break
             self._statistics.counts.pending_count -= len(batch.requests)

@@ -1,7 +1,7 @@
 """`max_inflight_requests` of an ensemble: how many requests of each step are under way at the same time."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -58,6 +58,13 @@ class StepLimit:
         answer(request, result)
         while self._free and self._waiting:
             self._start(self._waiting.popitem(last=False)[0])
+
+
+def withdraw_waiting(requests: Iterable[InferRequest]) -> None:
+    """End those of the requests that wait for others to end."""
+    for request in requests:
+        if isinstance(request.context, StepLimit):
+            request.context.withdraw(request)
 
 
 def limited(limit: int, router: Router, steps: Sequence[Step], clock: Clock) -> tuple[list[Send], Send]:

@@ -98,6 +98,24 @@ def test_bytes_that_are_not_text_fail_only_their_own_request(echo):
     assert [results[index].outputs["Y"].tolist() for index in (0, 2)] == [[[b"a", b"b"]]] * 2
 
 
+def test_bytes_that_are_no_text_are_as_long_as_the_longest_where_that_is_little(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Shape X S", "ConstantOfShape S Y"], ["X:STRING:n,1"], ["Y:FLOAT:n,1"])
+    zeros = load(path, "max_batch_size: 8192 " + io("X", "input", "STRING", 1) + io("Y", "output", "FP32", 1))[0]
+    assert run(zeros, {"X": np.array([[b"\xff"], ["abc"]], object)})[0].outputs["Y"].tolist() == [[0], [0]]
+    uneven = np.array([[b"a"]] * 4000 + [[b"\xff" * 150_000]], object)
+    with pytest.raises(InvalidArgument, match="input 'X' is not valid UTF-8, and too uneven in length"):
+        run(zeros, {"X": uneven})
+    with pytest.raises(InvalidArgument, match="has an element that ends with a zero byte"):
+        run(zeros, {"X": np.array([[b"\xff"], ["abc\0"]], object)})
+
+
+def test_others_are_read_as_they_are_beside_what_is_no_text(echo):
+    sent = [np.array([[b"a", text]], object) for text in (b"abc\0", b"\xff")]
+    results = run(echo, *[{"X": array} for array in sent])
+    assert results[0].outputs["Y"].tolist() == [[b"a", b"abc\0"]]
+    assert isinstance(results[1], InvalidArgument)
+
+
 def test_model_without_batch_dimension(tmp_path):
     path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], ["X:FLOAT:2"], ["Y:FLOAT:2"])
     (instance, _) = load(path, io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2))
