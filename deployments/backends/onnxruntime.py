@@ -390,9 +390,7 @@ def _to_fixed_width(name: str, array: Array) -> Array:
     lengths = [len(element) for element in elements]
     padded = len(elements) * max(lengths)
     if padded > _MAX_PADDED_BYTES + _MAX_PADDED_TIMES * sum(lengths):
-        raise InvalidArgument(
-            f"input '{name}' is not valid UTF-8, and too uneven in length for ONNX Runtime to take it"
-        )
+        raise InvalidArgument(f"input '{name}' is not valid UTF-8, and its elements differ too much in length")
     if any(element.endswith(b"\0") for element in elements):
         raise InvalidArgument(f"input '{name}' is not valid UTF-8, and has an element that ends with a zero byte")
     return np.array(elements, dtype="S").reshape(array.shape)

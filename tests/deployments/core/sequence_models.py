@@ -72,6 +72,32 @@ def serve(scenario, text, path="", file="", instances=1, *, own_process=False, c
     return asyncio.run(run())
 
 
+class LateLimiter:
+    """A rate limiter that grants when the test says so."""
+
+    def __init__(self):
+        self.waiting = []
+
+    async def add(self, key, needs):
+        pass
+
+    def remove(self, key):
+        pass
+
+    def acquire(self, key, granted):
+        self.waiting.append(granted)
+
+    def release(self, key):
+        pass
+
+    async def grant(self):
+        while not self.waiting:
+            await asyncio.sleep(0)
+        waiting, self.waiting = self.waiting, []
+        for granted in waiting:
+            granted()
+
+
 def x(*values, batch=True):
     return {"X": np.array([values] if batch else values, np.float32)}
 

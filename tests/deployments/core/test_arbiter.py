@@ -350,3 +350,18 @@ def test_a_turn_that_comes_when_the_instances_are_closed_runs_nothing():
     turnstile.grant("k")
     clock.wait_for_thread()
     assert "Server is stopping" in answers.error("r") and instances[0].batches == [] and not pool.running_count
+
+
+def test_an_instance_that_needs_nothing_and_comes_back_takes_what_waits():
+    clock, answers, turnstile = FakeClock(), Answers(), Turnstile()
+    free, needy = FakeProcess(), FakeProcess()
+    pool = LimitedPool([free, needy], clock, turnstile, ["", "k"])
+    scheduler = DefaultScheduler(pool, ModelStatistics("m", 1, Totals()), clock)
+    free.set_alive(False)
+    scheduler.submit(answers.request("r0"))
+    clock.run()
+    assert list(turnstile.waiting) == ["k"]
+    free.set_alive(True)
+    scheduler.submit(answers.request("r1"))
+    clock.run()
+    assert [request.id for batch in free.begun for request in batch.requests] == ["r0"]

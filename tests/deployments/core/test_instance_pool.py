@@ -336,3 +336,23 @@ def test_what_cannot_be_sent_to_an_instance_is_answered_and_the_instance_goes_on
     clock.run()
     assert "'m_0', message: ValueError: unmarshallable object" in answers.error("odd")
     assert answers.order == ["odd", "next"] and not pool.running_count and len(pool.idle) == 1
+
+
+def test_a_thread_that_cannot_be_started_fails_the_batch_and_is_tried_again(clock, monkeypatch):
+    instance, answers = FakeInstance(clock, may_run_inline=False), Answers()
+    pool = InstancePool([instance], clock)
+    scheduler = DefaultScheduler(pool, ModelStatistics("m", 1, Totals()), clock)
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        scheduler.submit(answers.request("r0"))
+        clock.run()
+    assert answers.error("r0").startswith("Unavailable: ") and "can't start new thread" in answers.error("r0")
+    scheduler.submit(answers.request("r1"))
+    clock.run()
+    clock.wait_for_thread()
+    assert answers.order == ["r0", "r1"]
+    pool.close()

@@ -24,6 +24,7 @@ from tests.deployments.core.sequence_models import (
     ITERATIVE,
     PYTHON_COUNTDOWN,
     STREAMING,
+    LateLimiter,
     batching,
     python,
     serve,
@@ -165,3 +166,25 @@ def test_an_iterative_sequence_gets_an_id_of_the_kind_that_its_model_takes(tmp_p
     text = 'backend: "python" ' + STREAMING + COUNTDOWN + batching(f"{ITERATIVE} {control}")
     answers = serve(scenario, text, tmp_path, python(tmp_path, PYTHON_COUNTDOWN))
     assert [answer["OUTPUT"] for answer in answers] == [[1], [0]]
+
+
+def test_a_request_that_is_cancelled_while_its_second_run_waits_for_its_turn_is_counted_once():
+    limiter = LateLimiter()
+
+    async def scenario(served):
+        replies: list[Any] = []
+        request = InferRequest({"INPUT": np.array([5], np.int32)}, 1, lambda _, result: replies.append(result))
+        served.version.submit(request)
+        await limiter.grant()
+        while not limiter.waiting:  # for its second run
+            await asyncio.sleep(0.001)
+        served.version.cancel(request)
+        await limiter.grant()
+        while not isinstance(replies[-1], ServingError):
+            await asyncio.sleep(0.001)
+        return served.version.statistics.counts
+
+    group = 'instance_group { name: "m" kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } } '
+    text = 'backend: "iterative_sequence" ' + group + STREAMING + COUNTDOWN + batching(ITERATIVE)
+    counts = serve(scenario, text, limiter=limiter)
+    assert (counts.success_count, counts.canceled_count, counts.pending_count) == (0, 1, 0)

@@ -19,6 +19,7 @@ from tests.deployments.core.sequence_models import (
     STATE,
     STREAMING,
     X_Y,
+    LateLimiter,
     batching,
     onnx_sum,
     python,
@@ -44,32 +45,6 @@ def test_rows_in_which_no_request_runs_are_not_counted(tmp_path, decoupled):
         code = code.replace("return responses", "return None")
     text = 'backend: "python" max_batch_size: 4 ' + X_Y + (STREAMING if decoupled else "") + batching("", "direct { }")
     assert serve(scenario, text, tmp_path, python(tmp_path, code)) == (4, 4)
-
-
-class LateLimiter:
-    """A rate limiter that grants when the test says so."""
-
-    def __init__(self):
-        self.waiting = []
-
-    async def add(self, key, needs):
-        pass
-
-    def remove(self, key):
-        pass
-
-    def acquire(self, key, granted):
-        self.waiting.append(granted)
-
-    def release(self, key):
-        pass
-
-    async def grant(self):
-        while not self.waiting:
-            await asyncio.sleep(0)
-        waiting, self.waiting = self.waiting, []
-        for granted in waiting:
-            granted()
 
 
 @BOTH_STRATEGIES

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from protocol.errors import Internal, NotFound
+from deployments.schedulers.scheduler import STOPPING
+from protocol.errors import Cancelled, Internal, NotFound
 from protocol.infer import InferResponse, StreamedResponse
 from tests.deployments.schedulers.test_ensemble import Bench, array, ensemble, model, step
 
@@ -366,3 +367,19 @@ def test_what_stands_for_two_tensors_is_written_to_by_none_of_their_readers():
     bench = Bench(config, model("a", "I", "O R"), model("b", "I", "O"), model("c", "I", "O"))
     bench.submit(inputs={"X": array(1, 2)})
     assert not any(bench.router.take(name).inputs["I"].flags.writeable for name in "bc")
+
+
+def test_a_stream_that_has_not_ended_in_time_is_told_that_the_server_stops():
+    bench = chain()
+    bench.submit()
+    many = bench.router.take("many")
+    bench.respond(many, O=array(1, 2))
+    one = bench.router.take("one")
+    ended = []
+    bench.scheduler.drain(lambda: ended.append(True))
+    bench.scheduler.abandon()
+    assert set(bench.router.cancelled) == {many, one}
+    for step_request in (many, one):
+        step_request.reply(step_request, Cancelled(""))
+    bench.clock.run()
+    assert [str(response) for response in bench.responses] == [f"[request id: r] {STOPPING}"] and ended == [True]

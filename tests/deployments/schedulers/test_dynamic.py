@@ -7,7 +7,7 @@ from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.dynamic import DynamicBatcher, needs_policies
 from deployments.schedulers.priority_queue import NEVER_NS, PriorityQueue
 from protocol.signature import Signature
-from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of, reasons_of
+from tests.deployments.fakes import MS, Answers, FakeClock, FakePool, config_of, reasons_of
 
 
 class Bench:
@@ -382,3 +382,29 @@ def test_the_oldest_request_of_all_priorities_tells_how_long_it_has_waited():
     bench.clock.advance(3)
     bench.submit("b", priority=1)
     assert bench.batcher.oldest_queued_ns == oldest.queued_ns < bench.clock.now_ns()
+
+
+def test_clients_that_ask_again_when_they_are_answered_do_not_disturb_a_batch_that_is_being_formed():
+    bench = Bench(
+        "priority_levels: 2 default_priority_level: 1 "
+        "priority_queue_policy { key: 1 value { default_timeout_microseconds: 1000 } } "
+        "priority_queue_policy { key: 2 value { max_queue_size: 1 } }",
+        max_batch_size=1,
+    )
+    bench.submit("busy")
+    bench.clock.run()
+    more = iter((("high", 1), ("low", 2)))
+
+    def ask_again(request, result):
+        bench.answers(request, result)
+        id, priority = next(more)
+        bench.submit(id, priority=priority)
+
+    for id in ("late 0", "late 1"):
+        bench.submit(id, priority=1).reply = ask_again
+    bench.submit("waits", priority=2)
+    bench.clock.time_ns += 5 * MS
+    while bench.pool.running:
+        bench.pool.finish()
+    assert sorted(bench.answers.order) == ["busy", "high", "late 0", "late 1", "low", "waits"]
+    assert bench.answers.error("low").startswith("QueueFull: ")

@@ -7,7 +7,8 @@ from deployments.backends.backend import ModelLoadError
 from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.ensemble import ensemble_scheduler
-from protocol.errors import NotFound
+from deployments.schedulers.scheduler import STOPPING
+from protocol.errors import Cancelled, NotFound
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferResponse
 from protocol.signature import Signature
 from tests.deployments.fakes import Answers, FakeClock
@@ -341,3 +342,31 @@ def test_an_output_that_is_an_input_comes_after_submit_has_returned_and_needs_no
     assert bench.answers.order == ["r"] and drained == [True]
     np.testing.assert_array_equal(bench.answers.results["r"].outputs["X"], array(1, 2))
     assert bench.statistics.counts.success_count == 1
+
+
+def test_what_has_not_ended_in_time_is_told_that_the_server_stops():
+    bench = diamond()
+    bench.submit()
+    first = bench.router.steps[0][2]
+    ended = []
+    bench.scheduler.drain(lambda: ended.append(True))
+    bench.scheduler.abandon()
+    assert bench.router.cancelled == [first]
+    bench.router.fail("first", Cancelled(""))
+    bench.clock.run()
+    assert bench.answers.error("r") == f"Unavailable: [request id: r] {STOPPING}"
+    assert ended == [True] and bench.statistics.counts.canceled_count == 0
+
+
+def test_what_waits_for_the_limit_is_not_sent_after_an_error():
+    config = ensemble("X", "Y", step("a", "I=X", "O=t"), step("b", "I=X", "O=u"), step("c", "I=t J=u", "O=Y"))
+    config.ensemble_scheduling.max_inflight_requests = 1
+    bench = Bench(config, model("a", "I", "O"), model("b", "I", "O"), model("c", "I J", "O"))
+    bench.submit("r0")
+    bench.submit("r1")
+    bench.router.answer("a", O=array(1, 2))
+    bench.router.fail("a", NotFound("gone"))
+    bench.clock.run()
+    assert bench.answers.order == ["r1"]
+    bench.router.answer("b", O=array(1, 2))
+    assert bench.router.names == ["c"]
