@@ -10,8 +10,8 @@ class StopRequest:
     """Made by the handler of a signal, waited for by the main thread, which is also the one that runs the handler.
 
     `threading.Event` holds a lock for a moment on both sides: a handler that interrupts the main thread in that moment,
-    as a second signal may, would wait for it for ever. `queue.SimpleQueue` (of Python 3.11) waits for ever when its time
-    is over before the wait has begun, as on a busy machine.
+    as a second signal may, would wait for it for ever. `queue.SimpleQueue` (of Python 3.11) waits for ever when its
+    time is over before the wait has begun, as on a busy machine.
     """
 
     def __init__(self) -> None:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ray.serve.handle import DeploymentHandle, DeploymentResponse
+from ray.serve.handle import DeploymentHandle
 
 from app.service.client_settings import ClientSettings
 from app.service.models import Models
+from deployments.control.answer import answer
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
@@ -20,8 +21,6 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
-# The controller answers every 5 s, whether there is news or not.
-_ANSWER_TIMEOUT_S = 40.0
 
 
 class DirectoryFollower:
@@ -75,7 +74,7 @@ class DirectoryFollower:
             # A controller that has just started does not know what is loaded here, nor what clients have set.
             if self._embedded:
                 await self._report_embedded()
-            await _answer(self._controller.restore_client_state.remote(directory.client_state))
+            await answer(self._controller.restore_client_state.remote(directory.client_state))
             news = await self._ask("", -1)
         if news is None:
             return
@@ -102,11 +101,11 @@ class DirectoryFollower:
         self._forget_all_but(directory.deployments)  # whose models ensembles here may have needed until now
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
-        news: dict[str, Any] | None = await _answer(self._controller.watch.remote(epoch, generation))
+        news: dict[str, Any] | None = await answer(self._controller.watch.remote(epoch, generation))
         return news
 
     async def _report_embedded(self) -> None:
-        await _answer(self._controller.report_embedded.remote(self._host.report()))
+        await answer(self._controller.report_embedded.remote(self._host.report()))
 
     async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in wanted.keys() - self._watched.keys():
@@ -132,15 +131,6 @@ class DirectoryFollower:
 def _key(row: dict[str, Any]) -> tuple[str, int]:
     package = row["package"]
     return package["name"], int(package["version"])
-
-
-async def _answer(response: DeploymentResponse[Any]) -> Any:
-    try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            return await response
-    except BaseException:
-        response.cancel()  # else the controller, which waits for its last call to end, goes on with this one
-        raise
 
 
 def _is_cancelled() -> bool:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from deployments.control.answer import answer
 from deployments.control.directory import Directory, ModelEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.routes import REPLACEMENT_S
@@ -19,8 +20,6 @@ from repository_loader.namespaces import identifiers
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
-# The controller answers every 5 s, whether there is news or not.
-_ANSWER_TIMEOUT_S: Final = 40.0
 _LOAD_TIMEOUT_S: Final = 3600.0
 _FOLLOW_TIMEOUT_S: Final = 2.0
 _CALLED: Final = "called"
@@ -155,9 +154,8 @@ class DirectoryNeighbours:
     async def _run(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                    directory = self._directory
-                    news = await self._controller.watch.remote(directory.epoch, directory.generation)
+                directory = self._directory
+                news = await answer(self._controller.watch.remote(directory.epoch, directory.generation))
                 if news is not None:
                     directory.take(news)
                     self._watch_called()

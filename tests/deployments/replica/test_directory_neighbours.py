@@ -18,9 +18,11 @@ class Controller:
     def __init__(self) -> None:
         self._publisher = Publisher()
         self.watch = self
+        self.calls: list[asyncio.Task[Any]] = []
 
     def remote(self, epoch: str, generation: int) -> Any:
-        return self._publisher.news(epoch, generation)
+        self.calls.append(asyncio.ensure_future(self._publisher.news(epoch, generation)))
+        return self.calls[-1]
 
     def publish(self, **versions: VersionEntry) -> None:
         models = {name: ModelEntry("{}", versions={1: version}).to_dict() for name, version in versions.items()}
@@ -58,5 +60,22 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
             neighbours.close()
             await fleet.close()
             await step.server.drain(0.0)
+
+    asyncio.run(run())
+
+
+def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        controller = Controller()
+        controller.publish(echo=VersionEntry(READY))
+        fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
+        watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
+        neighbours = DirectoryNeighbours(loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller)
+        neighbours.follow()
+        await Lanes.until(lambda: len(controller.calls) == 2)
+        neighbours.close()
+        await Lanes.until(controller.calls[-1].cancelled)
+        await fleet.close()
 
     asyncio.run(run())
