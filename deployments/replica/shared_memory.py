@@ -237,9 +237,9 @@ class Regions:
         found = self._regions.get(region)
         if found is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
-        if offset > found.row.byte_size or (offset == found.row.byte_size and byte_size):
+        if not 0 <= offset <= found.row.byte_size or (offset == found.row.byte_size and byte_size):
             raise InvalidArgument(f"Invalid offset for shared memory region: '{region}'")
-        if offset + byte_size > found.row.byte_size:
+        if not 0 <= byte_size <= found.row.byte_size - offset:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
         if not found.holds(offset + byte_size):
             raise _lost(region)

@@ -20,7 +20,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.wire import GRPC, GRPC_STREAM, HTTP, WireCodec
 from deployments.replica.shared_memory import OwnTable, Regions
-from protocol.errors import Internal, NotFound, ServingError
+from protocol.errors import Internal, InvalidArgument, NotFound, ServingError
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
@@ -190,6 +190,37 @@ def test_an_answer_that_does_not_fit_its_region_ends_a_stream(regions: Regions) 
         sink.on_response(None, [message], final)
     assert isinstance(client.error, Internal)
     assert client.responses == 1
+
+
+@pytest.mark.parametrize("of_output", [False, True], ids=["input", "output"])
+@pytest.mark.parametrize(
+    ("offset", "size", "text"),
+    [
+        (-32, 16, "Invalid offset for shared memory region: 'in'"),
+        (0, -16, "Invalid offset + byte size for shared memory region: 'in'"),
+        (0, None, "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for"),
+    ],
+)
+def test_grpc_ranges_are_refused_as_by_a_replica_of_this_node(
+    offset: int, size: int | None, text: str, of_output: bool, regions: Regions
+) -> None:
+    request = ModelInferRequest(model_name="echo")
+    for name in ("A", "B"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 4])
+    request.outputs.add(name="X")
+    parameters = (request.outputs[0] if of_output else request.inputs[0]).parameters
+    parameters["shared_memory_region"].string_param = "in"
+    parameters["shared_memory_offset"].int64_param = offset
+    if size is not None:
+        parameters["shared_memory_byte_size"].int64_param = size
+    request.raw_input_contents.extend([A.tobytes()] * (1 + of_output))
+    body = request.SerializeToString()
+    with pytest.raises(InvalidArgument) as near:
+        GrpcInferCodec(SIGNATURE, "1", shared_memory=regions).decode(body, None, lambda *_: None)
+    with pytest.raises(InvalidArgument) as far:
+        inline([body], None, GRPC, regions, Client(), far=True)
+    assert near.value.message == far.value.message
+    assert text in far.value.message
 
 
 def test_an_unknown_region_is_not_found(regions: Regions) -> None:

@@ -84,11 +84,12 @@ def test_ranges_of_a_region_are_checked(key: str, tmp_path: Path) -> None:
     regions = regions_of(tmp_path)
     regions.register("r", key, 0, 100)
     assert regions.view("r", 100, 0).nbytes == 0
-    for offset, byte_size in ((101, 0), (100, 1)):
+    for offset, byte_size in ((101, 0), (100, 1), (-1, 1), (-100, 0)):
         with pytest.raises(InvalidArgument, match="Invalid offset for shared memory region: 'r'"):
             regions.view("r", offset, byte_size)
-    with pytest.raises(InvalidArgument, match=r"Invalid offset [+] byte size for shared memory region: 'r'"):
-        regions.view("r", 1, 100)
+    for offset, byte_size in ((1, 100), (1, -1)):
+        with pytest.raises(InvalidArgument, match=r"Invalid offset [+] byte size for shared memory region: 'r'"):
+            regions.view("r", offset, byte_size)
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'other'"):
         regions.view("other", 0, 1)
 
