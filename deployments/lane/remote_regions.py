@@ -166,7 +166,7 @@ def _inline_http(body: bytes, json_length: int | None, copied: _Copied, sink: Si
             copied.places[str(tensor.get("name"))] = place
     try:
         head = write_json(header)
-    except ValueError:  # of strings that are none
+    except (ValueError, RecursionError):  # of strings that are none, or nested too deep
         return Inlined([body], json_length, sink)
     return Inlined([head, *contents], len(head), _HttpSink(sink, copied.places) if copied.places else sink)
 

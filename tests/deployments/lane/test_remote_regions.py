@@ -239,6 +239,15 @@ def test_what_is_malformed_is_left_for_the_replica_to_judge(body: bytes, regions
     inline([b"\xff\xff\xff"], None, GRPC, regions, Client(), far=True)
 
 
+@pytest.mark.parametrize("depth", [150, 1_000, 5_000, 100_000])
+def test_json_that_nests_too_deep_is_left_for_the_replica_to_judge(depth: int, regions: Regions) -> None:
+    tensor = {"name": "A", "datatype": "INT32", "shape": [1, 4], "parameters": PLACE}
+    body = b'{"inputs":[%s],"x":%s}' % (orjson.dumps(tensor), b"[" * depth + b"]" * depth)
+    parts, length, _, _ = inline([body], None, HTTP, regions, Client(), far=True)
+    with pytest.raises(InvalidArgument):
+        HttpInferCodec(SIGNATURE, "1").decode(b"".join(parts), length, lambda *_: None)
+
+
 class OneOnDevice(Regions):
     """`in` lies where this process alone can read it."""
 
