@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from deployments.lane.lendable import address_of
 from deployments.replica.device_memory import NoGpuError, find_gpu
 from deployments.replica.device_region import DeviceRegion, gpus_not_supported
-from deployments.replica.region_mapping import RegionMapping
+from deployments.replica.region_mapping import RegionMapping, region_under
 from deployments.replica.region_row import Row
 from deployments.replica.shared_allocation import SharedAllocation
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServingError
@@ -219,6 +220,12 @@ class Regions:
         if type(found) is not Region:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
         return found.view[offset : offset + byte_size]
+
+    def check(self, region: str, view: memoryview) -> None:
+        """Raise InvalidArgument where the object has the memory of a view of a region no more."""
+        mapping = region_under(view) if view.nbytes else None
+        if mapping is not None and not mapping.holds(address_of(view) - mapping.address + view.nbytes):
+            raise _lost(region)
 
     def open(self, place: RegionRange) -> RegionPlace:
         """Return a range of a region of whatever kind. Raises as `view` does."""
