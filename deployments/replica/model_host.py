@@ -379,7 +379,10 @@ class ModelHost:
             raise ModelFaultError("; ".join(self.faults.values()))
 
     def _says(self, served: ServedModel) -> None:
-        self._changed(served.model_name, served.version, served)
+        """Tell of what a version says of itself, but not while it is not offered at all."""
+        key = served.model_name, served.version
+        if served.ready and self.served.get(key) is served:
+            self._changed(*key, served)
 
     def says_ready(self, name: str, version: int) -> bool:
         """Whether a hosted version says of itself that it is ready; true for all others."""
