@@ -8,7 +8,7 @@ from typing import Final
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
-from deployments.lane.client import MAX_INFLIGHT_BYTES, NO_GPUS, LaneCall, LaneClient
+from deployments.lane.client import NO_GPUS, LaneCall, LaneClient
 from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, read_mark
@@ -198,7 +198,7 @@ class LaneTarget:
         """Put a call on the lane of its sequence; returns why that is not possible."""
         if lane is None:
             return self._nowhere()
-        if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+        if len(lane.calls) >= self._limits.max_inflight or not lane.has_room(call.size):
             self._refused_in_sequence(mark, lane)
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
@@ -237,7 +237,7 @@ class LaneTarget:
             return self._nowhere()
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
-        if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+        if len(lane.calls) >= self._limits.max_inflight or not lane.has_room(call.size):
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
         return None
