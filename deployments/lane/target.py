@@ -55,8 +55,14 @@ class LaneTarget:
 
     @property
     def shared(self) -> bool:
-        """Whether a replica of the model has others too."""
-        return any(lane.model_count > 1 for lane in self.choice.lanes)
+        """Whether a replica of the model has others too, or this process may have to copy what is in regions."""
+        return any(lane.model_count > 1 for lane in self.choice.lanes) or self._may_copy()
+
+    def _may_copy(self) -> bool:
+        regions = self._limits.regions
+        if regions is None or not regions.registered:
+            return False
+        return regions.on_devices or len(self.choice.near()) < max(1, len(self.choice.lanes))
 
     @property
     def ready(self) -> bool:
