@@ -144,7 +144,7 @@ class GrpcInferCodec:
         Raises:
             ServingError: an output cannot be sent as the client wants it.
         """
-        return None, self._writer.write(request.id, (request.encoding or _DEFAULT).plan, response)
+        return None, self._writer.write(request.id, (request.encoding or _DEFAULT).plan, response, request.regions)
 
     def _recognise(self, body: bytes | memoryview) -> Recognised | None:
         """Return what is known of a message like earlier ones, with the inputs of this one; None if there is none."""

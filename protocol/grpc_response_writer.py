@@ -8,7 +8,7 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from protocol.errors import InvalidArgument
 from protocol.grpc_parameters import write_parameters
 from protocol.infer import InferResponse
-from protocol.output_content import Body, OutputContent, number_bytes, tensor_bytes
+from protocol.output_content import Body, OutputContent, Regions, number_bytes, tensor_bytes
 from protocol.output_plan import OutputPlan
 from protocol.protobuf_wire import field_head
 from protocol.signature import Signature
@@ -43,7 +43,7 @@ class GrpcResponseWriter:
         model = ModelInferResponse(model_name=signature.model_name, model_version=model_version)
         self._model: bytes = model.SerializeToString()
 
-    def write(self, request_id: str, plan: OutputPlan, response: InferResponse) -> list[Body]:
+    def write(self, request_id: str, plan: OutputPlan, response: InferResponse, regions: Regions) -> list[Body]:
         """Return the parts of the message.
 
         Raises:
@@ -51,22 +51,27 @@ class GrpcResponseWriter:
         """
         outputs = response.outputs
         if not plan.binary_only or response.parameters:
-            return self._write(request_id, plan, response, None)
+            return self._write(request_id, plan, response, regions, None)
         key = (plan, *outputs, *[array.shape for array in outputs.values()])
         template = self._templates.get(key)
         if template is None:
-            return self._write(request_id, plan, response, key)
+            return self._write(request_id, plan, response, regions, key)
         parts: list[Body] = [self._model + (id_field(request_id) + template.rest if request_id else template.rest)]
         for array, (dtype, head) in zip(outputs.values(), template.outputs, strict=True):
             if array.dtype != dtype:
-                return self._write(request_id, plan, response, None)
+                return self._write(request_id, plan, response, regions, None)
             if head:
                 parts.append(head)
             parts.append(number_bytes(array))
         return parts
 
     def _write(
-        self, request_id: str, plan: OutputPlan, response: InferResponse, key: tuple[Any, ...] | None
+        self,
+        request_id: str,
+        plan: OutputPlan,
+        response: InferResponse,
+        regions: Regions,
+        key: tuple[Any, ...] | None,
     ) -> list[Body]:
         message = ModelInferResponse()
         if response.parameters:
@@ -79,7 +84,7 @@ class GrpcResponseWriter:
             datatype, array = self._content.resolve(name, array, form)
             content = tensor_bytes(array, datatype)
             if form.region is not None:
-                self._content.store(name, content, form.region)
+                self._content.store(name, content, form.region, regions[name])
                 content = b""
             message.outputs.add(name=name, datatype=datatype.name, shape=array.shape)
             contents.append(content)

@@ -160,7 +160,7 @@ class HttpInferCodec:
         Raises:
             ServingError: an output cannot be sent as the client wants it.
         """
-        return self._writer.write(request.id, request.encoding or ALL_BINARY, response)
+        return self._writer.write(request.id, request.encoding or ALL_BINARY, response, request.regions)
 
     def takes_long(self, request: InferRequest, response: InferResponse) -> bool:
         """Whether `encode` would keep a loop from its work, as much JSON and many strings do."""

@@ -1,6 +1,6 @@
 """An inference request and its response, as every scheduler and backend sees them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +49,8 @@ class StreamedResponse(InferResponse):
         self.output_ns = output_ns
 
 
+_NOWHERE: Final[Mapping[str, memoryview]] = {}
+
 Reply = Callable[["InferRequest", InferResponse | ServingError], None]
 
 
@@ -60,9 +62,10 @@ class InferRequest:
     `devices` instead, None where there are none. `rows` is the batch size, 1 for a model that does not batch.
     `outputs` names the requested outputs, None for all. `timeout_us` and `priority` are 0 when not given.
     `reply` is called on the event loop's thread, once for each response, the last with `final` or with an error.
-    `places` are where in shared memory the client wants outputs, None for nowhere; a backend that writes an output to
-    its place returns an array over that, and nothing is copied. `room` gives memory of that kind for a large output of
-    so many bytes, from which the response need not be copied, or None; where it is None itself, nothing would be saved.
+    `regions` are where in shared memory the client wants outputs; they stay until it is answered, though the client may
+    unregister them before. `places` are those that a backend may write to, None for none: it returns an array over the
+    place of an output, and nothing is copied. `room` gives memory of that kind for a large output of so many bytes,
+    from which the response need not be copied, or None; where it is None itself, nothing would be saved.
     `callers` are the models that wait for the answer, the client's first, where a model has called this one.
     `over_lane` says that it comes from another process, which asks another replica when the queue here is full, and
     counts what none takes. `started_ns` is when a decoupled model's instance got the request, 0 before. `trace` is None
@@ -85,6 +88,7 @@ class InferRequest:
         "priority",
         "queued_ns",
         "received_ns",
+        "regions",
         "reply",
         "room",
         "rows",
@@ -128,6 +132,7 @@ class InferRequest:
         self.encoding = encoding  # what the codec that decoded it needs to encode its responses
         self.callers = callers
         self.places = places
+        self.regions: Mapping[str, memoryview] = _NOWHERE if places is None else places
         self.cancelled = False
         self.over_lane = False
         self.room: Callable[[int], memoryview | None] | None = None

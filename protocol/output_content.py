@@ -15,6 +15,8 @@ from protocol.shared_memory import RegionRange, SharedMemory, open_view
 from protocol.signature import Signature
 
 Body = bytes | memoryview
+Regions = Mapping[str, memoryview]
+"""Where in shared memory the client of a request wants its outputs, by name."""
 
 _COPIED_BYTES = 1 << 16  # below, a copy is cheaper than one more part, and lets go of the array
 _BYTES = BY_NAME["BYTES"]
@@ -44,18 +46,19 @@ class OutputContent:
         labels = self._labels.get(name, ())
         return _BYTES, classify(array, datatype, form.class_count, batched, labels, self._limits)
 
-    def store(self, name: str, content: Body, place: RegionRange) -> None:
-        """Put an output into shared memory, unless it is there already.
+    def store(self, name: str, content: Body, place: RegionRange, view: memoryview) -> None:
+        """Put an output into shared memory, where the request has found the `view` of its place.
 
         Raises:
-            ServingError: the region is not there or too small.
+            ServingError: the place is too small, or its memory gone.
         """
         if len(content) > place.byte_size:
             raise Internal(
                 f"shared memory size specified with the request for output '{name}' ({place.byte_size} bytes) "
                 f"should be at least {len(content)} bytes to hold the results"
             )
-        target = open_view(self._shared_memory, place)[: len(content)]
+        self._shared_memory.check(place.region, view)
+        target = view[: len(content)]
         if not _is_same_memory(content, target):
             target[:] = content
 

@@ -10,7 +10,7 @@ from protocol.errors import Internal
 from protocol.infer import Array, InferResponse
 from protocol.json_tensor import array_to_json
 from protocol.limits import Limits
-from protocol.output_content import Body, OutputContent, number_bytes, tensor_bytes
+from protocol.output_content import Body, OutputContent, Regions, number_bytes, tensor_bytes
 from protocol.output_plan import OutputForm, OutputPlan
 from protocol.shared_memory import SharedMemory
 from protocol.signature import Signature
@@ -47,7 +47,9 @@ class ResponseWriter:
         name, version = orjson.dumps(signature.model_name), orjson.dumps(model_version)
         self._model = b'"model_name":' + name + b',"model_version":' + version
 
-    def write(self, request_id: str, plan: OutputPlan, response: InferResponse) -> tuple[int | None, list[Body]]:
+    def write(
+        self, request_id: str, plan: OutputPlan, response: InferResponse, regions: Regions
+    ) -> tuple[int | None, list[Body]]:
         """Return the length of the JSON part (None: there is nothing after it) and the parts of the body.
 
         Raises:
@@ -55,21 +57,26 @@ class ResponseWriter:
         """
         outputs = response.outputs
         if not plan.binary_only or response.parameters:
-            return self._write(request_id, plan, response, None)
+            return self._write(request_id, plan, response, regions, None)
         key = (plan, *outputs, *[array.shape for array in outputs.values()])
         template = self._templates.get(key)
         if template is None:
-            return self._write(request_id, plan, response, key)
+            return self._write(request_id, plan, response, regions, key)
         head = b'{"id":' + orjson.dumps(request_id) + b"," + template.rest if request_id else template.head
         parts: list[Body] = [head]
         for array, dtype in zip(outputs.values(), template.dtypes, strict=True):
             if array.dtype != dtype:
-                return self._write(request_id, plan, response, None)
+                return self._write(request_id, plan, response, regions, None)
             parts.append(number_bytes(array))
         return len(head), parts
 
     def _write(
-        self, request_id: str, plan: OutputPlan, response: InferResponse, key: tuple[Any, ...] | None
+        self,
+        request_id: str,
+        plan: OutputPlan,
+        response: InferResponse,
+        regions: Regions,
+        key: tuple[Any, ...] | None,
     ) -> tuple[int | None, list[Body]]:
         texts = [self._model, _parameters(response) if response.parameters else b"", b',"outputs":[']
         binary: list[Body] = []
@@ -79,7 +86,7 @@ class ResponseWriter:
             if form is None:
                 continue
             texts.append(separator)
-            self._describe(name, array, form, texts, binary)
+            self._describe(name, array, form, regions, texts, binary)
             separator = b","
         texts.append(b"]}")
         begin = b'{"id":' + orjson.dumps(request_id) + b"," if request_id else b"{"
@@ -102,7 +109,9 @@ class ResponseWriter:
             self._templates.clear()
         self._templates[key] = ResponseTemplate(rest, tuple([array.dtype for array in arrays]))
 
-    def _describe(self, name: str, array: Array, form: OutputForm, texts: list[bytes], binary: list[Body]) -> None:
+    def _describe(
+        self, name: str, array: Array, form: OutputForm, regions: Regions, texts: list[bytes], binary: list[Body]
+    ) -> None:
         """Add the member of `outputs` for one output, and put its bytes into `binary` if they go there."""
         datatype, array = self._content.resolve(name, array, form)
         texts.append(
@@ -110,7 +119,7 @@ class ResponseWriter:
             % (orjson.dumps(name), datatype.name.encode(), orjson.dumps(array.shape))
         )
         if form.region is not None:
-            self._content.store(name, tensor_bytes(array, datatype), form.region)
+            self._content.store(name, tensor_bytes(array, datatype), form.region, regions[name])
             texts.append(b"}")
         elif not form.binary:
             texts.append(b',"data":')

@@ -28,11 +28,19 @@ class SharedMemory(Protocol):
         """
         ...
 
+    def check(self, region: str, view: memoryview) -> None:
+        """Raise InvalidArgument where the memory of a view of the region is gone."""
+        ...
+
 
 class NoSharedMemory:
     """Where client shared memory is not offered, no region is ever found."""
 
     def view(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """Raise `NotFound`."""
+        raise NotFound(f"Unable to find shared memory region: '{region}'")
+
+    def check(self, region: str, view: memoryview) -> None:
         """Raise `NotFound`."""
         raise NotFound(f"Unable to find shared memory region: '{region}'")
 

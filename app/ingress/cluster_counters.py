@@ -53,7 +53,7 @@ class ClusterCounters:
         began_s = time.thread_time()
         totals = self._counters.totals()
         nodes = [NodeTotals(self._node_id, alive.get(self._node_id, ""), totals, time.thread_time() - began_s)]
-        for node_id, rows in self._elsewhere.items():
+        for node_id, rows in list(self._elsewhere.items()):  # the loop adds to it
             began_s, totals = time.thread_time(), Totals()
             totals.add_list(rows, present=node_id in alive)
             nodes.append(NodeTotals(node_id, alive.get(node_id, ""), totals, time.thread_time() - began_s))

@@ -14,7 +14,6 @@ from deployments.control.answer import answer
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
-from deployments.replica.override_files import OverrideFiles
 from deployments.serve_internals import watch_replicas
 from repository_loader.traffic import Traffic
 
@@ -32,14 +31,12 @@ class DirectoryFollower:
         models: Models,
         settings: ClientSettings,
         host: ModelHost,
-        files: OverrideFiles,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         routes_changed: Callable[[], None],
     ) -> None:
         self._controller = controller
         self._host = host
-        self._files = files
         self._fleet = fleet
         self._loop = loop
         self._routes_changed = routes_changed
@@ -92,7 +89,6 @@ class DirectoryFollower:
             reports = directory.embedded != self._embedded
             embedded, copies = dict(directory.embedded), dict(directory.copies)
             hosted = list(copy.deepcopy({**copies, **embedded}).values())
-            await asyncio.to_thread(self._files.bring, hosted)
             await self._host.apply(hosted, [_key(row) for key, row in copies.items() if key not in embedded])
             self._embedded, self._copies = embedded, copies
             self._routes_changed()

@@ -115,6 +115,7 @@ class Ingress:
         neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
         self._host.calls.neighbours = neighbours
         self._files = OverrideFiles(node.path, KeptFiles(ClusterTable(), serve.get_replica_context().app_name))
+        self._host.files = self._files
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop, meters)
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000
@@ -134,7 +135,6 @@ class Ingress:
             self.service.models,
             self.service.settings,
             self._host,
-            self._files,
             self._fleet,
             self._loop,
             self._directory_changed,

@@ -99,7 +99,7 @@ def complete_on_node(task: dict[str, Any]) -> dict[str, Any]:
             if task["source"] is None:
                 folder = NodeFolder(ray.get_runtime_context().get_node_id())
                 held.enter_context(folder.used())
-                OverrideFiles(folder.path, KeptFiles(ClusterTable(), task["owner"])).bring([task])
+                OverrideFiles(folder.path, KeptFiles(ClusterTable(), task["owner"])).bring(task)
             else:
                 old = package["model_path"]
                 new, descriptor = provide(ModelSource.from_dict(task["source"]), old)

@@ -15,6 +15,8 @@ from deployments.lane.arena import ARENA_BYTES
 from deployments.lane.frames import (
     FINAL,
     GONE,
+    HEADER_SIZE,
+    MAX_FRAME_BYTES,
     NO_JSON_LENGTH,
     PROTOCOL_VERSION,
     QUEUE_FULL,
@@ -33,6 +35,7 @@ from protocol.trace import Trace
 logger = logging.getLogger(__name__)
 
 MAX_INFLIGHT_BYTES: Final = 1 << 30
+_MAX_CALL_BYTES: Final = MAX_FRAME_BYTES - HEADER_SIZE - IDENTITY_BYTES
 # Half of an arena.
 _MAX_LENT_BYTES: Final = ARENA_BYTES // 2
 NO_GPUS: Final[frozenset[str]] = frozenset()
@@ -231,6 +234,11 @@ class LaneClient(FrameProtocol):
     def _new_id(self) -> int:
         self._next_id = self._next_id % 0xFFFFFFFF + 1
         return self._next_id
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many more bytes may be under way; a request that is larger than all that may be goes alone."""
+        most = MAX_INFLIGHT_BYTES if self.inflight_bytes else _MAX_CALL_BYTES
+        return self.inflight_bytes + size <= most
 
     def call(self, index: int, call: LaneCall, kind: Kind = Kind.REQUEST, flags: int = 0) -> None:
         """Send a request for the model at `index` of the replica's table; lone ones have another kind, and flags."""

@@ -85,9 +85,11 @@ class LoneRequests:
         self._loop.call_later(_LOOK_S, self._begin, lone, alone)
 
     def _begin(self, lone: "_Lone", alone: bool) -> None:
-        if lone.lane in self._lanes:
-            lone.start()
-        self._watch(lone, self._loop.time() + (lone.patience_s if alone else 0.0))
+        try:
+            if lone.lane in self._lanes:
+                lone.start()
+        finally:  # else all lanes would stay paused
+            self._watch(lone, self._loop.time() + (lone.patience_s if alone else 0.0))
 
     def _watch(self, lone: "_Lone", ends_s: float) -> None:
         """Wait until the request is answered."""

@@ -14,6 +14,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse,
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.wire import GRPC_STREAM, HTTP
+from protocol import grpc_parameters
 from protocol.errors import Internal, ServingError
 from protocol.json_text import read_json, write_json
 from protocol.shared_memory import RegionRange, SharedMemory, read_region
@@ -165,7 +166,7 @@ def _inline_http(body: bytes, json_length: int | None, copied: _Copied, sink: Si
             copied.places[str(tensor.get("name"))] = place
     try:
         head = write_json(header)
-    except ValueError:  # of strings that are none
+    except (ValueError, RecursionError):  # of strings that are none, or nested too deep
         return Inlined([body], json_length, sink)
     return Inlined([head, *contents], len(head), _HttpSink(sink, copied.places) if copied.places else sink)
 
@@ -178,7 +179,7 @@ def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> Inlined
     raw = list(request.raw_input_contents)
     contents: list[bytes] = []
     for tensor in request.inputs:
-        place = copied.open_input(_grpc_region(tensor.parameters), tensor.datatype)
+        place = copied.open_input(grpc_parameters.read_region(tensor), tensor.datatype)
         if place is not None:
             _forget(tensor.parameters)
             contents.append(place.read())
@@ -187,7 +188,7 @@ def _inline_grpc(body: bytes, wire: int, copied: _Copied, sink: Sink) -> Inlined
     del request.raw_input_contents[:]
     request.raw_input_contents.extend(contents + raw)
     for wanted in request.outputs:
-        place = copied.open(_grpc_region(wanted.parameters))
+        place = copied.open(grpc_parameters.read_region(wanted))
         if place is not None:
             _forget(wanted.parameters)
             copied.places[wanted.name] = place
@@ -204,17 +205,6 @@ def _tensors(header: Any, member: str) -> list[dict[str, Any]]:
     if not isinstance(tensors, list):
         return []
     return [tensor for tensor in tensors if isinstance(tensor, dict) and isinstance(tensor.get("parameters"), dict)]
-
-
-def _grpc_region(parameters: Any) -> RegionRange | None:
-    if "shared_memory_region" not in parameters:
-        return None
-    offset, size = parameters.get("shared_memory_offset"), parameters.get("shared_memory_byte_size")
-    return RegionRange(
-        parameters["shared_memory_region"].string_param,
-        offset.int64_param if offset is not None else 0,
-        size.int64_param if size is not None else 0,
-    )
 
 
 def _forget(parameters: Any) -> None:

@@ -1,5 +1,6 @@
 """What becomes of the requests that were under way to a replica when it went away."""
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,8 @@ from deployments.lane.client import LaneCall
 from deployments.lane.routes import Routes
 from deployments.lane.suspects import Suspects
 from protocol.errors import Internal, ServingError, Unavailable
+
+logger = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS: Final = 6
 _MAX_DEATHS: Final = 4
@@ -103,7 +106,11 @@ class Retry:
         target = call.target
         key = target.model_name, target.version
         found = self._routes.find(*key) or self._routes.awaited(*key) or target
-        error = found.send_alone(call) if alone else found.send(call)
+        try:
+            error = found.send_alone(call) if alone else found.send(call)
+        except Exception:  # others wait to be sent behind it
+            logger.exception("a request for model '%s' could not be sent again", target.model_name)
+            return Internal("the request could not be sent again")
         if error is None:
             self._refusals.count_retry(*key)
         return error

@@ -339,12 +339,16 @@ class LaneServerConnection(FrameProtocol):
             try:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
-                if not result.final:
-                    _give_up(*entry)
-                result = error
+                failed = error
+            except Exception:
+                logger.exception("a response could not be encoded", extra=about_trace("", None, request.trace))
+                failed = Internal("the response could not be encoded")
             else:
                 self._send_response(call, json_length, parts, final=result.final)
                 return
+            if not result.final:
+                _give_up(*entry)
+            result = failed
         del self.inflight[call]
         self._send_error(call, result)
 
@@ -359,6 +363,12 @@ class LaneServerConnection(FrameProtocol):
         size = 0
         for part in parts:
             size += len(part) if type(part) is bytes else memoryview(part).nbytes
+        if HEADER_SIZE + size > MAX_FRAME_BYTES:
+            entry = self.inflight.pop(call)
+            if not final:
+                _give_up(*entry)
+            self._send_error(call, Internal(f"a response of {size} bytes is more than a replica can send"))
+            return
         if final:
             del self.inflight[call]
         self.send(

@@ -8,7 +8,7 @@ from typing import Final
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters, give_up
 from deployments.lane.choice import LaneChoice
-from deployments.lane.client import MAX_INFLIGHT_BYTES, NO_GPUS, LaneCall, LaneClient
+from deployments.lane.client import NO_GPUS, LaneCall, LaneClient
 from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
 from deployments.lane.sequence_lanes import SequenceLanes, read_mark
@@ -55,8 +55,14 @@ class LaneTarget:
 
     @property
     def shared(self) -> bool:
-        """Whether a replica of the model has others too."""
-        return any(lane.model_count > 1 for lane in self.choice.lanes)
+        """Whether a replica of the model has others too, or this process may have to copy what is in regions."""
+        return any(lane.model_count > 1 for lane in self.choice.lanes) or self._may_copy()
+
+    def _may_copy(self) -> bool:
+        regions = self._limits.regions
+        if regions is None or not regions.registered:
+            return False
+        return regions.on_devices or len(self.choice.near()) < max(1, len(self.choice.lanes))
 
     @property
     def ready(self) -> bool:
@@ -198,7 +204,7 @@ class LaneTarget:
         """Put a call on the lane of its sequence; returns why that is not possible."""
         if lane is None:
             return self._nowhere()
-        if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+        if len(lane.calls) >= self._limits.max_inflight or not lane.has_room(call.size):
             self._refused_in_sequence(mark, lane)
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
@@ -237,7 +243,7 @@ class LaneTarget:
             return self._nowhere()
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
-        if len(lane.calls) >= self._limits.max_inflight or lane.inflight_bytes + call.size > MAX_INFLIGHT_BYTES:
+        if len(lane.calls) >= self._limits.max_inflight or not lane.has_room(call.size):
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
         return None

@@ -14,7 +14,10 @@ MAX_WAIT_S: Final = 60.0
 
 
 class WaitingCalls:
-    """A bounded queue; `wake` is called when a call comes, `refuse` for one that has waited too long."""
+    """A bounded queue; `wake` is called when a call comes, `refuse` for one that has waited too long.
+
+    One call may wait whatever its size: it would wake nobody else.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class WaitingCalls:
 
     def add(self, call: LaneCall) -> ServingError | None:
         """Have a call wait; returns why it may not."""
-        if len(self._calls) >= MAX_CALLS or self._bytes + call.size > MAX_BYTES:
+        if len(self._calls) >= MAX_CALLS or (self._bytes and self._bytes + call.size > MAX_BYTES):
             return QueueFull()
         loop = asyncio.get_running_loop()
         self._calls.append((loop.time() + self._max_wait_s, call))

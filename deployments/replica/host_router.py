@@ -52,7 +52,7 @@ class _RemoteStep:
         if final:
             self._request = None
         if request is not None:
-            request.reply(request, response)
+            reply(request, response)
 
     def on_error(self, error: ServingError) -> None:
         """End the step in the loop's next turn; the ensemble may only just be sending it."""

@@ -30,11 +30,13 @@ from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
 from deployments.replica.model_calls import ModelCalls
 from deployments.replica.node_counters import NodeCounters
+from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
 from deployments.replica.readiness import Readiness
 from deployments.replica.served_model import LocalTarget, ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
+from protocol.errors import ServingError
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.grpc_stream import GrpcStreamCodec
 from protocol.http_infer import HttpInferCodec
@@ -114,6 +116,7 @@ class ModelHost:
         self.copies: Collection[Key] = ()
         self.meters: RequestMeters | None = None
         self.guard: StallGuard | None = None
+        self.files: OverrideFiles | None = None
         self.loading: set[Key] = set()
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
@@ -177,12 +180,13 @@ class ModelHost:
         """Load a version and serve it; returns why that is not possible, "" when it is."""
         started = time.monotonic()
         name, version = key
-        hosted = await asyncio.to_thread(HostedModel.from_dict, data)
-        signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
-        self.router.set_signatures(signatures)
         held: list[int] = []
         model: ModelVersion | None = None
         try:
+            await self._bring(data)
+            hosted = await asyncio.to_thread(HostedModel.from_dict, data)
+            signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
+            self.router.set_signatures(signatures)
             hosted, held = await asyncio.to_thread(hosted.provided)
             labels = hosted.read_labels()
             model = await loader.load(
@@ -236,6 +240,14 @@ class ModelHost:
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
         return ""
+
+    async def _bring(self, data: dict[str, Any]) -> None:
+        """Have the files here that a client has sent for a model."""
+        if self.files is not None:
+            try:
+                await asyncio.to_thread(self.files.bring, data)
+            except ServingError as error:
+                raise ModelLoadError(error.message) from error
 
     def _alive_changed(self, key: Key, served: ServedModel) -> None:
         """Offer a version only while it has an instance that lives; those that die are started again."""
@@ -367,7 +379,10 @@ class ModelHost:
             raise ModelFaultError("; ".join(self.faults.values()))
 
     def _says(self, served: ServedModel) -> None:
-        self._changed(served.model_name, served.version, served)
+        """Tell of what a version says of itself, but not while it is not offered at all."""
+        key = served.model_name, served.version
+        if served.ready and self.served.get(key) is served:
+            self._changed(*key, served)
 
     def says_ready(self, name: str, version: int) -> bool:
         """Whether a hosted version says of itself that it is ready; true for all others."""

@@ -139,7 +139,6 @@ class ModelReplica:
         ]
         self._listening = False
         self._applying: set[asyncio.Task[None]] = set()
-        self._in_order = asyncio.Lock()
 
     async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Load what is new and unload what is gone; a replica that serves already does so behind Serve's back.
@@ -161,7 +160,8 @@ class ModelReplica:
             self._neighbours.follow()  # models here may ask others for the version that takes requests
         self._lane.spill = load["spill"]
         self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
-        apply = self._apply(load["models"], user_config[OWNER_KEY])
+        self._host.files = OverrideFiles(self._node.path, KeptFiles(ClusterTable(), self._owner))
+        apply = self._host.apply(load["models"])
         if self._listening:
             self._applying.add(task := self._loop.create_task(apply))
             task.add_done_callback(self._applying.discard)
@@ -171,11 +171,6 @@ class ModelReplica:
             raise ModelLoadError("; ".join(reason for reason, _ in self._host.failures.values()))
         self._listening = True
         await self._lane.listen(self._address.sockets)
-
-    async def _apply(self, models: list[dict[str, Any]], owner: str) -> None:
-        async with self._in_order:
-            await asyncio.to_thread(OverrideFiles(self._node.path, KeptFiles(ClusterTable(), owner)).bring, models)
-            await self._host.apply(models)
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
         self._lane.set_model(name, version, served, "" if served else self._host.fault(name, version))

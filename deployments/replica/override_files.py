@@ -82,19 +82,22 @@ class OverrideFiles:
         self._store.put_files(digest, archive)
         return str(self._unpack(digest, model, archive))
 
-    def bring(self, load: list[dict[str, Any]]) -> None:
-        """Make the paths of hosted models be those of this node, and fetch files that are not here yet; blocks."""
-        for data in load:
-            package = data["package"]
-            found = _SENT.fullmatch(package["model_path"])
-            if found is None:
-                continue
-            self.here(package["model_path"])
-            here = str(self._root)
-            for name in ("model_path", "version_path", "file_path"):
-                package[name] = package[name].replace(found[1], here, 1)
-            labels = data["label_files"]
-            data["label_files"] = {output: path.replace(found[1], here, 1) for output, path in labels.items()}
+    def bring(self, data: dict[str, Any]) -> None:
+        """Make the paths of a hosted model be those of this node, and fetch files that are not here yet; blocks.
+
+        Raises:
+            Unavailable: the disk has no room.
+        """
+        package = data["package"]
+        found = _SENT.fullmatch(package["model_path"])
+        if found is None:
+            return
+        self.here(package["model_path"])
+        here = str(self._root)
+        for name in ("model_path", "version_path", "file_path"):
+            package[name] = package[name].replace(found[1], here, 1)
+        labels = data["label_files"]
+        data["label_files"] = {output: path.replace(found[1], here, 1) for output, path in labels.items()}
 
     def here(self, path: str) -> str:
         """Return where a folder that was written on some node is on this one, and fetch it if it is not; blocks."""

@@ -183,14 +183,23 @@ class LocalTarget:
             try:
                 json_length, parts = codec.encode(request, result)
             except ServingError as error:
-                self._fail(request.context, error)
-                request.context = None
-                if not result.final:
-                    self._served.cancel_request(request)
+                self._give_up(request, error, running=not result.final)
+                return
+            except Exception:
+                whose = about_trace(self.model_name, None, request.trace)
+                logger.exception("a response of model '%s' could not be encoded", self.model_name, extra=whose)
+                self._give_up(request, Internal("the response could not be encoded"), running=not result.final)
                 return
             if cells is not None and result.final:
                 succeed(cells, began_ns)
             sink.on_response(json_length, parts, result.final)
+
+    def _give_up(self, request: InferRequest, error: ServingError, *, running: bool) -> None:
+        """Answer a request of which a response cannot be sent."""
+        self._fail(request.context, error)
+        request.context = None
+        if running:
+            self._served.cancel_request(request)
 
     def _encoded(self, request: InferRequest, result: Encoded | ServingError) -> None:
         del self._encoding[request]

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from deployments.lane.lendable import address_of
 from deployments.replica.device_memory import NoGpuError, find_gpu
 from deployments.replica.device_region import DeviceRegion, gpus_not_supported
-from deployments.replica.region_mapping import RegionMapping
+from deployments.replica.region_mapping import RegionMapping, region_under
 from deployments.replica.region_row import Row
 from deployments.replica.shared_allocation import SharedAllocation
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServingError
@@ -220,6 +221,12 @@ class Regions:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
         return found.view[offset : offset + byte_size]
 
+    def check(self, region: str, view: memoryview) -> None:
+        """Raise InvalidArgument where the object has the memory of a view of a region no more."""
+        mapping = region_under(view) if view.nbytes else None
+        if mapping is not None and not mapping.holds(address_of(view) - mapping.address + view.nbytes):
+            raise _lost(region)
+
     def open(self, place: RegionRange) -> RegionPlace:
         """Return a range of a region of whatever kind. Raises as `view` does."""
         found = self._find(place.region, place.offset, place.byte_size)
@@ -237,9 +244,9 @@ class Regions:
         found = self._regions.get(region)
         if found is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
-        if offset > found.row.byte_size or (offset == found.row.byte_size and byte_size):
+        if not 0 <= offset <= found.row.byte_size or (offset == found.row.byte_size and byte_size):
             raise InvalidArgument(f"Invalid offset for shared memory region: '{region}'")
-        if offset + byte_size > found.row.byte_size:
+        if not 0 <= byte_size <= found.row.byte_size - offset:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
         if not found.holds(offset + byte_size):
             raise _lost(region)

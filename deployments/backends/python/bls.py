@@ -3,6 +3,7 @@
 import asyncio
 import queue
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -79,10 +80,8 @@ def execute_async(
             answer.set_result(_response(*item))
 
     def take(*item: object) -> None:
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, *item)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
 
     give_up = _send(module, server, make, take)
     answer.add_done_callback(lambda done: give_up() if done.cancelled() else None)
@@ -186,7 +185,8 @@ class _Responses:
         self.items.put((result, bfloat16))
         wake, self._wake = self._wake, None
         if wake is not None:
-            wake()
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                wake()
 
     async def wait(self) -> _Item:
         while True:

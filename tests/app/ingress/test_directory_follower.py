@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
 from app.ingress.directory_follower import DirectoryFollower
@@ -17,7 +16,6 @@ from deployments.control.directory import LOADING, READY, ModelEntry, VersionEnt
 from deployments.control.publisher import Publisher
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
-from deployments.replica.override_files import OverrideFiles
 from repository_loader.config_json import config_to_json
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.app.http.served import FakeFleet, FakeHost
@@ -87,24 +85,6 @@ class EmbeddingHost(FakeHost):
         return self.rows
 
 
-class NoFiles:
-    """Keeps no files."""
-
-    owner = "eagleray"
-
-    def put_files(self, name: str, archive: bytes) -> None:
-        raise AssertionError("nobody sends files here")
-
-    def files(self, name: str) -> bytes:
-        return b""
-
-    def keep_files(self, names: list[str]) -> None:
-        raise AssertionError("nobody sends files here")
-
-    def names(self) -> list[str]:
-        return []
-
-
 class Followed:
     """A follower and what it knows."""
 
@@ -120,8 +100,7 @@ class Followed:
         loop = asyncio.get_running_loop()
         health = Health(self.models, Routing(self.models, Refusals(Totals())), strict_readiness=True)
         self.settings = ClientSettings(TraceSettings(), LogSettings(), health)
-        files = OverrideFiles(Path("/nonexistent"), NoFiles())
-        self.follower = DirectoryFollower(controller, self.models, self.settings, host, files, fleet, loop, self._told)
+        self.follower = DirectoryFollower(controller, self.models, self.settings, host, fleet, loop, self._told)
         self.task = loop.create_task(self.follower.run())
 
     def _told(self) -> None:

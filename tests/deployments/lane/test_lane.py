@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deployments.core.counts import MODEL, Label
-from deployments.lane import routes
+from deployments.lane import client, routes
 from deployments.lane.client import MAX_INFLIGHT_BYTES
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
 from protocol.errors import InvalidArgument, QueueFull, Unavailable
@@ -286,6 +286,23 @@ async def test_bytes_under_way_are_bounded() -> None:
         lane.inflight_bytes = MAX_INFLIGHT_BYTES - 5
         assert type((await lanes.ask(b"123456")).error) is QueueFull
         assert (await lanes.ask(b"12345")).responses == [b"12345"]
+
+
+@on_loop
+async def test_a_request_larger_than_what_may_be_under_way_goes_alone() -> None:
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        model.hold = True
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "MAX_INFLIGHT_BYTES", 5)
+            large, _ = lanes.send(b"123456")
+            assert type((await lanes.ask(b"1")).error) is QueueFull
+            await lanes.until(lambda: bool(model.held))
+            model.release()
+            await asyncio.wait_for(large.done.wait(), 5)
+            assert large.responses == [b"123456"]
+            lanes.send(b"1")
+            assert type((await lanes.ask(b"123456")).error) is QueueFull
 
 
 @on_loop

@@ -130,3 +130,21 @@ def test_a_lane_that_is_gone_leaves_its_turn_to_the_next(clock: Clock) -> None:
     clock.run()
     assert "start 1" not in [what for _, what in gone.events]
     assert "start 2" in [what for _, what in own.events]
+
+
+def test_lanes_go_on_when_one_cannot_be_started(clock: Clock) -> None:
+    def broken() -> None:
+        raise RuntimeError("it cannot be submitted")
+
+    lane = Lane(clock)
+    lone = requests(clock, lane)
+    lone.add(lane, 3, broken)
+    lone.add(lane, 4, lane.start(4))
+    with pytest.raises(RuntimeError, match="it cannot be submitted"):
+        clock.run()
+    clock.call_later(0.1, lane.inflight.clear)
+    clock.run()
+    assert [what for _, what in lane.events] == [
+        *("pause", "3 begins", "3 over", "resume"),
+        *("pause", "4 begins", "start 4", "4 over", "resume"),
+    ]

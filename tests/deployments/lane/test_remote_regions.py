@@ -20,7 +20,7 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.remote_regions import inline, names_region
 from deployments.lane.wire import GRPC, GRPC_STREAM, HTTP, WireCodec
 from deployments.replica.shared_memory import OwnTable, Regions
-from protocol.errors import Internal, NotFound, ServingError
+from protocol.errors import Internal, InvalidArgument, NotFound, ServingError
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
@@ -192,6 +192,37 @@ def test_an_answer_that_does_not_fit_its_region_ends_a_stream(regions: Regions) 
     assert client.responses == 1
 
 
+@pytest.mark.parametrize("of_output", [False, True], ids=["input", "output"])
+@pytest.mark.parametrize(
+    ("offset", "size", "text"),
+    [
+        (-32, 16, "Invalid offset for shared memory region: 'in'"),
+        (0, -16, "Invalid offset + byte size for shared memory region: 'in'"),
+        (0, None, "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for"),
+    ],
+)
+def test_grpc_ranges_are_refused_as_by_a_replica_of_this_node(
+    offset: int, size: int | None, text: str, of_output: bool, regions: Regions
+) -> None:
+    request = ModelInferRequest(model_name="echo")
+    for name in ("A", "B"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 4])
+    request.outputs.add(name="X")
+    parameters = (request.outputs[0] if of_output else request.inputs[0]).parameters
+    parameters["shared_memory_region"].string_param = "in"
+    parameters["shared_memory_offset"].int64_param = offset
+    if size is not None:
+        parameters["shared_memory_byte_size"].int64_param = size
+    request.raw_input_contents.extend([A.tobytes()] * (1 + of_output))
+    body = request.SerializeToString()
+    with pytest.raises(InvalidArgument) as near:
+        GrpcInferCodec(SIGNATURE, "1", shared_memory=regions).decode(body, None, lambda *_: None)
+    with pytest.raises(InvalidArgument) as far:
+        inline([body], None, GRPC, regions, Client(), far=True)
+    assert near.value.message == far.value.message
+    assert text in far.value.message
+
+
 def test_an_unknown_region_is_not_found(regions: Regions) -> None:
     place = {"shared_memory_region": "nowhere", "shared_memory_byte_size": 16}
     body = orjson.dumps({"inputs": [{"name": "A", "shape": [1, 4], "datatype": "INT32", "parameters": place}]})
@@ -206,6 +237,15 @@ def test_what_is_malformed_is_left_for_the_replica_to_judge(body: bytes, regions
     parts, _, _, _ = inline([body], None, HTTP, regions, Client(), far=True)
     assert b"".join(parts)
     inline([b"\xff\xff\xff"], None, GRPC, regions, Client(), far=True)
+
+
+@pytest.mark.parametrize("depth", [150, 1_000, 5_000, 100_000])
+def test_json_that_nests_too_deep_is_left_for_the_replica_to_judge(depth: int, regions: Regions) -> None:
+    tensor = {"name": "A", "datatype": "INT32", "shape": [1, 4], "parameters": PLACE}
+    body = b'{"inputs":[%s],"x":%s}' % (orjson.dumps(tensor), b"[" * depth + b"]" * depth)
+    parts, length, _, _ = inline([body], None, HTTP, regions, Client(), far=True)
+    with pytest.raises(InvalidArgument):
+        HttpInferCodec(SIGNATURE, "1").decode(b"".join(parts), length, lambda *_: None)
 
 
 class OneOnDevice(Regions):
@@ -233,6 +273,35 @@ def test_what_a_model_of_this_node_can_reach_is_left_to_it(regions: Regions) -> 
     assert kept["inputs"][0]["parameters"] == {"binary_data_size": 16}
     assert kept["inputs"][1] == header["inputs"][1]
     assert kept["outputs"] == header["outputs"]
+
+
+def test_large_json_for_another_node_is_parsed_elsewhere_where_it_may_name_a_region(regions: Regions) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with tempfile.TemporaryDirectory() as folder:
+            near, far = (Replica(folder, name, loop) for name in ("near", "far"))
+            listener = socket.create_server(("127.0.0.1", 0))
+            listener.setblocking(False)
+            await near.server.listen([near.sock])
+            await far.server.listen([far.sock, listener])
+            far.address = replace(
+                far.address, node_id="node-2", tcp_host="127.0.0.1", tcp_port=listener.getsockname()[1]
+            )
+            fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), regions=regions)
+            fleet.set_replicas("echo#v1", {"near": near.address})
+            await Lanes.until(lambda: fleet.target("echo") is not None)
+            target: Any = fleet.target("echo")
+            assert not target.shared
+            fleet.set_replicas("echo#v1", {"near": near.address, "far": far.address})
+            await Lanes.until(lambda: len(target.choice.lanes) == 2)
+            assert target.shared
+            regions.unregister()
+            assert not target.shared
+            await fleet.close()
+            for replica in (near, far):
+                await replica.server.drain(0.0)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["", "of a model that may have none"])

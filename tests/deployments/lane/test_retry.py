@@ -322,6 +322,31 @@ def test_a_request_alone_in_a_replica_that_was_told_to_go_is_sent_again() -> Non
     run(test, replicas=2)
 
 
+@pytest.mark.parametrize("told_to_go", [False, True], ids=["died", "told-to-go"])
+def test_a_request_that_cannot_be_sent_again_fails_alone(told_to_go: bool) -> None:
+    async def test(lanes: Lanes, models: list[BatchModel]) -> None:
+        for replica in lanes.replicas:
+            replica.model.submit_request = replica.model._submit  # type: ignore[method-assign]
+        first = lanes.replicas[0]
+        first.model.hold = True
+        lanes.publish(first)
+        await lanes.until(lambda: lanes.lanes_open == 1)
+        sent = [lanes.send(b"%d" % number) for number in range(3)]
+        await lanes.until(lambda: len(first.model.held) == 3)
+        sent[0][1].gpus = frozenset(["GPU-1"])  # whose memory nobody here can read
+        target: Any = lanes.fleet.target("echo")
+        for lane in target.choice.lanes:
+            lane.leaving = told_to_go
+        lanes.publish(*lanes.replicas)
+        await lanes.until(lambda: lanes.lanes_open == 2)
+        first.die()
+        await answered([sink for sink, _ in sent])
+        assert [type(sink.error) for sink, _ in sent] == [Internal, type(None), type(None)]
+        assert str(sent[0][0].error) == "the request could not be sent again"
+
+    run(test, replicas=2)
+
+
 def test_a_replica_that_is_off_the_list_for_a_moment_gets_requests_all_the_time() -> None:
     async def test(lanes: Lanes, models: list[BatchModel]) -> None:
         (only,) = lanes.replicas

@@ -85,6 +85,12 @@ def test_waiting_is_bounded_in_number_bytes_and_time() -> None:
         target.cancel(token)
         target.submit([bytes(MAX_BYTES)], None, small)
         assert len(small.errors) == 1, "there is room again"
+        woken: list[None] = []
+        _, target = sleeping(lambda: woken.append(None))
+        alone, other = Sink(), Sink()
+        target.submit([bytes(MAX_BYTES + 1)], None, alone)
+        target.submit([b"{}"], None, other)
+        assert (len(woken), len(alone.errors), len(other.errors)) == (1, 0, 1)
         refused: list[ServingError] = []
         waiting = WaitingCalls(lambda: None, lambda call, error: refused.append(error), max_wait_s=0.02)
         waiting.add(LaneCall(target, [b"{}"], None, Sink(), 2, HTTP))

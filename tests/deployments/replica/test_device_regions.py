@@ -112,6 +112,16 @@ def test_a_place_that_a_request_has_stays_when_the_region_is_unregistered(memory
     assert not is_open(memory)
 
 
+@pytest.mark.parametrize(("offset", "size"), [(-256, 16), (-1, 0), (0, -1), (256, -1)])
+def test_a_range_that_begins_before_a_region_or_ends_before_it_begins_is_refused(
+    offset: int, size: int, memory: Allocation
+) -> None:
+    regions = Regions(OwnTable(), opens_devices=True)
+    register(regions, memory)
+    with pytest.raises(InvalidArgument, match=r"Invalid offset( [+] byte size)? for shared memory region: 'gpu'"):
+        regions.open(RegionRange("gpu", offset, size))
+
+
 def test_every_process_knows_the_gpu_of_a_region_by_its_uuid(memory: Allocation) -> None:
     table = OwnTable()
     one, two = Regions(table, opens_devices=True), Regions(table, opens_devices=True)

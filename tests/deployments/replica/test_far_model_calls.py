@@ -146,3 +146,49 @@ async def test_and_streams_from_them(models: Models) -> None:
     )
     async with two_processes(models, "countdown") as call:
         assert await call("caller", 3) == [3, 2, 1]
+
+
+IN_TWO_PARTS = """
+import time
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            arguments = request.get_response_sender(), int(x_of(request).as_numpy()[0]) / 1000
+            threading.Thread(target=self.send, args=arguments).start()
+
+    def send(self, sender, seconds):
+        sender.send(answer(np.array([1], np.int32)))
+        time.sleep(seconds)
+        sender.send(answer(np.array([2], np.int32)), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+IMPATIENT = """
+class TritonPythonModel:
+    def execute(self, requests):
+        self.stream = request_to("in_two_parts", x_of(requests[0])).exec(decoupled=True)
+
+        async def all_of_it():
+            return [response async for response in self.stream]
+
+        try:
+            asyncio.run(asyncio.wait_for(all_of_it(), 0.2))
+        except TimeoutError:
+            return [answer(np.array([0], np.int32))]
+"""
+
+PATIENT = """
+class TritonPythonModel:
+    def execute(self, requests):
+        got = request_to("in_two_parts", x_of(requests[0])).exec(decoupled=True)
+        return [answer(np.array([int(t.as_numpy()[0]) for r in got for t in r.output_tensors()], np.int32))]
+"""
+
+
+@on_a_loop
+async def test_a_call_of_which_nobody_awaits_the_rest_ends_no_other(models_here: Models) -> None:
+    models_here.add("in_two_parts", IN_TWO_PARTS, DECOUPLED).add("impatient", IMPATIENT).add("patient", PATIENT)
+    async with two_processes(models_here, "in_two_parts") as call:
+        assert await call("patient", 1) == [1, 2]
+        other = call.start("patient", 1500)
+        assert await call("impatient", 700) == [0]
+        assert (await asyncio.wait_for(other, 10))["Y"].tolist() == [1, 2]

@@ -64,6 +64,11 @@ def planned(root: Path, name: str, model: str, parameters: str) -> dict[str, Any
     (root / name / "1").mkdir(parents=True)
     (root / name / "config.pbtxt").write_text(CONFIG + parameters)
     (root / name / "1" / "model.py").write_text(model)
+    return told_of(root)
+
+
+def told_of(root: Path) -> dict[str, Any]:
+    """Return the only model of a repository as a host is told of it."""
     snapshot = load_repositories([str(root)], LoaderOptions(), None)
     plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
     (only,) = plan.deployments[0].models
@@ -221,6 +226,16 @@ def test_a_model_that_fails_harms_no_other(models: dict[str, dict[str, Any]]) ->
         host = await host_of(*models.values())
         assert set(host.served) == {("one", 1), ("two", 1), ("quick", 1), ("slow", 1)}
         assert "not today" in host.failures[("broken", 1)][0]
+        await host.close()
+
+    asyncio.run(check())
+
+
+def test_what_cannot_be_a_model_fails_and_harms_no_other(models: dict[str, dict[str, Any]]) -> None:
+    async def check() -> None:
+        spoilt = {**models["two"], "specs": None}
+        host = await host_of(models["one"], spoilt)
+        assert set(host.served) == {("one", 1)} and set(host.failures) == {("two", 1)}
         await host.close()
 
     asyncio.run(check())

@@ -1,5 +1,6 @@
 """Files that clients send: where they lie, who can read them, and how other nodes get them."""
 
+import asyncio
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import InvalidArgument, Unavailable
+from tests.deployments.replica.test_model_host import CONFIG, MODEL, host_of, planned, told_of
+from tests.deployments.replica.test_model_host import unfrozen as unfrozen
 from tests.full_disk import full_disk
 
 FILES = {"file:1/model.onnx": b"onnx", "file:1/data/weights": b"w", "file:labels.txt": b"l"}
@@ -99,7 +102,7 @@ def test_another_node_fetches_them(tmp_path: Path) -> None:
     there = OverrideFiles(tmp_path / "there", kept)
     package = {"name": "m", "model_path": path, "version_path": f"{path}/1", "file_path": f"{path}/1/model.onnx"}
     data = {"package": package, "label_files": {"OUT": f"{path}/labels.txt"}}
-    there.bring([data])
+    there.bring(data)
     assert Path(package["file_path"]).read_bytes() == b"onnx"
     assert Path(package["file_path"]).is_relative_to(tmp_path / "there")
     assert Path(data["label_files"]["OUT"]).read_bytes() == b"l"
@@ -119,7 +122,7 @@ def test_another_node_forgets_what_is_not_used_any_more(tmp_path: Path) -> None:
     brought = []
     for files in (FILES, {"file:1/model.onnx": b"other"}):
         package = dict.fromkeys(("model_path", "version_path", "file_path"), here.write("m", files)) | {"name": "m"}
-        there.bring([{"package": package, "label_files": {}}])
+        there.bring({"package": package, "label_files": {}})
         brought.append(Path(package["model_path"]))
     here.keep([str(brought[1])])
     there.follow()
@@ -146,3 +149,26 @@ def test_several_owners_on_a_node_have_each_their_own(tmp_path: Path) -> None:
     assert mine != same
     ours.keep([])
     assert (Path(mine).exists(), Path(same).exists(), Path(other).exists()) == (False, True, True)
+
+
+def test_a_model_whose_files_find_no_room_on_the_node_fails_and_harms_no_other(tmp_path: Path) -> None:
+    one, two = (planned(tmp_path / name, name, MODEL, "") for name in ("one", "two"))
+    kept = Kept()
+    files = {"file:config.pbtxt": CONFIG.encode(), "file:1/model.py": MODEL.encode()}
+    sent = told_of(Path(OverrideFiles(tmp_path / "here", kept).write("sent", files)).parent)
+    text = "the files of model 'sent' cannot be written: File too large"
+
+    async def check() -> None:
+        host = await host_of(one)
+        host.files = OverrideFiles(tmp_path / "there", kept)
+        with full_disk():
+            await host.apply([one, two, sent])
+        assert set(host.served) == {("one", 1), ("two", 1)}
+        assert host.failures == {("sent", 1): (text, sent["digest"])}
+        assert ["sent", 1, text, 0.0, sent["digest"]] in host.report()
+        await host.apply([one, {**sent, "digest": "another"}])
+        assert set(host.served) == {("one", 1), ("sent", 1)}
+        assert host.served["sent", 1].model.package.model_path.startswith(str(tmp_path / "there"))
+        await host.close()
+
+    asyncio.run(check())

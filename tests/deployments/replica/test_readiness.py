@@ -91,3 +91,38 @@ async def test_a_model_that_raises_whatever_is_not_ready_and_ends_nothing(models
     async with models.add("raises", raises).hosted() as call:
         await until(lambda: not call.host.says_ready("raises", 1))
         assert await call("raises", 1) == [2]
+
+
+MORTAL = """
+import os
+from pathlib import Path
+
+class TritonPythonModel:
+    def initialize(self, args):
+        if Path(__file__).with_name("down").exists():
+            os._exit(1)
+    def is_ready(self):
+        return True
+    def execute(self, requests):
+        if x_of(requests[0]).as_numpy()[0] == 99:
+            os._exit(1)
+        return [answer(x_of(r).as_numpy() + 1) for r in requests]
+"""
+
+
+@on_a_loop
+async def test_a_model_without_a_process_is_not_offered_whatever_it_says(tmp_path: Path) -> None:
+    async with Models(tmp_path, True).add("mortal", MORTAL).hosted() as call:
+        key, offered = ("mortal", 1), [True]
+        call.host._changed = lambda name, version, served: offered.append(served is not None)
+        served = call.host.served[key]
+        assert await call("mortal", 1) == [2]
+        down = tmp_path / "mortal" / "1" / "down"
+        down.touch()
+        await call.error("mortal", 99)
+        await until(lambda: not served.ready and not served.says_ready)
+        assert not offered[-1]
+        down.unlink()
+        await until(lambda: served.ready and served.says_ready)
+        assert offered[-1]
+        assert await call("mortal", 1) == [2]

@@ -5,12 +5,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import orjson
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.region_table import RegionTable
 from deployments.replica.shared_memory import RESERVED_PREFIX, Regions
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound
+from protocol.grpc_infer import GrpcInferCodec
+from protocol.http_infer import HttpInferCodec
+from protocol.infer import InferRequest, InferResponse
+from protocol.signature import Signature
 from tests.full_disk import full_disk
 
 SIZE = 10_000
@@ -84,11 +93,12 @@ def test_ranges_of_a_region_are_checked(key: str, tmp_path: Path) -> None:
     regions = regions_of(tmp_path)
     regions.register("r", key, 0, 100)
     assert regions.view("r", 100, 0).nbytes == 0
-    for offset, byte_size in ((101, 0), (100, 1)):
+    for offset, byte_size in ((101, 0), (100, 1), (-1, 1), (-100, 0)):
         with pytest.raises(InvalidArgument, match="Invalid offset for shared memory region: 'r'"):
             regions.view("r", offset, byte_size)
-    with pytest.raises(InvalidArgument, match=r"Invalid offset [+] byte size for shared memory region: 'r'"):
-        regions.view("r", 1, 100)
+    for offset, byte_size in ((1, 100), (1, -1)):
+        with pytest.raises(InvalidArgument, match=r"Invalid offset [+] byte size for shared memory region: 'r'"):
+            regions.view("r", offset, byte_size)
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'other'"):
         regions.view("other", 0, 1)
 
@@ -102,6 +112,70 @@ def test_a_view_outlives_the_registration(key: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         regions.status("r")
     regions.unregister("r")  # no error, as in Triton
+
+
+SIGNATURE = Signature.from_config(
+    text_format.Parse(
+        """
+        name: "m" max_batch_size: 8
+        input { name: "X" data_type: TYPE_INT32 dims: 4 }
+        output { name: "Y" data_type: TYPE_INT32 dims: 4 }
+        """,
+        ModelConfig(),
+    )
+)
+Y = np.arange(4, dtype=np.int32).reshape(1, 4)
+
+
+def decoded(kind: str, regions: Regions) -> tuple[HttpInferCodec | GrpcInferCodec, InferRequest]:
+    """Return a request that wants its output at the beginning of region `r`, and its codec."""
+    if kind == "grpc":
+        message = ModelInferRequest(model_name="m", raw_input_contents=[Y.tobytes()])
+        message.inputs.add(name="X", datatype="INT32", shape=Y.shape)
+        parameters = message.outputs.add(name="Y").parameters
+        parameters["shared_memory_region"].string_param = "r"
+        parameters["shared_memory_byte_size"].int64_param = Y.nbytes
+        grpc = GrpcInferCodec(SIGNATURE, "1", shared_memory=regions)
+        return grpc, grpc.decode(message.SerializeToString(), None, lambda *_: None)
+    where = {"shared_memory_region": "r", "shared_memory_byte_size": Y.nbytes}
+    document = {
+        "inputs": [{"name": "X", "datatype": "INT32", "shape": Y.shape, "data": Y.ravel().tolist()}],
+        "outputs": [{"name": "Y", "parameters": where}],
+    }
+    http = HttpInferCodec(SIGNATURE, "1", shared_memory=regions)
+    return http, http.decode(orjson.dumps(document), None, lambda *_: None)
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "registered-anew"])
+@pytest.mark.parametrize("cached", [False, True], ids=["", "response-cache"])
+def test_an_output_goes_where_its_region_was_when_the_request_came(
+    key: str, kind: str, anew: bool, cached: bool, tmp_path: Path
+) -> None:
+    regions = regions_of(tmp_path)
+    regions.register("r", key, 0, 100)
+    codec, request = decoded(kind, regions)
+    if cached:
+        request.places = None
+    regions.unregister("r")
+    if anew:
+        regions.register("r", key, 5000, 100)
+    codec.encode(request, InferResponse({"Y": Y + 1}))
+    content = Path("/dev/shm", key[1:]).read_bytes()
+    assert content[: Y.nbytes] == (Y + 1).tobytes()
+    assert not any(content[Y.nbytes :])
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_an_output_whose_object_became_too_small_meanwhile_is_an_error(key: str, kind: str, tmp_path: Path) -> None:
+    regions = regions_of(tmp_path)
+    regions.register("r", key, 5000, 100)
+    codec, request = decoded(kind, regions)
+    os.truncate(Path("/dev/shm", key[1:]), 5000 + Y.nbytes - 1)
+    with pytest.raises(InvalidArgument, match="shared memory region 'r' is larger than its object"):
+        codec.encode(request, InferResponse({"Y": Y}))
+    os.truncate(Path("/dev/shm", key[1:]), 5000 + Y.nbytes)
+    codec.encode(request, InferResponse({"Y": Y}))
 
 
 def test_every_process_of_the_node_has_a_change_at_once(key: str, tmp_path: Path) -> None:

@@ -208,6 +208,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEVERAL + "test_shared_memory_registered_at_one_is_known_to_both",
         "deployments/replica/test_shared_memory.py::test_every_process_of_the_node_has_a_change_at_once",
     ),
+    "What a request names stays until it is answered": (
+        "deployments/replica/test_shared_memory.py::test_an_output_goes_where_its_region_was_when_the_request_came",
+        "deployments/replica/test_shared_memory.py::test_a_view_outlives_the_registration",
+    ),
     "opens it itself, when it runs the first request that names it.": (
         "deployments/replica/test_gpu_inputs.py::test_it_is_closed_once_nobody_can_ask_for_it",
         "e2e/test_gpus.py::test_a_python_model_may_take_its_inputs_from_the_memory_of_its_gpu",
