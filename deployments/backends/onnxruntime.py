@@ -277,7 +277,12 @@ class OnnxModel:
 
 
 def _may_split(package: ModelPackage, spec: InstanceSpec) -> bool:
-    """Whether rows may run in parts: on the CPU, with small weights, and where nobody has said how many threads run."""
+    """Whether rows may run in parts: on the CPU, with small weights, and where nobody has said how many threads run.
+
+    `dynamic_batching` says that rows do not depend on each other.
+    """
+    if not package.config.HasField("dynamic_batching"):
+        return False
     if core_count() < 2 or providers(package.config, spec) != [(CPU, {})] or chooses_threads(package):
         return False
     folder = os.path.dirname(_model_file(package, spec))
