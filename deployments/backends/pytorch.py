@@ -32,13 +32,16 @@ _TRUE = ("true", "1", "yes", "on")
 
 
 class PyTorchBackend:
-    """Loads PyTorch models; instances on one device share one module, whose `forward` releases the GIL."""
+    """Loads PyTorch models; instances on one device share parameters, and the whole module if they are told to.
+
+    What a module keeps from one run to the next, as for sequences, is then its instance's own.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Load the module once for each device.
+        """Load a module for each instance, or one for each device: of packages, and with `ENABLE_WEIGHT_SHARING`.
 
         Raises:
             ImportError: PyTorch is not installed.
@@ -52,14 +55,18 @@ class PyTorchBackend:
         instances: list[ModelInstance] = []
         for spec in specs:
             device = _device(torch, spec)
-            if device not in modules:
-                modules[device] = _load_module(torch, package, file_for(package, spec), device)
-            instances.append(PyTorchInstance(torch, spec, package.config, modules[device], device, options))
+            path = file_for(package, spec)
+            module = first = modules.get(device)
+            if module is None or not (options.weight_sharing or path.endswith(".pt2")):
+                module = modules[device] = _load_module(torch, package, path, device)
+                if first is not None:
+                    _share_parameters(module.call, first.call)
+            instances.append(PyTorchInstance(torch, spec, package.config, module, device, options))
         return instances
 
 
 class PyTorchInstance:
-    """Runs batches through a module that it shares with the other instances on its device."""
+    """Runs batches through a module, whose `forward` releases the GIL."""
 
     def __init__(
         self, torch: Any, spec: InstanceSpec, config: ModelConfig, module: "_Module", device: Any, options: "_Options"
@@ -220,6 +227,7 @@ class _Options:
         self.disable_optimized_execution = parameters.get("DISABLE_OPTIMIZED_EXECUTION", "").lower() in _TRUE
         self.disable_cudnn = parameters.get("DISABLE_CUDNN", "").lower() in _TRUE
         self.special = self.disable_optimized_execution or self.disable_cudnn
+        self.weight_sharing = parameters.get("ENABLE_WEIGHT_SHARING", "").lower() in _TRUE
         self.cache_cleaning = parameters.get("ENABLE_CACHE_CLEANING", "").lower() in _TRUE
         self.intra_op_threads = read_integer(package.name, parameters, "INTRA_OP_THREAD_COUNT")
         self.inter_op_threads = read_integer(package.name, parameters, "INTER_OP_THREAD_COUNT")
@@ -286,6 +294,12 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     if not arguments.as_dict:
         _check_signature(package.name, arguments, expected)
     return _Module(module, arguments)
+
+
+def _share_parameters(module: Any, first: Any) -> None:
+    """Have a module use the memory of another's parameters; buffers and attributes, which runs may change, stay."""
+    for parameter, same in zip(module.parameters(), first.parameters(), strict=True):
+        parameter.data = same.data
 
 
 def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Sequence[Any]) -> None:

@@ -62,6 +62,16 @@ class Total(torch.nn.Module):
         return self.total, self.total[1:], self.total.t()
 
 
+class Accumulate(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total = self.total + x
+        return self.total
+
+
 class SumOfEach(torch.nn.Module):
     def forward(self, values: Tensor, ends: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
         sums = torch.stack([part.sum() for part in torch.tensor_split(values, ends[:-1].long())])
@@ -221,11 +231,23 @@ def test_reshape_is_undone(load):
     assert run(instance, {"x": floats(1, 2, 3, 4)}) == [{"y": [[[2, 4], [6, 8]]]}]
 
 
-def test_instances_share_one_module(load):
+SHARING = 'max_batch_size: 1 parameters { key: "ENABLE_WEIGHT_SHARING" value { string_value: "true" } }'
+
+
+def test_instances_share_parameters_and_outlive_each_other(load):
     first, second = load(Double(), fp32("x"), fp32("y"), count=2)
-    assert first._module is second._module
+    one, other = (instance._module.call.factor for instance in (first, second))
+    assert one is not other and one.data_ptr() == other.data_ptr()
     first.close()
     assert run(second, {"x": floats(1)}) == [{"y": [[2]]}]
+
+
+@pytest.mark.parametrize(("more", "second_of_first"), [("max_batch_size: 1", 3), (SHARING, 103)], ids=["own", "shared"])
+def test_what_a_module_keeps_is_its_instances_own_unless_weights_are_shared(load, more, second_of_first):
+    first, second = load(Accumulate(), fp32("x"), fp32("y"), more=more, count=2)
+    run(first, {"x": floats(1)})
+    run(second, {"x": floats(100)})
+    assert run(first, {"x": floats(2)}) == [{"y": [[second_of_first]]}]
 
 
 @pytest.mark.parametrize(
