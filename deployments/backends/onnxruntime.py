@@ -102,6 +102,7 @@ class OnnxModel:
         config = package.config
         signature = Signature.for_backend(config)
         self._session = session = _open(runtime, package, spec)
+        self._on_gpu = spec.kind == "GPU"
         self._runtime = runtime
         self._run_options = run_options(runtime, config)
         self._batching = signature.max_batch_size > 0
@@ -146,7 +147,7 @@ class OnnxModel:
             batch.results = self._run_alone(requests, error)
             return
         except Exception as error:
-            raise _told(error) from error
+            raise _told(error, on_gpu=self._on_gpu) from error
         batch.infer_end_ns = time.monotonic_ns()
         if not self._plain_outputs:
             arrays = [self._to_client(name, array) for name, array in zip(names, arrays, strict=True)]
@@ -309,7 +310,7 @@ def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count:
     try:
         session = runtime.InferenceSession(path, options, asked, enable_fallback=0)
     except Exception as error:
-        raise ModelLoadError(_told(error).message) from error
+        raise ModelLoadError(_told(error, on_gpu=False).message) from error
     given = session.get_providers()
     for (name, _), got in zip(asked, given, strict=False):
         if name != got:
@@ -363,14 +364,13 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def _told(error: Exception) -> Internal:
-    """Return an error of ONNX Runtime as Triton words it."""
+def _told(error: Exception, *, on_gpu: bool) -> Internal:
+    """Return an error of ONNX Runtime as Triton words it; on a CPU it is never a GPU's, whatever a client has sent."""
     if isinstance(error, Internal):
         return error
     match = _RUNTIME_ERROR.match(str(error))
-    if match is None:
-        return internal_error(f"onnx runtime error 1: {error}", str(error))
-    return internal_error(f"onnx runtime error {match[1]}: {match[2]}", str(error))
+    message = f"onnx runtime error 1: {error}" if match is None else f"onnx runtime error {match[1]}: {match[2]}"
+    return internal_error(message, str(error)) if on_gpu else Internal(message)
 
 
 def _to_texts(array: Array) -> Array:

@@ -14,12 +14,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPol
 from deployments.backends import torch_naming
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
-from deployments.backends.gpu_fault import internal_error
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
 from deployments.log.line_format import about_requests
-from protocol.errors import Internal
+from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
 from repository_loader.loadability import check_model_file
@@ -100,6 +100,17 @@ class PyTorchInstance:
         self._module = None
 
     def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+        try:
+            return self._forward(batch, requests)
+        except ServingError:
+            raise
+        except Exception as error:
+            whose = about_requests(self._signature.model_name, None, requests)
+            _LOG.exception("model instance '%s' failed", self.name, extra=whose)
+            kind = GpuFault if self._gpu_is_lost() else Internal
+            raise kind(f"PyTorch execute failure: {_first_words(error)}") from None
+
+    def _forward(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
         torch, module = self._torch, self._module
         assert module is not None
         sent = requests[0].inputs
@@ -110,14 +121,9 @@ class PyTorchInstance:
         positional, keywords = module.arguments.place(values)
         if not batch.infer_start_ns:
             batch.infer_start_ns = monotonic_ns()
-        try:
-            returned = module.call(*positional, **keywords)
-            if self._stream is not None:
-                self._stream.synchronize()
-        except Exception as error:
-            whose = about_requests(self._signature.model_name, None, requests)
-            _LOG.exception("model instance '%s' failed", self.name, extra=whose)
-            raise internal_error(f"PyTorch execute failure: {_first_words(error)}", str(error)) from None
+        returned = module.call(*positional, **keywords)
+        if self._stream is not None:
+            self._stream.synchronize()
         batch.infer_end_ns = monotonic_ns()
         try:
             named = torch_naming.results(returned, self._places)
@@ -130,6 +136,19 @@ class PyTorchInstance:
         if self._on_gpu and self._options.cache_cleaning:
             self._torch.cuda.empty_cache()
         return self._share_out(requests, outputs)
+
+    def _gpu_is_lost(self) -> bool:
+        """Whether a GPU of the instance has an error that stays; the text of the exception may be a client's."""
+        cuda = self._torch.cuda
+        places_itself = self._device is None
+        if not (self._on_gpu or (places_itself and cuda.is_initialized())):
+            return False
+        try:
+            for device in range(cuda.device_count()) if places_itself else [self._device]:
+                cuda.synchronize(device)
+        except Exception:
+            return True
+        return False
 
     def _share_out(self, requests: Sequence[InferRequest], outputs: dict[str, Array]) -> list[InferResponse]:
         sources = self._ragged.sources

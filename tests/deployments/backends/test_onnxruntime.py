@@ -3,6 +3,7 @@ import pytest
 from onnx_models import CPU, io, load, package_of, request_of, run, write_model
 
 from deployments.backends.backend import ModelLoadError
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.onnxruntime import OnnxRuntimeBackend
 from deployments.core import loader
 from protocol.errors import Internal, InvalidArgument
@@ -229,6 +230,14 @@ def test_output_of_a_ragged_batch_that_is_neither_cut_nor_has_its_rows_is_an_err
 def test_error_of_the_runtime_has_tritons_form(instance):
     with pytest.raises(Internal, match=r"^onnx runtime error 2: "):
         run(instance, {"X": np.ones((1, 3), F)})
+
+
+def test_what_a_client_has_sent_is_no_error_of_a_gpu(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Cast X Y to=1"], ["X:STRING:n,1"], ["Y:FLOAT:n,1"])
+    (number, _) = load(path, "max_batch_size: 8 " + io("X", "input", "STRING", 1) + io("Y", "output", "FP32", 1))
+    with pytest.raises(Internal, match="CUDA error: device-side assert triggered") as raised:
+        run(number, {"X": np.array([[b"CUDA error: device-side assert triggered"]], object)})
+    assert not isinstance(raised.value, GpuFault)
 
 
 X, Y = io("X", "input", "FP32", 2), io("Y", "output", "FP32", 2)

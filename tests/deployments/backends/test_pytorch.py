@@ -13,6 +13,7 @@ from python_models import floats, no_reply
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.pytorch import PyTorchBackend
 from protocol.errors import Internal
 from protocol.infer import InferRequest
@@ -78,6 +79,11 @@ class SumOfEach(torch.nn.Module):
         return sums.unsqueeze(1), values * 2
 
 
+class Lookup(torch.nn.Module):
+    def forward(self, words: List[str]) -> List[str]:  # noqa: UP006
+        raise ValueError("unknown word '" + words[0] + "'")
+
+
 class Fail(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         assert x.sum() < 0, "only negative numbers"
@@ -92,10 +98,10 @@ def save(module, path: Path) -> None:
 
 @pytest.fixture
 def load(tmp_path):
-    def load_all(module, inputs, outputs, *, more="max_batch_size: 8", count=1, file="model.pt"):
+    def load_all(module, inputs, outputs, *, more="max_batch_size: 8", count=1, file="model.pt", kind="CPU"):
         tensors = [
-            f'{kind} {{ name: "{name}" data_type: {datatype} dims: {dims} }}'
-            for kind, group in (("input", inputs), ("output", outputs))
+            f'{side} {{ name: "{name}" data_type: {datatype} dims: {dims} }}'
+            for side, group in (("input", inputs), ("output", outputs))
             for name, datatype, dims in group
         ]
         config = text_format.Parse(f'name: "net" backend: "pytorch" {more} {" ".join(tensors)}', ModelConfig())
@@ -104,7 +110,7 @@ def load(tmp_path):
         if module is not None:
             save(module, version / file)
         package = ModelPackage("net", 1, config, str(version.parent), str(version), str(version / file))
-        return PyTorchBackend().load(package, [InstanceSpec(f"net_{index}", "CPU", 0) for index in range(count)])
+        return PyTorchBackend().load(package, [InstanceSpec(f"net_{index}", kind, 0) for index in range(count)])
 
     threads = torch.get_num_threads()
     yield load_all
@@ -353,6 +359,45 @@ def test_exception_of_the_module_tells_its_message_and_no_path(load, caplog):
         run(instance, {"x": floats(1)})
     assert raised.value.message == "PyTorch execute failure: RuntimeError: AssertionError: only negative numbers"
     assert "Traceback" in caplog.text
+
+
+ECHOED = b"CUDA error: device-side assert triggered"
+
+
+def test_what_a_client_has_sent_is_no_error_of_a_gpu(load):
+    [instance] = load(Lookup(), [("words", "TYPE_STRING", "[1]")], [("y", "TYPE_STRING", "[1]")])
+    with pytest.raises(Internal, match="device-side assert") as raised:
+        run(instance, {"words": np.array([[ECHOED]], object)})
+    assert not isinstance(raised.value, GpuFault)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_gpu_is_lost_if_it_still_fails_after_the_batch(load, monkeypatch, lost):
+    def synchronize(device):
+        assert device == 0
+        if lost:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    [instance] = load(Fail(), fp32("x"), fp32("y"), kind="MODEL")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    with pytest.raises(Internal) as raised:
+        run(instance, {"x": floats(1)})
+    assert isinstance(raised.value, GpuFault) == lost
+
+
+class OfABrokenGpu(torch.nn.Module):
+    """Returns what can be made, but not read, as a GPU's memory after a kernel has failed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.empty([1, 1], device="meta")
+
+
+def test_a_result_that_cannot_be_read_is_a_failure_of_the_model(load):
+    [instance] = load(OfABrokenGpu(), fp32("x"), fp32("y"), kind="MODEL")
+    with pytest.raises(Internal, match="PyTorch execute failure: "):
+        run(instance, {"x": floats(1)})
 
 
 def test_missing_file_is_named_inside_the_repository(load):
