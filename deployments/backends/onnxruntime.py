@@ -117,7 +117,7 @@ class OnnxModel:
         self._reshaped = {
             name: spec
             for name, spec in signature.outputs.items()
-            if spec.reshaped or (not ranks[name] and spec.dims == (1,))
+            if (spec.reshaped or (not ranks[name] and spec.dims == (1,))) and name not in self._ragged.sources
         }
         self._plain_outputs = not self._reshaped and not self._texts
         by_rows = self._batching and not self._ragged.names and not self._ragged.targets and not self._brain_floats

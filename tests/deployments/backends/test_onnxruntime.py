@@ -4,7 +4,7 @@ from onnx_models import CPU, io, load, package_of, request_of, run, write_model
 
 from deployments.backends.backend import ModelLoadError
 from deployments.backends.gpu_fault import GpuFault
-from deployments.backends.onnxruntime import OnnxRuntimeBackend
+from deployments.backends.onnxruntime import OnnxRuntimeBackend, _told
 from deployments.core import loader
 from protocol.errors import Internal, InvalidArgument
 from repository_loader.package import InstanceSpec
@@ -176,6 +176,51 @@ def test_ragged_inputs_are_joined_flat_with_their_boundaries(tmp_path):
     assert alone.outputs["Y"].tolist() == [[2, 4]] and alone.outputs["S1"].tolist() == [[2]]
 
 
+SCATTERED = {
+    "fixed dims": ("2", [[[3, 3]], [[1, 1]]]),
+    "reshaped": ("1, 2 reshape { shape: [2] }", [[[[3, 3]]], [[[1, 1]]]]),
+}
+"""Dims of an output with two values for each request, and what requests of 3 elements and 1 are answered with."""
+
+
+@pytest.mark.parametrize(("dims", "expected"), SCATTERED.values(), ids=SCATTERED)
+def test_outputs_are_cut_by_their_own_dims(tmp_path, dims, expected):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Unsqueeze N,one A", "Concat A,A B axis=1", "Reshape B,flat Y", "Identity X X1"],
+        ["X:FLOAT:n", "N:FLOAT:m"],
+        ["Y:FLOAT:k", "X1:FLOAT:n"],
+        {"one": np.array([1]), "flat": np.array([-1])},
+    )
+    dims, _, reshape = dims.partition(" reshape")
+    config = (
+        "max_batch_size: 8 "
+        + io("X", "input", "FP32", -1, "allow_ragged_batch: true")
+        + io("Y", "output", "FP32", dims, reshape and "reshape" + reshape)
+        + 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "N" data_type: TYPE_FP32 source_input: "X" } '
+        + 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" } '
+    )
+    (instance, _) = load(path, config)
+    results = run(instance, {"X": np.ones((1, 3), F)}, {"X": np.ones((1, 1), F)})
+    assert [result.outputs["Y"].tolist() for result in results] == expected
+
+
+def test_an_output_with_too_few_elements_to_cut_is_an_error(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx", ["Identity N Y", "Add X,X Z"], ["X:FLOAT:n", "N:FLOAT:m"], ["Y:FLOAT:m"]
+    )
+    config = (
+        "max_batch_size: 8 "
+        + io("X", "input", "FP32", -1, "allow_ragged_batch: true")
+        + io("Y", "output", "FP32", "2")
+        + 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "N" data_type: TYPE_FP32 source_input: "X" } '
+        + 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" } '
+    )
+    (instance, _) = load(path, config)
+    with pytest.raises(Internal, match="output 'Y' has 2 elements, too few to cut it as input 'X' says"):
+        run(instance, {"X": np.ones((1, 3), F)}, {"X": np.ones((1, 1), F)})
+
+
 @pytest.mark.parametrize(("kind", "rank", "total"), KINDS.values(), ids=KINDS)
 def test_every_kind_of_batch_input(tmp_path, kind, rank, total):
     """Each element of Y is the sum of the batch input and 1,000 times its number of elements."""
@@ -232,12 +277,12 @@ def test_error_of_the_runtime_has_tritons_form(instance):
         run(instance, {"X": np.ones((1, 3), F)})
 
 
-def test_what_a_client_has_sent_is_no_error_of_a_gpu(tmp_path):
-    path = write_model(tmp_path / "model.onnx", ["Cast X Y to=1"], ["X:STRING:n,1"], ["Y:FLOAT:n,1"])
-    (number, _) = load(path, "max_batch_size: 8 " + io("X", "input", "STRING", 1) + io("Y", "output", "FP32", 1))
-    with pytest.raises(Internal, match="CUDA error: device-side assert triggered") as raised:
-        run(number, {"X": np.array([[b"CUDA error: device-side assert triggered"]], object)})
-    assert not isinstance(raised.value, GpuFault)
+@pytest.mark.parametrize(("on_gpu", "kind"), [(True, GpuFault), (False, Internal)])
+def test_an_error_of_a_gpu_is_none_on_a_cpu(on_gpu, kind):
+    text = "[ONNXRuntimeError] : 1 : FAIL : CUDA failure 700: an illegal memory access was encountered ; GPU=0"
+    error = _told(RuntimeError(text), on_gpu=on_gpu)
+    assert type(error) is kind
+    assert error.message.startswith("onnx runtime error 1: CUDA failure 700")
 
 
 X, Y = io("X", "input", "FP32", 2), io("Y", "output", "FP32", 2)
