@@ -19,7 +19,7 @@ from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
 from deployments.log.line_format import about_requests
-from protocol.errors import Internal, ServingError
+from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
 from repository_loader.loadability import check_model_file
@@ -85,11 +85,15 @@ class PyTorchInstance:
         self._ragged = RaggedTensors(config, signature)
         self._options = options
         self._mode = self._special_mode if self._stream is not None or options.special else options.mode(torch)
+        self._of_strings = [spec.datatype.name for spec in signature.outputs.values()] == ["BYTES"]
         self._places = torch_naming.positions(tuple(signature.outputs))
 
     def execute(self, batch: Batch) -> None:
-        """Run the requests as one batch; an exception of the module fails all of them."""
-        results: list[InferResponse] = []
+        """Run the requests as one batch; an exception of the module fails all of them.
+
+        Where one has BYTES that are not UTF-8, each runs alone.
+        """
+        results: list[InferResponse | ServingError] = []
         with self._mode():
             for requests in runs(batch.requests, self._signature):
                 results.extend(self._run(batch, requests))
@@ -99,9 +103,13 @@ class PyTorchInstance:
         """Let go of the module; the last instance's memory goes back to the device's cache."""
         self._module = None
 
-    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> Sequence[InferResponse | ServingError]:
         try:
             return self._forward(batch, requests)
+        except _NotUtf8 as error:
+            if len(requests) == 1:
+                return [InvalidArgument(str(error))]
+            return [result for request in requests for result in self._run(batch, [request])]
         except ServingError:
             raise
         except Exception as error:
@@ -126,7 +134,7 @@ class PyTorchInstance:
             self._stream.synchronize()
         batch.infer_end_ns = monotonic_ns()
         try:
-            named = torch_naming.results(returned, self._places)
+            named = torch_naming.results(returned, self._places, self._of_strings)
         except LookupError:
             raise Internal(
                 f"configuration expects {len(self._places)} outputs of model '{self._signature.model_name}', which it "
@@ -225,6 +233,10 @@ class PyTorchInstance:
                 f"{spec.datatype.config_name}"
             )
         return array
+
+
+class _NotUtf8(Exception):
+    """A request has a string that TorchScript does not take."""
 
 
 class _Module:
@@ -344,7 +356,10 @@ def _first_words(error: Exception) -> str:
 def _strings(array: Array, name: str) -> list[str]:
     if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
         raise Internal(f"PyTorch takes one-dimensional string tensors, input '{name}' has shape {list(array.shape)}")
-    return [element.decode("utf-8", "replace") for element in array.ravel().tolist()]
+    try:
+        return [element.decode() for element in array.ravel().tolist()]
+    except UnicodeDecodeError as error:
+        raise _NotUtf8(f"input '{name}' of type BYTES is not valid UTF-8: {error.reason}") from None
 
 
 def _string_array(value: Any, spec: TensorSpec, batched: bool) -> Array:

@@ -55,8 +55,8 @@ def positions(names: Sequence[str]) -> dict[str, int]:
     return {name: place for place, name in enumerate(names)}
 
 
-def results(returned: Any, places: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the model returned, by output name.
+def results(returned: Any, places: Mapping[str, int], of_strings: bool) -> dict[str, Any]:
+    """Return what the model returned, by output name; `of_strings`: a list is the only output, one of type BYTES.
 
     Raises:
         LookupError: the model returned fewer results than are configured, or a dictionary without one of the names.
@@ -65,11 +65,6 @@ def results(returned: Any, places: Mapping[str, int]) -> dict[str, Any]:
         if all(name in returned for name in places):
             return {name: returned[name] for name in places}
         returned = list(returned.values())
-    elif not isinstance(returned, tuple) and not _is_nested(returned, len(places)):
+    elif not isinstance(returned, tuple | list) or (of_strings and isinstance(returned, list)):
         returned = (returned,)
     return {name: returned[place] for name, place in places.items()}
-
-
-def _is_nested(returned: Any, count: int) -> bool:
-    """Return whether a list holds the outputs; a list of strings is one output."""
-    return isinstance(returned, list) and not (count == 1 and returned and isinstance(returned[0], str))

@@ -2,7 +2,7 @@
 
 import os
 import sys
-import warnings
+from functools import partial
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple  # noqa: UP035, TorchScript knows these names only
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 from python_models import floats, no_reply
+from torch_models import fp32, load_module, run
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import Batch, ModelLoadError
@@ -46,11 +47,6 @@ class Scale(torch.nn.Module):
 class FromDict(torch.nn.Module):
     def forward(self, inputs: Dict[str, Tensor]) -> Dict[str, Tensor]:  # noqa: UP006
         return {"first": inputs["a"] * 10, "second": inputs["b"]}
-
-
-class Shout(torch.nn.Module):
-    def forward(self, words: List[str]) -> List[str]:  # noqa: UP006
-        return [word + "!" for word in words]
 
 
 class Total(torch.nn.Module):
@@ -90,43 +86,11 @@ class Fail(torch.nn.Module):
         return x
 
 
-def save(module, path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.script(module).save(str(path))
-
-
 @pytest.fixture
 def load(tmp_path):
-    def load_all(module, inputs, outputs, *, more="max_batch_size: 8", count=1, file="model.pt", kind="CPU"):
-        tensors = [
-            f'{side} {{ name: "{name}" data_type: {datatype} dims: {dims} }}'
-            for side, group in (("input", inputs), ("output", outputs))
-            for name, datatype, dims in group
-        ]
-        config = text_format.Parse(f'name: "net" backend: "pytorch" {more} {" ".join(tensors)}', ModelConfig())
-        version = tmp_path / "net" / "1"
-        version.mkdir(parents=True, exist_ok=True)
-        if module is not None:
-            save(module, version / file)
-        package = ModelPackage("net", 1, config, str(version.parent), str(version), str(version / file))
-        return PyTorchBackend().load(package, [InstanceSpec(f"net_{index}", kind, 0) for index in range(count)])
-
     threads = torch.get_num_threads()
-    yield load_all
+    yield partial(load_module, tmp_path)
     torch.set_num_threads(threads)
-
-
-def fp32(*names, dims="[-1]"):
-    return [(name, "TYPE_FP32", dims) for name in names]
-
-
-def run(instance, *inputs, outputs=None):
-    requests = [InferRequest(i, len(next(iter(i.values()))), no_reply, outputs=outputs) for i in inputs]
-    batch = Batch(requests, sum(request.rows for request in requests))
-    instance.execute(batch)
-    assert 0 < batch.infer_start_ns <= batch.infer_end_ns
-    return [{name: array.tolist() for name, array in response.outputs.items()} for response in batch.results]
 
 
 @pytest.mark.parametrize(
@@ -215,16 +179,6 @@ def test_inputs_that_forward_does_not_take_fail_the_load(load, module, inputs, s
 def test_dictionaries_go_in_and_come_out_by_name(load):
     [instance] = load(FromDict(), fp32("a", "b"), fp32("second", "first"))
     assert run(instance, {"a": floats(1), "b": floats(2)}) == [{"second": [[2]], "first": [[10]]}]
-
-
-@pytest.mark.parametrize(
-    ("more", "shape"), [("", (2,)), ("max_batch_size: 8", (2, 1))], ids=["one dimension", "rows of one"]
-)
-def test_strings_are_lists_of_str(load, more, shape):
-    [instance] = load(Shout(), [("words", "TYPE_STRING", "[-1]")], [("loud", "TYPE_STRING", "[-1]")], more=more)
-    words = np.array([b"hey", "grüß".encode()], object).reshape(shape)
-    [result] = run(instance, {"words": words})
-    assert result["loud"] == np.array([b"hey!", "grüß!".encode()], object).reshape(shape).tolist()
 
 
 def test_bfloat16_travels_as_its_bits(load):
