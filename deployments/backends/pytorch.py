@@ -303,9 +303,11 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
         if path.endswith(".pt2"):
             from torch._inductor import aoti_load_package
 
+            arguments = torch_naming.arguments(names, ())
+            _check_positions(package.name, arguments)
             index = device.index if device is not None and device.type == "cuda" else -1
             call = aoti_load_package(path, device_index=index)
-            return _Module(call, torch_naming.arguments(names, ()))
+            return _Module(call, arguments)
         for fault in check_model_file(config, path, None):
             raise ModelLoadError(fault.message)
         with warnings.catch_warnings():
@@ -325,6 +327,15 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     if not arguments.as_dict:
         _check_signature(package.name, arguments, expected)
     return _Module(module, arguments)
+
+
+def _check_positions(model: str, arguments: torch_naming.Arguments) -> None:
+    """Refuse indices in names of inputs that leave out one: a package does not say how many arguments it takes."""
+    places = arguments.positions
+    if set(places.values()) != set(range(len(places))):
+        raise ModelLoadError(
+            f"failed to load model '{model}': the indices of its inputs are not 0 to {len(places) - 1}: {', '.join(places)}"
+        )
 
 
 def _share_parameters(module: Any, first: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_INDEX = re.compile(r".+__(\d+)|(?:ARGS|RESULT)\[(\d+)\]")
+_BRACKETED = re.compile(r"(?:ARGS|RESULT)\[(\d+)\]")
 _KEYWORD = re.compile(r"KWARGS\[(.+)\]")
 
 
@@ -45,14 +45,17 @@ def arguments(names: Sequence[str], forward_names: Sequence[str], takes_dict: bo
 
 def positions(names: Sequence[str]) -> dict[str, int]:
     """Return the index in each name if every name has one of its own, otherwise the place in the configuration."""
-    indexed: dict[str, int] = {}
-    for name in names:
-        match = _INDEX.fullmatch(name)
-        if match is not None:
-            indexed[name] = int(match[1] or match[2])
+    indexed = {name: index for name in names if (index := _index(name)) is not None}
     if len(set(indexed.values())) == len(names):
         return indexed
     return {name: place for place, name in enumerate(names)}
+
+
+def _index(name: str) -> int | None:
+    """Return the index in a name: all that follows its first `__`, or what is in brackets."""
+    bracketed = _BRACKETED.fullmatch(name)
+    digits = bracketed[1] if bracketed else name.partition("__")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def results(returned: Any, places: Mapping[str, int], of_strings: bool) -> dict[str, Any]:
