@@ -334,7 +334,8 @@ def _check_positions(model: str, arguments: torch_naming.Arguments) -> None:
     places = arguments.positions
     if set(places.values()) != set(range(len(places))):
         raise ModelLoadError(
-            f"failed to load model '{model}': the indices of its inputs are not 0 to {len(places) - 1}: {', '.join(places)}"
+            f"failed to load model '{model}': the indices of its inputs are not 0 to {len(places) - 1}: "
+            f"{', '.join(places)}"
         )
 
 
