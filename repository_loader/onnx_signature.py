@@ -106,7 +106,7 @@ def _ragged_fault(config: ModelConfig, name: str, shape: Sequence[int]) -> str |
 def _shape_fault(config: ModelConfig, name: str, shape: Sequence[int], dims: Sequence[int]) -> str | None:
     where = f"model '{config.name}', tensor '{name}': "
     if not config.max_batch_size:
-        if _agree(shape, dims) or (not shape and tuple(dims) == (1,)):  # a graph's scalar is configured as [1]
+        if _agree(shape, dims) or (not shape and set(dims) == {1}):  # a graph's scalar is configured as [1] or [1,1]
             return None
         return (
             f"{where}the model expects {len(shape)} dimensions (shape {_show(shape)}) but the model configuration "

@@ -113,11 +113,11 @@ class OnnxModel:
         self._texts = {name for name, datatype in types.items() if datatype == "BYTES"}
         self._brain_floats = {name for name, datatype in types.items() if datatype == "BF16"}
         self._plain_feed = not self._ragged.names and not self._ragged.targets and not self._texts
-        ranks = {node.name: len(node.shape) for node in session.get_outputs()}
+        unshaped = {node.name for node in session.get_outputs() if not node.shape}
         self._reshaped = {
             name: spec
             for name, spec in signature.outputs.items()
-            if (spec.reshaped or (not ranks[name] and spec.dims == (1,))) and name not in self._ragged.sources
+            if (spec.reshaped or name in unshaped) and name not in self._ragged.sources
         }
         self._plain_outputs = not self._reshaped and not self._texts
         by_rows = self._batching and not self._ragged.names and not self._ragged.targets and not self._brain_floats
@@ -219,9 +219,11 @@ class OnnxModel:
         if name in self._texts:
             array = _to_bytes(array)
         spec = self._reshaped.get(name)
-        if spec is None:
+        if spec is not None and spec.reshaped:
+            return array.reshape(client_shape(spec, self._batching, array.shape))
+        if spec is None or array.ndim or self._batching:
             return array
-        return array.reshape(client_shape(spec, self._batching, array.shape) if spec.reshaped else (1,))
+        return array.reshape((1,) * len(spec.dims))
 
     def _split(self, batch: Batch, names: list[str], arrays: list[Array]) -> list[InferResponse | ServingError]:
         requests = batch.requests
@@ -321,7 +323,10 @@ def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count:
 
 
 def _graph(session: Any) -> OnnxGraph:
-    """Return the graph as ONNX Runtime sees it; a type that the protocol cannot carry keeps its own name."""
+    """Return the graph as ONNX Runtime sees it, which does not tell a scalar from a tensor without a shape.
+
+    A type that the protocol cannot carry keeps its own name.
+    """
 
     def tensors(nodes: Any) -> tuple[GraphTensor, ...]:
         return tuple(
@@ -329,6 +334,7 @@ def _graph(session: Any) -> OnnxGraph:
                 node.name,
                 _DATA_TYPES.get(node.type, node.type),
                 tuple(dim if isinstance(dim, int) else -1 for dim in node.shape),
+                has_shape=bool(node.shape),
             )
             for node in nodes
         )

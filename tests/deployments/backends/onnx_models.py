@@ -16,9 +16,9 @@ CPU = [InstanceSpec("m_0", "CPU", 0), InstanceSpec("m_1", "CPU", 0)]
 
 
 def tensor(text):
-    """Return a graph's input or output from `name:FLOAT:n,2`; no shape after the last colon is a scalar."""
+    """Return a graph's input or output from `name:FLOAT:n,2`; nothing after the last colon is a scalar, ? any shape."""
     name, kind, dims = text.split(":")
-    shape = [int(dim) if dim.lstrip("-").isdigit() else dim for dim in dims.split(",") if dim]
+    shape = None if dims == "?" else [int(dim) if dim.lstrip("-").isdigit() else dim for dim in dims.split(",") if dim]
     return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
 
 

@@ -131,6 +131,23 @@ def test_scalar_output_is_shaped_as_configured(tmp_path):
     assert run(instance, request_of(rows=1, X=F([1, 2])))[0].outputs["Y"].tolist() == [3]
 
 
+@pytest.mark.parametrize(("dims", "answer"), [("1", [1, 2]), ("-1", [1, 2]), ("1, 1", [1, 2])])
+def test_output_of_unknown_rank_comes_in_the_shape_that_it_has(tmp_path, dims, answer):
+    path = write_model(tmp_path / "model.onnx", ["Reshape X,S Y"], ["X:FLOAT:n,2", "S:INT64:k"], ["Y:FLOAT:?"])
+    config = io("X", "input", "FP32", "-1, 2") + io("S", "input", "INT64", -1) + io("Y", "output", "FP32", dims)
+    (instance, _) = load(path, config)
+    (result,) = run(instance, request_of(rows=1, X=F([[1, 2]]), S=np.array([2])))
+    assert result.outputs["Y"].tolist() == answer
+    (result,) = run(instance, request_of(rows=1, X=F([[1, 2]]), S=np.array([1, 2])))
+    assert result.outputs["Y"].tolist() == [answer]
+
+
+def test_scalars_may_be_configured_with_several_dims_of_one(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], ["X:FLOAT:"], ["Y:FLOAT:"])
+    (instance, _) = load(path, io("X", "input", "FP32", "1, 1") + io("Y", "output", "FP32", "1, 1"))
+    assert run(instance, request_of(rows=1, X=F([[3]])))[0].outputs["Y"].tolist() == [[6]]
+
+
 def test_reshape_of_an_output_is_undone(tmp_path):
     path = write_model(tmp_path / "model.onnx", ["Identity X Y"], ["X:FLOAT:n,2,k"], ["Y:FLOAT:n,2,k"])
     reshape = "reshape { shape: [2, -1] }"
