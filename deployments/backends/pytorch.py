@@ -19,6 +19,7 @@ from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
 from deployments.log.line_format import about_requests
+from protocol.datatypes import BY_NAME
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
@@ -28,6 +29,9 @@ from repository_loader.parameters import read_integer
 
 _LOG = logging.getLogger(__name__)
 
+_CONFIG_NAMES = {f"torch.{row.numpy}": row.config_name for row in BY_NAME.values() if row.name not in ("BYTES", "BF16")}
+_CONFIG_NAMES["torch.bfloat16"] = "TYPE_BF16"
+"""Of what `str` makes of PyTorch's datatypes."""
 _TRUE = ("true", "1", "yes", "on")
 
 
@@ -133,13 +137,7 @@ class PyTorchInstance:
         if self._stream is not None:
             self._stream.synchronize()
         batch.infer_end_ns = monotonic_ns()
-        try:
-            named = torch_naming.results(returned, self._places, self._of_strings)
-        except LookupError:
-            raise Internal(
-                f"configuration expects {len(self._places)} outputs of model '{self._signature.model_name}', which it "
-                "did not return"
-            ) from None
+        named = torch_naming.results(returned, self._places, self._of_strings)
         outputs = {name: self._output(self._signature.outputs[name], value) for name, value in named.items()}
         if self._on_gpu and self._options.cache_cleaning:
             self._torch.cuda.empty_cache()
@@ -219,19 +217,18 @@ class PyTorchInstance:
 
     def _output(self, spec: TensorSpec, value: Any) -> Array:
         torch = self._torch
-        if spec.datatype.name == "BYTES":
+        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            _check_datatype(spec, "TYPE_STRING")
             return _string_array(value, spec, self._signature.max_batch_size > 0)
         if not isinstance(value, torch.Tensor):
-            raise Internal(f"output '{spec.name}' of model '{self._signature.model_name}' is no tensor")
+            raise InvalidArgument(f"output '{spec.name}' must be of type Tensor or List[str].")
+        _check_datatype(spec, _CONFIG_NAMES.get(str(value.dtype), "TYPE_<invalid>"))
+        if not value.ndim:
+            raise InvalidArgument(f"output '{spec.name}' is a scalar which is not supported.")
         # A copy, for the module may keep the tensor and write to it in its next run, while the response waits.
         tensor = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         bfloat16 = tensor.dtype == torch.bfloat16
         array: Array = tensor.view(torch.int16).numpy().view(np.uint16) if bfloat16 else tensor.numpy()
-        if array.dtype != spec.datatype.numpy or bfloat16 != (spec.datatype.name == "BF16"):
-            raise Internal(
-                f"unexpected datatype {tensor.dtype} for inference output '{spec.name}', expecting "
-                f"{spec.datatype.config_name}"
-            )
         return array
 
 
@@ -352,6 +349,11 @@ def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Se
     needed = {place for place, argument in enumerate(expected) if not argument.has_default_value()}
     if needed <= given <= set(range(len(expected))):
         return
+    if len(arguments.positions) != len(expected):
+        raise ModelLoadError(
+            f"unable to load model '{model}', configuration expects {len(arguments.positions)} inputs, "
+            f"model provides {len(expected)}"
+        )
     takes = ", ".join(argument.name for argument in expected) or "no arguments"
     raise ModelLoadError(
         f"failed to load model '{model}': forward takes {takes}; the configuration has {len(arguments.positions)} "
@@ -374,9 +376,15 @@ def _strings(array: Array, name: str) -> list[str]:
         raise _NotUtf8(f"input '{name}' of type BYTES is not valid UTF-8: {error.reason}") from None
 
 
-def _string_array(value: Any, spec: TensorSpec, batched: bool) -> Array:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise Internal(f"output '{spec.name}' is no list of strings")
+def _string_array(value: Sequence[str], spec: TensorSpec, batched: bool) -> Array:
     array = np.empty(len(value), np.object_)
     array[:] = [item.encode() for item in value]
     return array.reshape(-1, 1) if batched and len(spec.model_dims) == 1 else array
+
+
+def _check_datatype(spec: TensorSpec, provided: str) -> None:
+    if provided != spec.datatype.config_name:
+        raise InvalidArgument(
+            f"configuration expects datatype {spec.datatype.config_name} for output '{spec.name}', "
+            f"model provides {provided}"
+        )

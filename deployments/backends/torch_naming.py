@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.errors import InvalidArgument
+
 _BRACKETED = re.compile(r"(?:ARGS|RESULT)\[(\d+)\]")
 _KEYWORD = re.compile(r"KWARGS\[(.+)\]")
 
@@ -62,7 +64,7 @@ def results(returned: Any, places: Mapping[str, int], of_strings: bool) -> dict[
     """Return what the model returned, by output name; `of_strings`: a list is the only output, one of type BYTES.
 
     Raises:
-        LookupError: the model returned fewer results than are configured, or a dictionary without one of the names.
+        InvalidArgument: the model returned fewer results than are configured.
     """
     if isinstance(returned, Mapping):
         if all(name in returned for name in places):
@@ -70,4 +72,10 @@ def results(returned: Any, places: Mapping[str, int], of_strings: bool) -> dict[
         returned = list(returned.values())
     elif not isinstance(returned, tuple | list) or (of_strings and isinstance(returned, list)):
         returned = (returned,)
+    for name, place in places.items():
+        if place >= len(returned):
+            raise InvalidArgument(
+                f"The output {name} in the model configuration refers to an output index which doesn't exist. "
+                f"This model has {len(returned)} outputs"
+            )
     return {name: returned[place] for name, place in places.items()}
