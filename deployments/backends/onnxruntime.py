@@ -23,6 +23,7 @@ from deployments.backends.onnxruntime_options import (
     session_options,
 )
 from deployments.backends.ragged import RaggedTensors
+from deployments.backends.row_batch import row_faults
 from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit, core_count
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
@@ -226,14 +227,19 @@ class OnnxModel:
         return array.reshape((1,) * len(spec.dims))
 
     def _split(self, batch: Batch, names: list[str], arrays: list[Array]) -> list[InferResponse | ServingError]:
-        requests = batch.requests
+        faults: dict[int, ServingError] = {}
         if self._batching:
-            for name, array in zip(names, arrays, strict=True):
-                if name not in self._ragged.sources and (not array.ndim or array.shape[0] != batch.rows):
-                    raise Internal(
-                        f"failed to split the output tensor '{name}' in responses: expected batch size of {batch.rows} "
-                        f"in model outputs, got shape {list(array.shape)}"
-                    )
+            sources = self._ragged.sources
+            by_rows = [pair for pair in zip(names, arrays, strict=True) if pair[0] not in sources]
+            faults = row_faults(by_rows, batch.requests)
+        results = self._cut(batch.requests, names, arrays)
+        for place, fault in faults.items():
+            results[place] = fault
+        return results
+
+    def _cut(
+        self, requests: list[InferRequest], names: list[str], arrays: list[Array]
+    ) -> list[InferResponse | ServingError]:
         if self._ragged.sources:
             return self._scatter(requests, names, arrays)
         if len(requests) == 1:

@@ -122,7 +122,7 @@ class PyTorchInstance:
             kind = GpuFault if self._gpu_is_lost() else Internal
             raise kind(f"PyTorch execute failure: {_first_words(error)}") from None
 
-    def _forward(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+    def _forward(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse | ServingError]:
         torch, module = self._torch, self._module
         assert module is not None
         sent = requests[0].inputs
@@ -156,14 +156,16 @@ class PyTorchInstance:
             return True
         return False
 
-    def _share_out(self, requests: Sequence[InferRequest], outputs: dict[str, Array]) -> list[InferResponse]:
+    def _share_out(
+        self, requests: Sequence[InferRequest], outputs: dict[str, Array]
+    ) -> list[InferResponse | ServingError]:
         sources = self._ragged.sources
         plain = {name: array for name, array in outputs.items() if name not in sources}
         responses = share_out(requests, plain, self._signature)
         for name in sources:
             parts = self._ragged.scatter(name, outputs[name], requests)
             for request, response, part in zip(requests, responses, parts, strict=True):
-                if request.outputs is None or name in request.outputs:
+                if isinstance(response, InferResponse) and (request.outputs is None or name in request.outputs):
                     response.outputs[name] = part
         return responses
 

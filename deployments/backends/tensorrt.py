@@ -83,7 +83,7 @@ class TensorRTInstance:
 
     def execute(self, batch: Batch) -> None:
         """Run the requests as one batch on the instance's stream and wait for it."""
-        results: list[InferResponse] = []
+        results: list[InferResponse | ServingError] = []
         try:
             with self._torch.cuda.stream(self._stream):
                 for requests in runs(batch.requests, self._signature):
@@ -103,7 +103,7 @@ class TensorRTInstance:
         self._context = None
         self._engine = None
 
-    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse | ServingError]:
         context = self._context
         # kept until the stream has been waited for: the engine reads from them
         inputs = {name: self._upload(requests, name, dtype) for name, dtype in self._inputs.items()}

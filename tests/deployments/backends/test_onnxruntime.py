@@ -6,7 +6,7 @@ from deployments.backends.backend import ModelLoadError
 from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.onnxruntime import OnnxRuntimeBackend, _told
 from deployments.core import loader
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal, InvalidArgument, Unsupported
 from repository_loader.package import InstanceSpec
 from tests.gpus import on_a_gpu
 
@@ -266,6 +266,24 @@ def test_output_without_the_batchs_rows_is_an_error(tmp_path):
     (instance, _) = load(path, "max_batch_size: 8 " + io("X", "input", "FP32", 2) + io("Y", "output", "INT64", 2))
     with pytest.raises(Internal, match=r"failed to split the output tensor 'Y' in responses: expected batch size of 2"):
         run(instance, {"X": np.ones((2, 2), F)})
+
+
+def test_output_with_too_few_rows_fails_the_requests_that_have_none(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Slice X,zero,two Y"],
+        ["X:FLOAT:n,2"],
+        ["Y:FLOAT:k,2"],
+        {"zero": np.array([0]), "two": np.array([2])},
+    )
+    (instance, _) = load(path, DOUBLING)
+    first, second = run(instance, {"X": F([[1, 2]])}, {"X": F([[3, 4], [5, 6]])})
+    assert first.outputs["Y"].tolist() == [[1, 2]]
+    assert isinstance(second, Unsupported)
+    assert second.message == (
+        "[request id: <id_unknown>] failed to split the output tensor 'Y' in responses: expected batch size of atleast 3 "
+        "in model output, got 2"
+    )
 
 
 def test_output_of_a_ragged_batch_that_is_neither_cut_nor_has_its_rows_is_an_error(tmp_path):

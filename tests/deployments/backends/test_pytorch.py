@@ -16,7 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.pytorch import PyTorchBackend
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal, InvalidArgument, Unsupported
 from protocol.infer import InferRequest
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.parameters import ParameterError
@@ -327,6 +327,29 @@ def test_other_outputs_than_configured_are_errors(load, module, outputs, message
     with pytest.raises(InvalidArgument) as raised:
         run(instance, {"x": floats(1) if more else floats(1)[0]})
     assert raised.value.message == message
+
+
+class FirstTwo(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:2]
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x])
+
+
+def test_an_output_with_too_few_rows_fails_the_requests_that_have_none(load):
+    [instance] = load(FirstTwo(), fp32("x"), fp32("y"))
+    first, (kind, message) = run(instance, {"x": floats(1)}, {"x": np.float32([[2], [3]])})
+    assert first == {"y": [[1]]}
+    assert kind is Unsupported and message.endswith("expected batch size of atleast 3 in model output, got 2")
+
+
+def test_an_output_with_too_many_rows_is_an_error(load):
+    [instance] = load(Twice(), fp32("x"), fp32("y"))
+    with pytest.raises(Internal, match=r"expected batch size of 1 in model output, got shape \[2, 1\]"):
+        run(instance, {"x": floats(1)})
 
 
 def test_exception_of_the_module_tells_its_message_and_no_path(load, caplog):
