@@ -88,7 +88,11 @@ class PyTorchInstance:
         self._pin = bool(config.optimization.input_pinned_memory.enable)
         self._ragged = RaggedTensors(config, signature)
         self._options = options
-        self._mode = self._special_mode if self._stream is not None or options.special else options.mode(torch)
+        self._mode = (
+            self._special_mode
+            if self._stream is not None or options.disable_optimized_execution
+            else options.mode(torch)
+        )
         self._of_strings = [spec.datatype.name for spec in signature.outputs.values()] == ["BYTES"]
         self._places = torch_naming.positions(tuple(signature.outputs))
 
@@ -98,6 +102,8 @@ class PyTorchInstance:
         Where one has BYTES that are not UTF-8, each runs alone.
         """
         results: list[InferResponse | ServingError] = []
+        if self._device is None or self._on_gpu:  # of the whole process, so that each batch sets it, as in Triton
+            self._torch.backends.cudnn.enabled = not self._options.disable_cudnn
         with self._mode():
             for requests in runs(batch.requests, self._signature):
                 results.extend(self._run(batch, requests))
@@ -178,8 +184,6 @@ class PyTorchInstance:
             stack.enter_context(torch.cuda.stream(self._stream))
         if options.disable_optimized_execution:
             stack.enter_context(torch.jit.optimized_execution(False))
-        if options.disable_cudnn:
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         return stack
 
     def _input(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
@@ -256,7 +260,6 @@ class _Options:
         self.inference_mode = parameters.get("INFERENCE_MODE", "true").lower() in _TRUE
         self.disable_optimized_execution = parameters.get("DISABLE_OPTIMIZED_EXECUTION", "").lower() in _TRUE
         self.disable_cudnn = parameters.get("DISABLE_CUDNN", "").lower() in _TRUE
-        self.special = self.disable_optimized_execution or self.disable_cudnn
         self.weight_sharing = parameters.get("ENABLE_WEIGHT_SHARING", "").lower() in _TRUE
         self.cache_cleaning = parameters.get("ENABLE_CACHE_CLEANING", "").lower() in _TRUE
         self.intra_op_threads = read_integer(package.name, parameters, "INTRA_OP_THREAD_COUNT")

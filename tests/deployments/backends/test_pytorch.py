@@ -224,6 +224,15 @@ def test_parameters_change_no_result(load, key, value):
     assert run(instance, {"x": floats(1)}) == [{"y": [[2]]}]
 
 
+def test_cudnn_is_on_or_off_as_the_model_that_runs_says(load):
+    off = 'parameters { key: "DISABLE_CUDNN" value { string_value: "true" } }'
+    [without] = load(Double(), fp32("x"), fp32("y"), more=off, kind="MODEL")
+    [other] = load(Double(), fp32("x"), fp32("y"), more="", kind="MODEL")
+    for instance, enabled in ((without, False), (other, True), (without, False), (other, True)):
+        run(instance, {"x": np.float32([1])})
+        assert torch.backends.cudnn.enabled == enabled
+
+
 def test_ragged_requests_share_a_batch_and_are_cut_apart_again(load):
     ragged = (
         'max_batch_size: 8 batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" '
