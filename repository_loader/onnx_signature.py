@@ -4,18 +4,20 @@ The graph is what the file says, or what a session of ONNX Runtime does, which h
 leaves open.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
+from protocol.signature import Signature
 from repository_loader.findings import Fault
 from repository_loader.onnx_graph import DATA_TYPES, GraphTensor, OnnxGraph
 
 _KNOWN_TYPES = frozenset(DATA_TYPES.values())
+_ONNX_NAMES = {"FP16": "FLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE", "BF16": "BFLOAT16"}
 
 
 def check_signature(config: ModelConfig, graph: OnnxGraph) -> Iterator[Fault]:
-    """Compare counts, names, datatypes and shapes; yields the differences, the gravest first."""
+    """Compare counts, names, datatypes and shapes, of what the server makes too; yields the differences."""
     allowed = {tensor.name: tensor for tensor in (*graph.inputs, *graph.optional_inputs)}
     outputs = {tensor.name: tensor for tensor in graph.outputs}
     extra = _extra_inputs(config)
@@ -29,7 +31,12 @@ def check_signature(config: ModelConfig, graph: OnnxGraph) -> Iterator[Fault]:
         return
     for name in extra:
         if name not in allowed:
-            yield _unexpected("", "input", name, sorted(allowed))
+            yield _missing(config, name, sorted(allowed))
+            return
+    backend = Signature.for_backend(config)
+    yield from _check_controls(config, backend, allowed)
+    yield from _check_states(config, backend, allowed, outputs)
+    yield from _check_mixture(config, backend)
     for index, tensor in enumerate(config.input):
         path = f"input[{index}]"
         if tensor.name not in allowed:
@@ -60,6 +67,73 @@ def _extra_inputs(config: ModelConfig) -> list[str]:
     ]
 
 
+def _missing(config: ModelConfig, name: str, allowed: Sequence[str]) -> Fault:
+    if name in [control.name for control in config.sequence_batching.control_input]:
+        text = f"configuration specified sequence control '{name}', but model does not provide that input"
+        return Fault("sequence_batching.control_input", text)
+    return _unexpected("", "input", name, allowed)
+
+
+def _check_controls(config: ModelConfig, backend: Signature, allowed: Mapping[str, GraphTensor]) -> Iterator[Fault]:
+    for index, control in enumerate(config.sequence_batching.control_input):
+        node, configured = allowed[control.name], backend.inputs[control.name].datatype.config_name
+        where = f"unable to load model '{config.name}', sequence control '{control.name}'"
+        dims = node.dims[1:] if config.max_batch_size else node.dims
+        text = None
+        if node.has_shape and not _agree(dims, (1,)):
+            text = f"{where} in model has dims {_show(dims)} but dims [1] is expected"
+        elif node.data_type != configured:
+            named = node.data_type.removeprefix("TYPE_")
+            text = (
+                f"{where}, the model expects data-type {_ONNX_NAMES.get(named, named)} but the model configuration "
+                f"specifies data-type {configured}"
+            )
+        if text is not None:
+            yield Fault(f"sequence_batching.control_input[{index}]", text)
+
+
+def _check_states(
+    config: ModelConfig,
+    backend: Signature,
+    allowed: Mapping[str, GraphTensor],
+    outputs: Mapping[str, GraphTensor],
+) -> Iterator[Fault]:
+    for index, state in enumerate(config.sequence_batching.state):
+        path = f"sequence_batching.state[{index}]"
+        if state.output_name not in outputs:
+            yield _unexpected(f"{path}.output_name", "output", state.output_name, sorted(outputs))
+            continue
+        node = allowed[state.input_name]
+        for kind, tensor in (("input", node), ("output", outputs[state.output_name])):
+            text = _datatype_fault(
+                config, f"{kind} state", tensor, backend.inputs[state.input_name].datatype.config_name
+            )
+            if text is not None:
+                yield Fault(f"{path}.data_type", text)
+        text = _shape_fault(config, node.name, node.dims, state.dims) if node.has_shape else None
+        if text is not None:
+            yield Fault(f"{path}.dims", text)
+
+
+def _check_mixture(config: ModelConfig, backend: Signature) -> Iterator[Fault]:
+    strings = [spec.name for spec in backend.inputs.values() if spec.datatype.name == "BYTES"]
+    if strings and any(spec.datatype.name == "BF16" for spec in (*backend.inputs.values(), *backend.outputs.values())):
+        yield Fault(
+            "input",
+            f"unable to load model '{config.name}', ONNX Runtime for Python takes no TYPE_STRING input '{strings[0]}' "
+            "beside TYPE_BF16 tensors",
+        )
+
+
+def _datatype_fault(config: ModelConfig, kind: str, node: GraphTensor, configured: str) -> str | None:
+    if configured == node.data_type:
+        return None
+    return (
+        f"unable to load model '{config.name}', configuration expects datatype {configured} for {kind} '{node.name}', "
+        f"model provides {node.data_type}"
+    )
+
+
 def _unexpected(path: str, kind: str, name: str, allowed: Sequence[str]) -> Fault:
     return Fault(path, f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}")
 
@@ -73,13 +147,9 @@ def _check_tensor(
             f"unable to load model '{config.name}', unsupported datatype '{node.data_type}' for {kind} '{tensor.name}'",
         )
         return
-    configured = DataType.Name(tensor.data_type)
-    if configured != node.data_type:
-        yield Fault(
-            f"{path}.data_type",
-            f"unable to load model '{config.name}', configuration expects datatype {configured} for {kind} "
-            f"'{tensor.name}', model provides {node.data_type}",
-        )
+    text = _datatype_fault(config, kind, node, DataType.Name(tensor.data_type))
+    if text is not None:
+        yield Fault(f"{path}.data_type", text)
     if not node.has_shape:
         return
     reshaped = tensor.HasField("reshape")
@@ -106,7 +176,7 @@ def _ragged_fault(config: ModelConfig, name: str, shape: Sequence[int]) -> str |
 def _shape_fault(config: ModelConfig, name: str, shape: Sequence[int], dims: Sequence[int]) -> str | None:
     where = f"model '{config.name}', tensor '{name}': "
     if not config.max_batch_size:
-        if _agree(shape, dims) or (not shape and tuple(dims) == (1,)):  # a graph's scalar is configured as [1]
+        if _agree(shape, dims) or (not shape and set(dims) == {1}):  # a graph's scalar is configured as [1] or [1,1]
             return None
         return (
             f"{where}the model expects {len(shape)} dimensions (shape {_show(shape)}) but the model configuration "

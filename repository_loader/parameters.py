@@ -81,7 +81,9 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
         Parameter("DISABLE_CUDNN", "text", "whether cuDNN is left out"),
         Parameter("ENABLE_CACHE_CLEANING", "text", "whether free GPU memory goes back after each run"),
         Parameter(
-            "ENABLE_WEIGHT_SHARING", "text", "", "instances on one device always share their weights", ("true", "True")
+            "ENABLE_WEIGHT_SHARING",
+            "text",
+            "whether instances on a device share the module with what it keeps between runs, not only parameters",
         ),
         Parameter("ENABLE_JIT_EXECUTOR", "text", "", _FUSERS),
         Parameter("ENABLE_JIT_PROFILING", "text", "", _FUSERS),

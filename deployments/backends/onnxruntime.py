@@ -23,6 +23,7 @@ from deployments.backends.onnxruntime_options import (
     session_options,
 )
 from deployments.backends.ragged import RaggedTensors
+from deployments.backends.row_batch import row_faults
 from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit, core_count
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
@@ -102,6 +103,7 @@ class OnnxModel:
         config = package.config
         signature = Signature.for_backend(config)
         self._session = session = _open(runtime, package, spec)
+        self._on_gpu = spec.kind == "GPU"
         self._runtime = runtime
         self._run_options = run_options(runtime, config)
         self._batching = signature.max_batch_size > 0
@@ -112,11 +114,11 @@ class OnnxModel:
         self._texts = {name for name, datatype in types.items() if datatype == "BYTES"}
         self._brain_floats = {name for name, datatype in types.items() if datatype == "BF16"}
         self._plain_feed = not self._ragged.names and not self._ragged.targets and not self._texts
-        ranks = {node.name: len(node.shape) for node in session.get_outputs()}
+        unshaped = {node.name for node in session.get_outputs() if not node.shape}
         self._reshaped = {
             name: spec
             for name, spec in signature.outputs.items()
-            if spec.reshaped or (not ranks[name] and spec.dims == (1,))
+            if (spec.reshaped or name in unshaped) and name not in self._ragged.sources
         }
         self._plain_outputs = not self._reshaped and not self._texts
         by_rows = self._batching and not self._ragged.names and not self._ragged.targets and not self._brain_floats
@@ -146,7 +148,7 @@ class OnnxModel:
             batch.results = self._run_alone(requests, error)
             return
         except Exception as error:
-            raise _told(error) from error
+            raise _told(error, on_gpu=self._on_gpu) from error
         batch.infer_end_ns = time.monotonic_ns()
         if not self._plain_outputs:
             arrays = [self._to_client(name, array) for name, array in zip(names, arrays, strict=True)]
@@ -218,19 +220,26 @@ class OnnxModel:
         if name in self._texts:
             array = _to_bytes(array)
         spec = self._reshaped.get(name)
-        if spec is None:
+        if spec is not None and spec.reshaped:
+            return array.reshape(client_shape(spec, self._batching, array.shape))
+        if spec is None or array.ndim or self._batching:
             return array
-        return array.reshape(client_shape(spec, self._batching, array.shape) if spec.reshaped else (1,))
+        return array.reshape((1,) * len(spec.dims))
 
     def _split(self, batch: Batch, names: list[str], arrays: list[Array]) -> list[InferResponse | ServingError]:
-        requests = batch.requests
+        faults: dict[int, ServingError] = {}
         if self._batching:
-            for name, array in zip(names, arrays, strict=True):
-                if name not in self._ragged.sources and (not array.ndim or array.shape[0] != batch.rows):
-                    raise Internal(
-                        f"failed to split the output tensor '{name}' in responses: expected batch size of {batch.rows} "
-                        f"in model outputs, got shape {list(array.shape)}"
-                    )
+            sources = self._ragged.sources
+            by_rows = [pair for pair in zip(names, arrays, strict=True) if pair[0] not in sources]
+            faults = row_faults(by_rows, batch.requests)
+        results = self._cut(batch.requests, names, arrays)
+        for place, fault in faults.items():
+            results[place] = fault
+        return results
+
+    def _cut(
+        self, requests: list[InferRequest], names: list[str], arrays: list[Array]
+    ) -> list[InferResponse | ServingError]:
         if self._ragged.sources:
             return self._scatter(requests, names, arrays)
         if len(requests) == 1:
@@ -277,7 +286,12 @@ class OnnxModel:
 
 
 def _may_split(package: ModelPackage, spec: InstanceSpec) -> bool:
-    """Whether rows may run in parts: on the CPU, with small weights, and where nobody has said how many threads run."""
+    """Whether rows may run in parts: on the CPU, with small weights, and where nobody has said how many threads run.
+
+    `dynamic_batching` says that rows do not depend on each other.
+    """
+    if not package.config.HasField("dynamic_batching"):
+        return False
     if core_count() < 2 or providers(package.config, spec) != [(CPU, {})] or chooses_threads(package):
         return False
     folder = os.path.dirname(_model_file(package, spec))
@@ -304,7 +318,7 @@ def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count:
     try:
         session = runtime.InferenceSession(path, options, asked, enable_fallback=0)
     except Exception as error:
-        raise ModelLoadError(_told(error).message) from error
+        raise ModelLoadError(_told(error, on_gpu=False).message) from error
     given = session.get_providers()
     for (name, _), got in zip(asked, given, strict=False):
         if name != got:
@@ -315,7 +329,10 @@ def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count:
 
 
 def _graph(session: Any) -> OnnxGraph:
-    """Return the graph as ONNX Runtime sees it; a type that the protocol cannot carry keeps its own name."""
+    """Return the graph as ONNX Runtime sees it, which does not tell a scalar from a tensor without a shape.
+
+    A type that the protocol cannot carry keeps its own name.
+    """
 
     def tensors(nodes: Any) -> tuple[GraphTensor, ...]:
         return tuple(
@@ -323,6 +340,7 @@ def _graph(session: Any) -> OnnxGraph:
                 node.name,
                 _DATA_TYPES.get(node.type, node.type),
                 tuple(dim if isinstance(dim, int) else -1 for dim in node.shape),
+                has_shape=bool(node.shape),
             )
             for node in nodes
         )
@@ -358,14 +376,13 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def _told(error: Exception) -> Internal:
-    """Return an error of ONNX Runtime as Triton words it."""
+def _told(error: Exception, *, on_gpu: bool) -> Internal:
+    """Return an error of ONNX Runtime as Triton words it; on a CPU it is never a GPU's, whatever a client has sent."""
     if isinstance(error, Internal):
         return error
     match = _RUNTIME_ERROR.match(str(error))
-    if match is None:
-        return internal_error(f"onnx runtime error 1: {error}", str(error))
-    return internal_error(f"onnx runtime error {match[1]}: {match[2]}", str(error))
+    message = f"onnx runtime error 1: {error}" if match is None else f"onnx runtime error {match[1]}: {match[2]}"
+    return internal_error(message, str(error)) if on_gpu else Internal(message)
 
 
 def _to_texts(array: Array) -> Array:

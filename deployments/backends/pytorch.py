@@ -14,12 +14,13 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPol
 from deployments.backends import torch_naming
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
-from deployments.backends.gpu_fault import internal_error
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
 from deployments.log.line_format import about_requests
-from protocol.errors import Internal
+from protocol.datatypes import BY_NAME
+from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
 from repository_loader.loadability import check_model_file
@@ -28,17 +29,23 @@ from repository_loader.parameters import read_integer
 
 _LOG = logging.getLogger(__name__)
 
+_CONFIG_NAMES = {f"torch.{row.numpy}": row.config_name for row in BY_NAME.values() if row.name not in ("BYTES", "BF16")}
+_CONFIG_NAMES["torch.bfloat16"] = "TYPE_BF16"
+"""Of what `str` makes of PyTorch's datatypes."""
 _TRUE = ("true", "1", "yes", "on")
 
 
 class PyTorchBackend:
-    """Loads PyTorch models; instances on one device share one module, whose `forward` releases the GIL."""
+    """Loads PyTorch models; instances on one device share parameters, and the whole module if they are told to.
+
+    What a module keeps from one run to the next, as for sequences, is then its instance's own.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         del clock  # every batch is answered when `execute` returns
 
     def load(self, package: ModelPackage, specs: Sequence[InstanceSpec]) -> list[ModelInstance]:
-        """Load the module once for each device.
+        """Load a module for each instance, or one for each device: of packages, and with `ENABLE_WEIGHT_SHARING`.
 
         Raises:
             ImportError: PyTorch is not installed.
@@ -52,14 +59,18 @@ class PyTorchBackend:
         instances: list[ModelInstance] = []
         for spec in specs:
             device = _device(torch, spec)
-            if device not in modules:
-                modules[device] = _load_module(torch, package, file_for(package, spec), device)
-            instances.append(PyTorchInstance(torch, spec, package.config, modules[device], device, options))
+            path = file_for(package, spec)
+            module = first = modules.get(device)
+            if module is None or not (options.weight_sharing or path.endswith(".pt2")):
+                module = modules[device] = _load_module(torch, package, path, device)
+                if first is not None:
+                    _share_parameters(module.call, first.call)
+            instances.append(PyTorchInstance(torch, spec, package.config, module, device, options))
         return instances
 
 
 class PyTorchInstance:
-    """Runs batches through a module that it shares with the other instances on its device."""
+    """Runs batches through a module, whose `forward` releases the GIL."""
 
     def __init__(
         self, torch: Any, spec: InstanceSpec, config: ModelConfig, module: "_Module", device: Any, options: "_Options"
@@ -77,12 +88,22 @@ class PyTorchInstance:
         self._pin = bool(config.optimization.input_pinned_memory.enable)
         self._ragged = RaggedTensors(config, signature)
         self._options = options
-        self._mode = self._special_mode if self._stream is not None or options.special else options.mode(torch)
+        self._mode = (
+            self._special_mode
+            if self._stream is not None or options.disable_optimized_execution
+            else options.mode(torch)
+        )
+        self._of_strings = [spec.datatype.name for spec in signature.outputs.values()] == ["BYTES"]
         self._places = torch_naming.positions(tuple(signature.outputs))
 
     def execute(self, batch: Batch) -> None:
-        """Run the requests as one batch; an exception of the module fails all of them."""
-        results: list[InferResponse] = []
+        """Run the requests as one batch; an exception of the module fails all of them.
+
+        Where one has BYTES that are not UTF-8, each runs alone.
+        """
+        results: list[InferResponse | ServingError] = []
+        if self._device is None or self._on_gpu:  # of the whole process, so that each batch sets it, as in Triton
+            self._torch.backends.cudnn.enabled = not self._options.disable_cudnn
         with self._mode():
             for requests in runs(batch.requests, self._signature):
                 results.extend(self._run(batch, requests))
@@ -92,7 +113,22 @@ class PyTorchInstance:
         """Let go of the module; the last instance's memory goes back to the device's cache."""
         self._module = None
 
-    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> Sequence[InferResponse | ServingError]:
+        try:
+            return self._forward(batch, requests)
+        except _NotUtf8 as error:
+            if len(requests) == 1:
+                return [InvalidArgument(str(error))]
+            return [result for request in requests for result in self._run(batch, [request])]
+        except ServingError:
+            raise
+        except Exception as error:
+            whose = about_requests(self._signature.model_name, None, requests)
+            _LOG.exception("model instance '%s' failed", self.name, extra=whose)
+            kind = GpuFault if self._gpu_is_lost() else Internal
+            raise kind(f"PyTorch execute failure: {_first_words(error)}") from None
+
+    def _forward(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse | ServingError]:
         torch, module = self._torch, self._module
         assert module is not None
         sent = requests[0].inputs
@@ -103,35 +139,39 @@ class PyTorchInstance:
         positional, keywords = module.arguments.place(values)
         if not batch.infer_start_ns:
             batch.infer_start_ns = monotonic_ns()
-        try:
-            returned = module.call(*positional, **keywords)
-            if self._stream is not None:
-                self._stream.synchronize()
-        except Exception as error:
-            whose = about_requests(self._signature.model_name, None, requests)
-            _LOG.exception("model instance '%s' failed", self.name, extra=whose)
-            raise internal_error(f"PyTorch execute failure: {_first_words(error)}", str(error)) from None
+        returned = module.call(*positional, **keywords)
+        if self._stream is not None:
+            self._stream.synchronize()
         batch.infer_end_ns = monotonic_ns()
-        try:
-            named = torch_naming.results(returned, self._places)
-        except LookupError:
-            raise Internal(
-                f"configuration expects {len(self._places)} outputs of model '{self._signature.model_name}', which it "
-                "did not return"
-            ) from None
+        named = torch_naming.results(returned, self._places, self._of_strings)
         outputs = {name: self._output(self._signature.outputs[name], value) for name, value in named.items()}
         if self._on_gpu and self._options.cache_cleaning:
             self._torch.cuda.empty_cache()
         return self._share_out(requests, outputs)
 
-    def _share_out(self, requests: Sequence[InferRequest], outputs: dict[str, Array]) -> list[InferResponse]:
+    def _gpu_is_lost(self) -> bool:
+        """Whether a GPU of the instance has an error that stays; the text of the exception may be a client's."""
+        cuda = self._torch.cuda
+        places_itself = self._device is None
+        if not (self._on_gpu or (places_itself and cuda.is_initialized())):
+            return False
+        try:
+            for device in range(cuda.device_count()) if places_itself else [self._device]:
+                cuda.synchronize(device)
+        except Exception:
+            return True
+        return False
+
+    def _share_out(
+        self, requests: Sequence[InferRequest], outputs: dict[str, Array]
+    ) -> list[InferResponse | ServingError]:
         sources = self._ragged.sources
         plain = {name: array for name, array in outputs.items() if name not in sources}
         responses = share_out(requests, plain, self._signature)
         for name in sources:
             parts = self._ragged.scatter(name, outputs[name], requests)
             for request, response, part in zip(requests, responses, parts, strict=True):
-                if request.outputs is None or name in request.outputs:
+                if isinstance(response, InferResponse) and (request.outputs is None or name in request.outputs):
                     response.outputs[name] = part
         return responses
 
@@ -144,8 +184,6 @@ class PyTorchInstance:
             stack.enter_context(torch.cuda.stream(self._stream))
         if options.disable_optimized_execution:
             stack.enter_context(torch.jit.optimized_execution(False))
-        if options.disable_cudnn:
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         return stack
 
     def _input(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
@@ -185,20 +223,23 @@ class PyTorchInstance:
 
     def _output(self, spec: TensorSpec, value: Any) -> Array:
         torch = self._torch
-        if spec.datatype.name == "BYTES":
+        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            _check_datatype(spec, "TYPE_STRING")
             return _string_array(value, spec, self._signature.max_batch_size > 0)
         if not isinstance(value, torch.Tensor):
-            raise Internal(f"output '{spec.name}' of model '{self._signature.model_name}' is no tensor")
+            raise InvalidArgument(f"output '{spec.name}' must be of type Tensor or List[str].")
+        _check_datatype(spec, _CONFIG_NAMES.get(str(value.dtype), "TYPE_<invalid>"))
+        if not value.ndim:
+            raise InvalidArgument(f"output '{spec.name}' is a scalar which is not supported.")
         # A copy, for the module may keep the tensor and write to it in its next run, while the response waits.
         tensor = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         bfloat16 = tensor.dtype == torch.bfloat16
         array: Array = tensor.view(torch.int16).numpy().view(np.uint16) if bfloat16 else tensor.numpy()
-        if array.dtype != spec.datatype.numpy or bfloat16 != (spec.datatype.name == "BF16"):
-            raise Internal(
-                f"unexpected datatype {tensor.dtype} for inference output '{spec.name}', expecting "
-                f"{spec.datatype.config_name}"
-            )
         return array
+
+
+class _NotUtf8(Exception):
+    """A request has a string that TorchScript does not take."""
 
 
 class _Module:
@@ -219,7 +260,7 @@ class _Options:
         self.inference_mode = parameters.get("INFERENCE_MODE", "true").lower() in _TRUE
         self.disable_optimized_execution = parameters.get("DISABLE_OPTIMIZED_EXECUTION", "").lower() in _TRUE
         self.disable_cudnn = parameters.get("DISABLE_CUDNN", "").lower() in _TRUE
-        self.special = self.disable_optimized_execution or self.disable_cudnn
+        self.weight_sharing = parameters.get("ENABLE_WEIGHT_SHARING", "").lower() in _TRUE
         self.cache_cleaning = parameters.get("ENABLE_CACHE_CLEANING", "").lower() in _TRUE
         self.intra_op_threads = read_integer(package.name, parameters, "INTRA_OP_THREAD_COUNT")
         self.inter_op_threads = read_integer(package.name, parameters, "INTER_OP_THREAD_COUNT")
@@ -264,9 +305,11 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
         if path.endswith(".pt2"):
             from torch._inductor import aoti_load_package
 
+            arguments = torch_naming.arguments(names, ())
+            _check_positions(package.name, arguments)
             index = device.index if device is not None and device.type == "cuda" else -1
             call = aoti_load_package(path, device_index=index)
-            return _Module(call, torch_naming.arguments(names, ()))
+            return _Module(call, arguments)
         for fault in check_model_file(config, path, None):
             raise ModelLoadError(fault.message)
         with warnings.catch_warnings():
@@ -288,6 +331,22 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     return _Module(module, arguments)
 
 
+def _check_positions(model: str, arguments: torch_naming.Arguments) -> None:
+    """Refuse indices in names of inputs that leave out one: a package does not say how many arguments it takes."""
+    places = arguments.positions
+    if set(places.values()) != set(range(len(places))):
+        raise ModelLoadError(
+            f"failed to load model '{model}': the indices of its inputs are not 0 to {len(places) - 1}: "
+            f"{', '.join(places)}"
+        )
+
+
+def _share_parameters(module: Any, first: Any) -> None:
+    """Have a module use the memory of another's parameters; buffers and attributes, which runs may change, stay."""
+    for parameter, same in zip(module.parameters(), first.parameters(), strict=True):
+        parameter.data = same.data
+
+
 def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Sequence[Any]) -> None:
     """Refuse a configuration whose inputs are not the arguments of `forward`: every request would fail."""
     named = set(arguments.keywords.values())
@@ -295,6 +354,11 @@ def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Se
     needed = {place for place, argument in enumerate(expected) if not argument.has_default_value()}
     if needed <= given <= set(range(len(expected))):
         return
+    if len(arguments.positions) != len(expected):
+        raise ModelLoadError(
+            f"unable to load model '{model}', configuration expects {len(arguments.positions)} inputs, "
+            f"model provides {len(expected)}"
+        )
     takes = ", ".join(argument.name for argument in expected) or "no arguments"
     raise ModelLoadError(
         f"failed to load model '{model}': forward takes {takes}; the configuration has {len(arguments.positions)} "
@@ -311,12 +375,21 @@ def _first_words(error: Exception) -> str:
 def _strings(array: Array, name: str) -> list[str]:
     if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
         raise Internal(f"PyTorch takes one-dimensional string tensors, input '{name}' has shape {list(array.shape)}")
-    return [element.decode("utf-8", "replace") for element in array.ravel().tolist()]
+    try:
+        return [element.decode() for element in array.ravel().tolist()]
+    except UnicodeDecodeError as error:
+        raise _NotUtf8(f"input '{name}' of type BYTES is not valid UTF-8: {error.reason}") from None
 
 
-def _string_array(value: Any, spec: TensorSpec, batched: bool) -> Array:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise Internal(f"output '{spec.name}' is no list of strings")
+def _string_array(value: Sequence[str], spec: TensorSpec, batched: bool) -> Array:
     array = np.empty(len(value), np.object_)
     array[:] = [item.encode() for item in value]
     return array.reshape(-1, 1) if batched and len(spec.model_dims) == 1 else array
+
+
+def _check_datatype(spec: TensorSpec, provided: str) -> None:
+    if provided != spec.datatype.config_name:
+        raise InvalidArgument(
+            f"configuration expects datatype {spec.datatype.config_name} for output '{spec.name}', "
+            f"model provides {provided}"
+        )

@@ -1,13 +1,13 @@
 """Requests to rows of one batch and back, for frameworks that run a batch as one set of tensors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 
-from protocol.errors import Internal
+from protocol.errors import Internal, ServingError, Unsupported
 from protocol.infer import Array, InferRequest, InferResponse
-from protocol.normalise import client_shape
+from protocol.normalise import client_shape, request_prefix
 from protocol.signature import Signature, TensorSpec
 
 
@@ -34,31 +34,48 @@ def concatenate(requests: Sequence[InferRequest], name: str, out: Array | None =
         raise Internal(f"requests with different shapes of input '{name}' cannot run as one batch") from None
 
 
-def share_out(
-    requests: Sequence[InferRequest], outputs: Mapping[str, Array], signature: Signature
-) -> list[InferResponse]:
-    """Return each request's rows of the outputs it asked for, in the shape that the client sees.
+def row_faults(outputs: Iterable[tuple[str, Array]], requests: Sequence[InferRequest]) -> dict[int, ServingError]:
+    """Return the errors, by place, of the requests of a batch for whose rows an output, [rows, ...], is too short.
 
     Raises:
-        Internal: the first dimension of an output is not the number of rows.
+        Internal: an output has more rows than the batch, or none at all.
     """
-    batched = signature.max_batch_size > 0
-    shaped: dict[str, Array] = {}
+    faults: dict[int, ServingError] = {}
     row_count = sum(request.rows for request in requests)
+    for name, array in outputs:
+        found = array.shape[0] if array.ndim else -1
+        if found == row_count:
+            continue
+        failed = f"failed to split the output tensor '{name}' in responses: expected batch size of"
+        if not 0 <= found < row_count:
+            raise Internal(f"{failed} {row_count} in model output, got shape {list(array.shape)}")
+        for place, end in enumerate(accumulate(request.rows for request in requests)):
+            if end > found and place not in faults:
+                prefix = request_prefix(requests[place].id)
+                faults[place] = Unsupported(f"{prefix}{failed} atleast {end} in model output, got {found}")
+    return faults
+
+
+def share_out(
+    requests: Sequence[InferRequest], outputs: Mapping[str, Array], signature: Signature
+) -> list[InferResponse | ServingError]:
+    """Return each request's rows of the outputs it asked for, in the shape that the client sees, or `row_faults`.
+
+    Raises:
+        Internal: an output has more rows than the batch, or a shape that does not fit the configuration.
+    """
+    faults = row_faults(outputs.items(), requests) if signature.max_batch_size > 0 else {}
+    shaped: dict[str, Array] = {}
     for name, array in outputs.items():
         spec = signature.outputs[name]
-        if batched and (not array.ndim or array.shape[0] != row_count):
-            raise Internal(
-                f"model '{signature.model_name}' returned output '{name}' with shape {list(array.shape)} for a batch "
-                f"of {row_count}"
-            )
         shaped[name] = to_client_shape(array, spec, signature) if spec.reshaped else array
     if len(requests) == 1:
-        return [InferResponse(_requested(requests[0], shaped))]
+        return [faults[0] if faults else InferResponse(_requested(requests[0], shaped))]
     ends = accumulate(request.rows for request in requests)
     return [
-        InferResponse({name: array[end - request.rows : end] for name, array in _requested(request, shaped).items()})
-        for request, end in zip(requests, ends, strict=True)
+        faults.get(place)
+        or InferResponse({name: array[end - request.rows : end] for name, array in _requested(request, shaped).items()})
+        for place, (request, end) in enumerate(zip(requests, ends, strict=True))
     ]
 
 

@@ -30,6 +30,8 @@ COMPARED_RUNS: Final = 12
 WATCHED_NS: Final = 500_000_000
 COMPARED_NS: Final = 1_500_000_000
 FEWEST_COMPARED_RUNS: Final = 3
+LARGEST_DIFFERENCE: Final = 1e-3
+"""Between the outputs of the two ways, as a share of the largest value."""
 
 Feed = Mapping[str, Array]
 _Way = Callable[["RowSplit", Sequence[str], Feed, int, Any], list[Array]]
@@ -39,10 +41,10 @@ class RowSplit:
     """Runs batches of a model whose rows do not depend on each other, in the way that has been measured as quicker.
 
     After 16 batches of at least a row for each core that took 2 ms or more, or half a second of them, a thread opens a
-    second session, which uses only the thread that calls it. The next 24 such batches, or 1.5 s of them, but 6, run in
-    turn on all threads and in parts. If parts were quicker, batches are divided from then on between the cores that no
+    second session, which uses only the thread that calls it. The next 12 such batches, or 1.5 s of them, but 3, run
+    both on all threads and in parts. If parts were quicker, batches are divided from then on between the cores that no
     other batch of the model uses; those with fewer rows than cores run on all threads. Else the second session is
-    dropped, and so it is where the parts of a batch turn out not to fit together.
+    dropped, and so it is where parts give other outputs than the whole batch, or turn out later not to fit together.
     """
 
     def __init__(
@@ -114,15 +116,18 @@ class RowSplit:
     def _compare(self, names: Sequence[str], feed: Feed, rows: int, options: Any) -> list[Array]:
         if rows < self._core_count:
             return self._whole(names, feed, rows, options)
-        with self._lock:
-            divided = len(self._parts_ns) < len(self._whole_ns)
-            times_ns = self._parts_ns if divided else self._whole_ns
         start_ns = self._clock_ns()
-        outputs = (self._divided if divided else self._whole)(names, feed, rows, options)
-        elapsed_ns = self._clock_ns() - start_ns
+        outputs = self._whole(names, feed, rows, options)
+        middle_ns = self._clock_ns()
+        parts = self._divided(names, feed, rows, options)
+        end_ns = self._clock_ns()
+        if not all(map(_are_close, outputs, parts)):
+            self._stay_whole("an output depends on other rows of the batch")
+            return outputs
         with self._lock:
-            times_ns.append(elapsed_ns / rows)
-            self._compared_ns += elapsed_ns
+            self._whole_ns.append((middle_ns - start_ns) / rows)
+            self._parts_ns.append((end_ns - middle_ns) / rows)
+            self._compared_ns += end_ns - start_ns
             fewest = FEWEST_COMPARED_RUNS if self._compared_ns >= COMPARED_NS else COMPARED_RUNS
             if len(self._parts_ns) >= fewest and self._way is RowSplit._compare:
                 self._decide()
@@ -158,11 +163,14 @@ class RowSplit:
             with self._lock:
                 self._under_way -= 1
         if parts is None:
-            log.info("model '%s': batches stay whole, as the size of an output depends on all rows", self._model_name)
-            self._way = RowSplit._whole
-            self._single = None
+            self._stay_whole("the size of an output depends on all rows")
             return self._whole(names, feed, rows, options)
         return parts
+
+    def _stay_whole(self, reason: str) -> None:
+        log.info("model '%s': batches stay whole, as %s", self._model_name, reason)
+        self._way = RowSplit._whole
+        self._single = None
 
 
 def core_count() -> int:
@@ -182,6 +190,15 @@ def _in_parts(
     if any(len({array.shape[1:] for array in arrays}) > 1 for arrays in outputs):
         return None
     return [np.concatenate(arrays) for arrays in outputs]
+
+
+def _are_close(whole: Array, parts: Array) -> bool:
+    """Whether the outputs of two ways are equal, but for the order in which floats were added up."""
+    if whole.shape != parts.shape or whole.dtype.kind != "f":
+        return np.array_equal(whole, parts)
+    tolerance = max(LARGEST_DIFFERENCE, 8 * float(np.finfo(whole.dtype).eps))
+    largest = np.abs(whole[np.isfinite(whole)]).max(initial=0)
+    return np.allclose(whole, parts, rtol=tolerance, atol=tolerance * float(largest), equal_nan=True)
 
 
 @cache

@@ -1,5 +1,6 @@
 """The TensorRT backend: serialized engines (`model.plan`), with PyTorch for device memory and streams."""
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -11,13 +12,16 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPol
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
+from deployments.backends.gpu_fault import internal_error
 from deployments.backends.row_batch import concatenate, runs, share_out
 from deployments.core.clock import Clock
-from protocol.errors import Internal
+from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.signature import Signature, TensorSpec
 from repository_loader.device_parts import group_of
 from repository_loader.package import InstanceSpec, ModelPackage
+
+_LOG = logging.getLogger(__name__)
 
 
 class TensorRTBackend:
@@ -79,10 +83,18 @@ class TensorRTInstance:
 
     def execute(self, batch: Batch) -> None:
         """Run the requests as one batch on the instance's stream and wait for it."""
-        results: list[InferResponse] = []
-        with self._torch.cuda.stream(self._stream):
-            for requests in runs(batch.requests, self._signature):
-                results.extend(self._run(batch, requests))
+        results: list[InferResponse | ServingError] = []
+        try:
+            with self._torch.cuda.stream(self._stream):
+                for requests in runs(batch.requests, self._signature):
+                    results.extend(self._run(batch, requests))
+        except ServingError:
+            raise
+        except Exception as error:
+            _LOG.exception("model instance '%s' failed", self.name)
+            first_line, _, _ = str(error).partition("\n")
+            message = f"TensorRT could not run model instance '{self.name}': {first_line}"
+            raise internal_error(message, str(error)) from None
         batch.results = results
 
     def close(self) -> None:
@@ -91,7 +103,7 @@ class TensorRTInstance:
         self._context = None
         self._engine = None
 
-    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse | ServingError]:
         context = self._context
         # kept until the stream has been waited for: the engine reads from them
         inputs = {name: self._upload(requests, name, dtype) for name, dtype in self._inputs.items()}
@@ -109,6 +121,7 @@ class TensorRTInstance:
         if not batch.infer_start_ns:
             batch.infer_start_ns = monotonic_ns()
         if not context.execute_async_v3(self._stream.cuda_stream):
+            self._stream.synchronize()  # raises the error of a GPU that is lost
             raise Internal(f"TensorRT could not run model instance '{self.name}'")
         # every engine output needs an address, configured ones only are copied back
         copies = {

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_INDEX = re.compile(r".+__(\d+)|(?:ARGS|RESULT)\[(\d+)\]")
+from protocol.errors import InvalidArgument
+
+_BRACKETED = re.compile(r"(?:ARGS|RESULT)\[(\d+)\]")
 _KEYWORD = re.compile(r"KWARGS\[(.+)\]")
 
 
@@ -45,31 +47,35 @@ def arguments(names: Sequence[str], forward_names: Sequence[str], takes_dict: bo
 
 def positions(names: Sequence[str]) -> dict[str, int]:
     """Return the index in each name if every name has one of its own, otherwise the place in the configuration."""
-    indexed: dict[str, int] = {}
-    for name in names:
-        match = _INDEX.fullmatch(name)
-        if match is not None:
-            indexed[name] = int(match[1] or match[2])
+    indexed = {name: index for name in names if (index := _index(name)) is not None}
     if len(set(indexed.values())) == len(names):
         return indexed
     return {name: place for place, name in enumerate(names)}
 
 
-def results(returned: Any, places: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the model returned, by output name.
+def _index(name: str) -> int | None:
+    """Return the index in a name: all that follows its first `__`, or what is in brackets."""
+    bracketed = _BRACKETED.fullmatch(name)
+    digits = bracketed[1] if bracketed else name.partition("__")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def results(returned: Any, places: Mapping[str, int], of_strings: bool) -> dict[str, Any]:
+    """Return what the model returned, by output name; `of_strings`: a list is the only output, one of type BYTES.
 
     Raises:
-        LookupError: the model returned fewer results than are configured, or a dictionary without one of the names.
+        InvalidArgument: the model returned fewer results than are configured.
     """
     if isinstance(returned, Mapping):
         if all(name in returned for name in places):
             return {name: returned[name] for name in places}
         returned = list(returned.values())
-    elif not isinstance(returned, tuple) and not _is_nested(returned, len(places)):
+    elif not isinstance(returned, tuple | list) or (of_strings and isinstance(returned, list)):
         returned = (returned,)
+    for name, place in places.items():
+        if place >= len(returned):
+            raise InvalidArgument(
+                f"The output {name} in the model configuration refers to an output index which doesn't exist. "
+                f"This model has {len(returned)} outputs"
+            )
     return {name: returned[place] for name, place in places.items()}
-
-
-def _is_nested(returned: Any, count: int) -> bool:
-    """Return whether a list holds the outputs; a list of strings is one output."""
-    return isinstance(returned, list) and not (count == 1 and returned and isinstance(returned[0], str))

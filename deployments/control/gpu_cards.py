@@ -17,6 +17,8 @@ from repository_loader.node_needs import ANY_NODE, NodeNeeds
 
 _PREFIX: Final = "eagleray-gpu-"
 _POLL_S: Final = 0.25
+_NOWHERE: Final = ("PENDING", "RESCHEDULING")
+"""States of a card that is on no node: none has had a GPU for it yet, or its node has died."""
 
 
 def card_resources(gpu: int, share: float, needs: NodeNeeds = ANY_NODE) -> dict[str, float]:
@@ -42,7 +44,7 @@ def release_cards(timeout_s: float = 20.0) -> bool:
     while held := _held_cards():
         free = ray.available_resources()
         for card, state in held:
-            if state == "PENDING" or all(free.get(name) == 1 for name in share_of_gpu(card, 1)):
+            if state in _NOWHERE or all(free.get(name) == 1 for name in share_of_gpu(card, 1)):
                 remove_placement_group(card)
         if time.monotonic() > ends_s:
             return False

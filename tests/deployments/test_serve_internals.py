@@ -351,3 +351,33 @@ def test_serves_controller_looks_often_only_while_something_changes() -> None:
     empty, steady, changing, steady_again = json.loads(done.stdout.splitlines()[-1])
     assert empty >= 3 and changing >= 3, (empty, changing)
     assert steady <= 2.1 and steady_again <= 2.1, (steady, steady_again)
+
+
+DEAD_NODE = """
+import json
+import ray
+from ray.cluster_utils import Cluster
+from deployments.control.gpu_cards import _held_cards, card_resources, release_cards
+from tests.serving import wait_until
+
+cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False))
+node = cluster.add_node(num_cpus=0, num_gpus=1)
+ray.init(address=cluster.address, log_to_driver=False)
+card_resources(0, 0.5)
+wait_until(lambda: [state for _, state in _held_cards()] == ["CREATED"], "a card")
+cluster.remove_node(node, allow_graceful=False)
+wait_until(lambda: [state for _, state in _held_cards()] == ["RESCHEDULING"], "its node to be dead", 60)
+given_back = release_cards()
+alive = sum(node["Alive"] for node in ray.nodes())
+ray.shutdown()
+cluster.shutdown()
+print(json.dumps([given_back, alive]))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_a_card_of_a_dead_node_is_given_back() -> None:
+    done = run(sys.executable, "-c", DEAD_NODE, env=environment(), timeout_s=150)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [True, 1]

@@ -110,7 +110,7 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
         ("25 ms", RETURNING + "LONGEST_WAIT_NS"),
     ),
     "When fewer than half come back in that time": (("256", RETURNING + "MOST_SKIPPED"),),
-    "Only models with `max_batch_size`, whose batches": (
+    "Only models with `dynamic_batching`, whose batches": (
         ("2 ms", ROW_SPLIT + "SLOW_RUN_NS"),
         ("256 MiB", ROW_SPLIT + "LARGEST_WEIGHTS_BYTES"),
     ),

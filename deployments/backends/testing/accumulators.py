@@ -81,7 +81,7 @@ class SequenceInstance:
         self._sums[key] = total = before + int(taken.sum(dtype=np.int64))
         if _flag(request, "END"):
             total += self.at_end(key)
-        return InferResponse({"OUTPUT": np.full(taken.shape, total, np.int64).astype(np.int32)})
+        return InferResponse({"OUTPUT": np.full(taken.shape, total & _INT32_BITS, np.uint32).astype(np.int32)})
 
 
 class DynaSequenceBackend(SequenceBackend):
@@ -121,6 +121,7 @@ class DynaSequenceInstance(SequenceInstance):
         return key if isinstance(key, int) else 0
 
 
+_INT32_BITS = 0xFFFFFFFF  # a sum of any size, as a correlation id may make it, overflows as in C++
 _TWICE = "Execute() called with batch containing multiple inferences requests for the same Correlation ID"
 
 

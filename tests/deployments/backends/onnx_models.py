@@ -11,23 +11,26 @@ from deployments.backends.onnxruntime import OnnxRuntimeBackend
 from protocol.infer import InferRequest
 from repository_loader.package import InstanceSpec, ModelPackage
 
+_LISTS = ("axes", "perm")
 CPU = [InstanceSpec("m_0", "CPU", 0), InstanceSpec("m_1", "CPU", 0)]
 
 
 def tensor(text):
-    """Return a graph's input or output from `name:FLOAT:n,2`; no shape after the last colon is a scalar."""
+    """Return a graph's input or output from `name:FLOAT:n,2`; nothing after the last colon is a scalar, ? any shape."""
     name, kind, dims = text.split(":")
-    shape = [int(dim) if dim.lstrip("-").isdigit() else dim for dim in dims.split(",") if dim]
+    shape = None if dims == "?" else [int(dim) if dim.lstrip("-").isdigit() else dim for dim in dims.split(",") if dim]
     return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
 
 
 def write_model(path, nodes, inputs, outputs, initializers=()):
-    """Write a model of nodes like `Add X,X Y` or `Concat X,X Y axis=0` and tensors like `X:FLOAT:n,2`."""
+    """Write a model of nodes like `Add X,X Y` or `Transpose X Y perm=1,0` and tensors like `X:FLOAT:n,2`."""
     made = []
     for node in nodes:
         operator, takes, gives, *attributes = node.split()
-        numbers = {name: int(value) for name, value in (each.split("=") for each in attributes)}
-        made.append(helper.make_node(operator, takes.split(","), gives.split(","), **numbers))
+        pairs = [each.split("=") for each in attributes]
+        numbers = {name: [int(each) for each in value.split(",")] for name, value in pairs}
+        given = {name: value if name in _LISTS else value[0] for name, value in numbers.items()}
+        made.append(helper.make_node(operator, takes.split(","), gives.split(","), **given))
     values = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in dict(initializers).items()]
     graph = helper.make_graph(made, "g", [tensor(each) for each in inputs], [tensor(each) for each in outputs], values)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])

@@ -3,9 +3,10 @@ import pytest
 from onnx_models import CPU, io, load, package_of, request_of, run, write_model
 
 from deployments.backends.backend import ModelLoadError
-from deployments.backends.onnxruntime import OnnxRuntimeBackend
+from deployments.backends.gpu_fault import GpuFault
+from deployments.backends.onnxruntime import OnnxRuntimeBackend, _told
 from deployments.core import loader
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal, InvalidArgument, Unsupported
 from repository_loader.package import InstanceSpec
 from tests.gpus import on_a_gpu
 
@@ -130,6 +131,23 @@ def test_scalar_output_is_shaped_as_configured(tmp_path):
     assert run(instance, request_of(rows=1, X=F([1, 2])))[0].outputs["Y"].tolist() == [3]
 
 
+@pytest.mark.parametrize(("dims", "answer"), [("1", [1, 2]), ("-1", [1, 2]), ("1, 1", [1, 2])])
+def test_output_of_unknown_rank_comes_in_the_shape_that_it_has(tmp_path, dims, answer):
+    path = write_model(tmp_path / "model.onnx", ["Reshape X,S Y"], ["X:FLOAT:n,2", "S:INT64:k"], ["Y:FLOAT:?"])
+    config = io("X", "input", "FP32", "-1, 2") + io("S", "input", "INT64", -1) + io("Y", "output", "FP32", dims)
+    (instance, _) = load(path, config)
+    (result,) = run(instance, request_of(rows=1, X=F([[1, 2]]), S=np.array([2])))
+    assert result.outputs["Y"].tolist() == answer
+    (result,) = run(instance, request_of(rows=1, X=F([[1, 2]]), S=np.array([1, 2])))
+    assert result.outputs["Y"].tolist() == [answer]
+
+
+def test_scalars_may_be_configured_with_several_dims_of_one(tmp_path):
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], ["X:FLOAT:"], ["Y:FLOAT:"])
+    (instance, _) = load(path, io("X", "input", "FP32", "1, 1") + io("Y", "output", "FP32", "1, 1"))
+    assert run(instance, request_of(rows=1, X=F([[3]])))[0].outputs["Y"].tolist() == [[6]]
+
+
 def test_reshape_of_an_output_is_undone(tmp_path):
     path = write_model(tmp_path / "model.onnx", ["Identity X Y"], ["X:FLOAT:n,2,k"], ["Y:FLOAT:n,2,k"])
     reshape = "reshape { shape: [2, -1] }"
@@ -175,6 +193,51 @@ def test_ragged_inputs_are_joined_flat_with_their_boundaries(tmp_path):
     assert alone.outputs["Y"].tolist() == [[2, 4]] and alone.outputs["S1"].tolist() == [[2]]
 
 
+SCATTERED = {
+    "fixed dims": ("2", [[[3, 3]], [[1, 1]]]),
+    "reshaped": ("1, 2 reshape { shape: [2] }", [[[[3, 3]]], [[[1, 1]]]]),
+}
+"""Dims of an output with two values for each request, and what requests of 3 elements and 1 are answered with."""
+
+
+@pytest.mark.parametrize(("dims", "expected"), SCATTERED.values(), ids=SCATTERED)
+def test_outputs_are_cut_by_their_own_dims(tmp_path, dims, expected):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Unsqueeze N,one A", "Concat A,A B axis=1", "Reshape B,flat Y", "Identity X X1"],
+        ["X:FLOAT:n", "N:FLOAT:m"],
+        ["Y:FLOAT:k", "X1:FLOAT:n"],
+        {"one": np.array([1]), "flat": np.array([-1])},
+    )
+    dims, _, reshape = dims.partition(" reshape")
+    config = (
+        "max_batch_size: 8 "
+        + io("X", "input", "FP32", -1, "allow_ragged_batch: true")
+        + io("Y", "output", "FP32", dims, reshape and "reshape" + reshape)
+        + 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "N" data_type: TYPE_FP32 source_input: "X" } '
+        + 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" } '
+    )
+    (instance, _) = load(path, config)
+    results = run(instance, {"X": np.ones((1, 3), F)}, {"X": np.ones((1, 1), F)})
+    assert [result.outputs["Y"].tolist() for result in results] == expected
+
+
+def test_an_output_with_too_few_elements_to_cut_is_an_error(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx", ["Identity N Y", "Add X,X Z"], ["X:FLOAT:n", "N:FLOAT:m"], ["Y:FLOAT:m"]
+    )
+    config = (
+        "max_batch_size: 8 "
+        + io("X", "input", "FP32", -1, "allow_ragged_batch: true")
+        + io("Y", "output", "FP32", "2")
+        + 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "N" data_type: TYPE_FP32 source_input: "X" } '
+        + 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "Y" source_input: "X" } '
+    )
+    (instance, _) = load(path, config)
+    with pytest.raises(Internal, match="output 'Y' has 2 elements, too few to cut it as input 'X' says"):
+        run(instance, {"X": np.ones((1, 3), F)}, {"X": np.ones((1, 1), F)})
+
+
 @pytest.mark.parametrize(("kind", "rank", "total"), KINDS.values(), ids=KINDS)
 def test_every_kind_of_batch_input(tmp_path, kind, rank, total):
     """Each element of Y is the sum of the batch input and 1,000 times its number of elements."""
@@ -205,6 +268,24 @@ def test_output_without_the_batchs_rows_is_an_error(tmp_path):
         run(instance, {"X": np.ones((2, 2), F)})
 
 
+def test_output_with_too_few_rows_fails_the_requests_that_have_none(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Slice X,zero,two Y"],
+        ["X:FLOAT:n,2"],
+        ["Y:FLOAT:k,2"],
+        {"zero": np.array([0]), "two": np.array([2])},
+    )
+    (instance, _) = load(path, DOUBLING)
+    first, second = run(instance, {"X": F([[1, 2]])}, {"X": F([[3, 4], [5, 6]])})
+    assert first.outputs["Y"].tolist() == [[1, 2]]
+    assert isinstance(second, Unsupported)
+    assert second.message == (
+        "[request id: <id_unknown>] failed to split the output tensor 'Y' in responses: expected batch size of atleast 3 "
+        "in model output, got 2"
+    )
+
+
 def test_output_of_a_ragged_batch_that_is_neither_cut_nor_has_its_rows_is_an_error(tmp_path):
     path = write_model(
         tmp_path / "model.onnx",
@@ -229,6 +310,14 @@ def test_output_of_a_ragged_batch_that_is_neither_cut_nor_has_its_rows_is_an_err
 def test_error_of_the_runtime_has_tritons_form(instance):
     with pytest.raises(Internal, match=r"^onnx runtime error 2: "):
         run(instance, {"X": np.ones((1, 3), F)})
+
+
+@pytest.mark.parametrize(("on_gpu", "kind"), [(True, GpuFault), (False, Internal)])
+def test_an_error_of_a_gpu_is_none_on_a_cpu(on_gpu, kind):
+    text = "[ONNXRuntimeError] : 1 : FAIL : CUDA failure 700: an illegal memory access was encountered ; GPU=0"
+    error = _told(RuntimeError(text), on_gpu=on_gpu)
+    assert type(error) is kind
+    assert error.message.startswith("onnx runtime error 1: CUDA failure 700")
 
 
 X, Y = io("X", "input", "FP32", 2), io("Y", "output", "FP32", 2)

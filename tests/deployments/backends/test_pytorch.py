@@ -2,7 +2,7 @@
 
 import os
 import sys
-import warnings
+from functools import partial
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple  # noqa: UP035, TorchScript knows these names only
 
@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 from python_models import floats, no_reply
+from torch_models import fp32, load_module, run
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.pytorch import PyTorchBackend
-from protocol.errors import Internal
+from protocol.errors import Internal, InvalidArgument, Unsupported
 from protocol.infer import InferRequest
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.parameters import ParameterError
@@ -47,11 +49,6 @@ class FromDict(torch.nn.Module):
         return {"first": inputs["a"] * 10, "second": inputs["b"]}
 
 
-class Shout(torch.nn.Module):
-    def forward(self, words: List[str]) -> List[str]:  # noqa: UP006
-        return [word + "!" for word in words]
-
-
 class Total(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -62,10 +59,25 @@ class Total(torch.nn.Module):
         return self.total, self.total[1:], self.total.t()
 
 
+class Accumulate(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total = self.total + x
+        return self.total
+
+
 class SumOfEach(torch.nn.Module):
     def forward(self, values: Tensor, ends: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
         sums = torch.stack([part.sum() for part in torch.tensor_split(values, ends[:-1].long())])
         return sums.unsqueeze(1), values * 2
+
+
+class Lookup(torch.nn.Module):
+    def forward(self, words: List[str]) -> List[str]:  # noqa: UP006
+        raise ValueError("unknown word '" + words[0] + "'")
 
 
 class Fail(torch.nn.Module):
@@ -74,43 +86,11 @@ class Fail(torch.nn.Module):
         return x
 
 
-def save(module, path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.script(module).save(str(path))
-
-
 @pytest.fixture
 def load(tmp_path):
-    def load_all(module, inputs, outputs, *, more="max_batch_size: 8", count=1, file="model.pt"):
-        tensors = [
-            f'{kind} {{ name: "{name}" data_type: {datatype} dims: {dims} }}'
-            for kind, group in (("input", inputs), ("output", outputs))
-            for name, datatype, dims in group
-        ]
-        config = text_format.Parse(f'name: "net" backend: "pytorch" {more} {" ".join(tensors)}', ModelConfig())
-        version = tmp_path / "net" / "1"
-        version.mkdir(parents=True, exist_ok=True)
-        if module is not None:
-            save(module, version / file)
-        package = ModelPackage("net", 1, config, str(version.parent), str(version), str(version / file))
-        return PyTorchBackend().load(package, [InstanceSpec(f"net_{index}", "CPU", 0) for index in range(count)])
-
     threads = torch.get_num_threads()
-    yield load_all
+    yield partial(load_module, tmp_path)
     torch.set_num_threads(threads)
-
-
-def fp32(*names, dims="[-1]"):
-    return [(name, "TYPE_FP32", dims) for name in names]
-
-
-def run(instance, *inputs, outputs=None):
-    requests = [InferRequest(i, len(next(iter(i.values()))), no_reply, outputs=outputs) for i in inputs]
-    batch = Batch(requests, sum(request.rows for request in requests))
-    instance.execute(batch)
-    assert 0 < batch.infer_start_ns <= batch.infer_end_ns
-    return [{name: array.tolist() for name, array in response.outputs.items()} for response in batch.results]
 
 
 @pytest.mark.parametrize(
@@ -183,32 +163,26 @@ def test_optional_argument_may_be_left_out(load):
 @pytest.mark.parametrize(
     ("module", "inputs", "said"),
     [
-        (Add(), ("left",), "forward takes left, right; the configuration has 1 inputs: left"),
-        (Double(), ("x", "y"), "forward takes x; the configuration has 2 inputs: x, y"),
-        (Double(), ("X__1",), "forward takes x; the configuration has 1 inputs: X__1"),
-        (Scale(), ("FACTOR__1",), "forward takes x, factor; the configuration has 1 inputs: FACTOR__1"),
+        (Add(), ("left",), "unable to load model 'net', configuration expects 1 inputs, model provides 2"),
+        (Double(), ("x", "y"), "unable to load model 'net', configuration expects 2 inputs, model provides 1"),
+        (
+            Double(),
+            ("X__1",),
+            "failed to load model 'net': forward takes x; the configuration has 1 inputs: X__1",
+        ),
+        (Scale(), ("FACTOR__1",), "unable to load model 'net', configuration expects 1 inputs, model provides 2"),
     ],
     ids=["too-few", "too-many", "index", "wrong-one"],
 )
 def test_inputs_that_forward_does_not_take_fail_the_load(load, module, inputs, said):
     with pytest.raises(ModelLoadError) as raised:
         load(module, fp32(*inputs), fp32("Y"))
-    assert raised.value.reason == f"failed to load model 'net': {said}"
+    assert raised.value.reason == said
 
 
 def test_dictionaries_go_in_and_come_out_by_name(load):
     [instance] = load(FromDict(), fp32("a", "b"), fp32("second", "first"))
     assert run(instance, {"a": floats(1), "b": floats(2)}) == [{"second": [[2]], "first": [[10]]}]
-
-
-@pytest.mark.parametrize(
-    ("more", "shape"), [("", (2,)), ("max_batch_size: 8", (2, 1))], ids=["one dimension", "rows of one"]
-)
-def test_strings_are_lists_of_str(load, more, shape):
-    [instance] = load(Shout(), [("words", "TYPE_STRING", "[-1]")], [("loud", "TYPE_STRING", "[-1]")], more=more)
-    words = np.array([b"hey", "grüß".encode()], object).reshape(shape)
-    [result] = run(instance, {"words": words})
-    assert result["loud"] == np.array([b"hey!", "grüß!".encode()], object).reshape(shape).tolist()
 
 
 def test_bfloat16_travels_as_its_bits(load):
@@ -221,11 +195,23 @@ def test_reshape_is_undone(load):
     assert run(instance, {"x": floats(1, 2, 3, 4)}) == [{"y": [[[2, 4], [6, 8]]]}]
 
 
-def test_instances_share_one_module(load):
+SHARING = 'max_batch_size: 1 parameters { key: "ENABLE_WEIGHT_SHARING" value { string_value: "true" } }'
+
+
+def test_instances_share_parameters_and_outlive_each_other(load):
     first, second = load(Double(), fp32("x"), fp32("y"), count=2)
-    assert first._module is second._module
+    one, other = (instance._module.call.factor for instance in (first, second))
+    assert one is not other and one.data_ptr() == other.data_ptr()
     first.close()
     assert run(second, {"x": floats(1)}) == [{"y": [[2]]}]
+
+
+@pytest.mark.parametrize(("more", "second_of_first"), [("max_batch_size: 1", 3), (SHARING, 103)], ids=["own", "shared"])
+def test_what_a_module_keeps_is_its_instances_own_unless_weights_are_shared(load, more, second_of_first):
+    first, second = load(Accumulate(), fp32("x"), fp32("y"), more=more, count=2)
+    run(first, {"x": floats(1)})
+    run(second, {"x": floats(100)})
+    assert run(first, {"x": floats(2)}) == [{"y": [[second_of_first]]}]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +222,15 @@ def test_parameters_change_no_result(load, key, value):
     more = f'max_batch_size: 8 parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
     [instance] = load(Double(), fp32("x"), fp32("y"), more=more)
     assert run(instance, {"x": floats(1)}) == [{"y": [[2]]}]
+
+
+def test_cudnn_is_on_or_off_as_the_model_that_runs_says(load):
+    off = 'parameters { key: "DISABLE_CUDNN" value { string_value: "true" } }'
+    [without] = load(Double(), fp32("x"), fp32("y"), more=off, kind="MODEL")
+    [other] = load(Double(), fp32("x"), fp32("y"), more="", kind="MODEL")
+    for instance, enabled in ((without, False), (other, True), (without, False), (other, True)):
+        run(instance, {"x": np.float32([1])})
+        assert torch.backends.cudnn.enabled == enabled
 
 
 def test_ragged_requests_share_a_batch_and_are_cut_apart_again(load):
@@ -306,23 +301,64 @@ def test_thread_counts_are_set(load):
         load(None, [], [], more='parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "all" } }')
 
 
+class ScalarAndNumber(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Tensor, int]:  # noqa: UP006
+        return x.sum(), 7
+
+
 @pytest.mark.parametrize(
-    ("outputs", "message"),
+    ("module", "outputs", "message"),
     [
         (
+            Double(),
             [("y", "TYPE_FP64", "[-1]")],
-            "unexpected datatype torch.float32 for inference output 'y', expecting TYPE_FP64",
+            "configuration expects datatype TYPE_FP64 for output 'y', model provides TYPE_FP32",
         ),
-        (fp32("y__3"), "configuration expects 1 outputs of model 'net', which it did not return"),
-        ([("y", "TYPE_STRING", "[-1]")], "output 'y' is no list of strings"),
+        (
+            Double(),
+            [("y", "TYPE_STRING", "[-1]")],
+            "configuration expects datatype TYPE_STRING for output 'y', model provides TYPE_FP32",
+        ),
+        (
+            Double(),
+            fp32("y__3"),
+            "The output y__3 in the model configuration refers to an output index which doesn't exist. This model has 1 "
+            "outputs",
+        ),
+        (ScalarAndNumber(), fp32("y"), "output 'y' is a scalar which is not supported."),
+        (ScalarAndNumber(), fp32("y__1"), "output 'y__1' must be of type Tensor or List[str]."),
     ],
-    ids=["datatype", "index", "strings"],
+    ids=["datatype", "strings", "index", "scalar", "number"],
 )
-def test_other_outputs_than_configured_are_errors(load, outputs, message):
-    [instance] = load(Double(), fp32("x"), outputs)
-    with pytest.raises(Internal) as raised:
-        run(instance, {"x": floats(1)})
+@pytest.mark.parametrize("more", ["", "max_batch_size: 8"])
+def test_other_outputs_than_configured_are_errors(load, module, outputs, message, more):
+    [instance] = load(module, fp32("x"), outputs, more=more)
+    with pytest.raises(InvalidArgument) as raised:
+        run(instance, {"x": floats(1) if more else floats(1)[0]})
     assert raised.value.message == message
+
+
+class FirstTwo(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:2]
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x])
+
+
+def test_an_output_with_too_few_rows_fails_the_requests_that_have_none(load):
+    [instance] = load(FirstTwo(), fp32("x"), fp32("y"))
+    first, (kind, message) = run(instance, {"x": floats(1)}, {"x": np.float32([[2], [3]])})
+    assert first == {"y": [[1]]}
+    assert kind is Unsupported and message.endswith("expected batch size of atleast 3 in model output, got 2")
+
+
+def test_an_output_with_too_many_rows_is_an_error(load):
+    [instance] = load(Twice(), fp32("x"), fp32("y"))
+    with pytest.raises(Internal, match=r"expected batch size of 1 in model output, got shape \[2, 1\]"):
+        run(instance, {"x": floats(1)})
 
 
 def test_exception_of_the_module_tells_its_message_and_no_path(load, caplog):
@@ -331,6 +367,45 @@ def test_exception_of_the_module_tells_its_message_and_no_path(load, caplog):
         run(instance, {"x": floats(1)})
     assert raised.value.message == "PyTorch execute failure: RuntimeError: AssertionError: only negative numbers"
     assert "Traceback" in caplog.text
+
+
+ECHOED = b"CUDA error: device-side assert triggered"
+
+
+def test_what_a_client_has_sent_is_no_error_of_a_gpu(load):
+    [instance] = load(Lookup(), [("words", "TYPE_STRING", "[1]")], [("y", "TYPE_STRING", "[1]")])
+    with pytest.raises(Internal, match="device-side assert") as raised:
+        run(instance, {"words": np.array([[ECHOED]], object)})
+    assert not isinstance(raised.value, GpuFault)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_gpu_is_lost_if_it_still_fails_after_the_batch(load, monkeypatch, lost):
+    def synchronize(device):
+        assert device == 0
+        if lost:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    [instance] = load(Fail(), fp32("x"), fp32("y"), kind="MODEL")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    with pytest.raises(Internal) as raised:
+        run(instance, {"x": floats(1)})
+    assert isinstance(raised.value, GpuFault) == lost
+
+
+class OfABrokenGpu(torch.nn.Module):
+    """Returns what can be made, but not read, as a GPU's memory after a kernel has failed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.empty([1, 1], device="meta")
+
+
+def test_a_result_that_cannot_be_read_is_a_failure_of_the_model(load):
+    [instance] = load(OfABrokenGpu(), fp32("x"), fp32("y"), kind="MODEL")
+    with pytest.raises(Internal, match="PyTorch execute failure: "):
+        run(instance, {"x": floats(1)})
 
 
 def test_missing_file_is_named_inside_the_repository(load):
@@ -359,6 +434,15 @@ def test_broken_file_is_a_reason(load, tmp_path):
     (tmp_path / "net" / "1" / "model.pt2").write_bytes(b"not a package")
     with pytest.raises(ModelLoadError, match="failed to load model 'net': "):
         load(None, fp32("x"), fp32("y"), file="model.pt2")
+
+
+def test_indices_of_a_packages_inputs_leave_out_none(load, tmp_path):
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.pt2").write_bytes(b"")
+    with pytest.raises(ModelLoadError) as raised:
+        load(None, fp32("X__0", "X__1000000000"), fp32("y"), file="model.pt2")
+    reason = "failed to load model 'net': the indices of its inputs are not 0 to 1: X__0, X__1000000000"
+    assert raised.value.reason == reason
 
 
 def test_gpu_instance_needs_a_gpu(load, monkeypatch, tmp_path):

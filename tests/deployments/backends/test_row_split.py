@@ -66,7 +66,7 @@ class Split:
         for _ in range(SLOW_RUNS):
             self.run(rows)
         wait_until(lambda: self._split._way is RowSplit._compare, "a second session")
-        for _ in range(2 * COMPARED_RUNS):
+        for _ in range(COMPARED_RUNS):
             self.run(rows)
         self.whole.rows.clear()
         self.single.rows.clear()
@@ -90,7 +90,7 @@ def test_few_batches_that_take_long_are_enough(path):
     for _ in range(WATCHED_NS // (2 * row_ns) + 1):
         split.run(2)
     wait_until(lambda: split._split._way is RowSplit._compare, "a second session")
-    for _ in range(2 * FEWEST_COMPARED_RUNS):
+    for _ in range(FEWEST_COMPARED_RUNS):
         split.run(2)
     split.whole.rows.clear()
     split.single.rows.clear()
@@ -160,6 +160,31 @@ def test_outputs_that_are_not_by_rows_are_never_divided(tmp_path):
     assert not split.opened
 
 
+@pytest.mark.parametrize(
+    ("nodes", "width"),
+    [
+        (["Transpose X T perm=1,0", "MatMul X,T Y"], "n"),
+        (["ReduceMean X M axes=0", "Sub X,M Y"], 2),
+        (["Size X N", "Cast N F to=1", "Add X,F Y"], 2),
+    ],
+    ids=["rows by rows", "without the mean", "the number of rows"],
+)
+def test_outputs_that_depend_on_other_rows_are_never_divided(tmp_path, nodes, width):
+    path = write_model(tmp_path / "model.onnx", nodes, ["X:FLOAT:n,2"], [f"Y:FLOAT:n,{width}"])
+    clock = Clock()
+    whole, single = Timed(path, clock, SLOW_RUN_NS), Timed(path, clock, SLOW_RUN_NS // 2)
+    split = RowSplit("m", whole, lambda: single, CORES, clock)
+    feed = {"X": np.random.default_rng(1).random((4, 2), np.float32)}
+    (expected,) = whole.run(["Y"], feed, None)
+    for _ in range(SLOW_RUNS):
+        split.run(["Y"], feed, 4, None)
+    wait_until(lambda: split._way is RowSplit._compare, "a second session")
+    for _ in range(2 * COMPARED_RUNS):
+        np.testing.assert_array_equal(split.run(["Y"], feed, 4, None)[0], expected)
+    assert split._way is RowSplit._whole and split._single is None
+
+
+DYNAMIC = "dynamic_batching { } "
 INTRA = 'parameters { key: "intra_op_thread_count" value { string_value: "2" } }'
 SIDE_BY_SIDE = 'parameters { key: "execution_mode" value { string_value: "1" } }'
 
@@ -167,11 +192,12 @@ SIDE_BY_SIDE = 'parameters { key: "execution_mode" value { string_value: "1" } }
 @pytest.mark.parametrize(
     ("batch", "dims", "more", "largest_bytes", "divided"),
     [
-        (8, "2", "", 1 << 20, True),
-        (8, "2", "", 10, False),
+        (8, "2", DYNAMIC, 1 << 20, True),
+        (8, "2", "", 1 << 20, False),
+        (8, "2", DYNAMIC, 10, False),
         (0, "-1, 2", "", 1 << 20, False),
-        (8, "2", INTRA, 1 << 20, False),
-        (8, "2", SIDE_BY_SIDE, 1 << 20, False),
+        (8, "2", DYNAMIC + INTRA, 1 << 20, False),
+        (8, "2", DYNAMIC + SIDE_BY_SIDE, 1 << 20, False),
     ],
 )
 def test_only_some_models_are_measured(path, monkeypatch, batch, dims, more, largest_bytes, divided):
@@ -201,7 +227,7 @@ def test_a_batch_whose_outputs_are_as_wide_as_its_largest_row_says_runs_whole(tm
     for _ in range(SLOW_RUNS):
         run(3, 1, 1, 3)
     wait_until(lambda: split._way is RowSplit._compare, "a second session")
-    for _ in range(2 * COMPARED_RUNS):
+    for _ in range(COMPARED_RUNS):
         run(3, 1, 1, 3)
     assert split._way is RowSplit._divided
     run(1, 2, 5, 6)

@@ -1,5 +1,6 @@
 """What can be said of the TensorRT backend without a GPU."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,11 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends import tensorrt
-from deployments.backends.backend import ModelLoadError
+from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.gpu_fault import GpuFault
+from protocol.errors import Internal
+from protocol.infer import InferRequest
+from protocol.signature import Signature
 from repository_loader.package import InstanceSpec, ModelPackage
 
 CONFIG = 'name: "engine" backend: "tensorrt" instance_group { name: "g" kind: KIND_GPU profile: "1" }'
@@ -29,3 +34,28 @@ def test_instance_takes_its_groups_profile(tmp_path):
     engine.num_optimization_profiles = 1
     with pytest.raises(ModelLoadError, match="asks for optimization profile '1', the engine has 1"):
         tensorrt._profile(package, InstanceSpec("g_0", "GPU", 0), engine)
+
+
+class Failing(tensorrt.TensorRTInstance):
+    """An instance whose run ends with an error, on a stream that is none."""
+
+    def __init__(self, error):
+        self.name = "engine_0"
+        self._signature = Signature("engine", 1, {}, {})
+        self._torch = SimpleNamespace(cuda=SimpleNamespace(stream=lambda stream: nullcontext()))
+        self._stream = None
+        self._error = error
+
+    def _run(self, batch, requests):
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [("CUDA error: an illegal memory access was encountered", GpuFault), ("CUDA error: invalid argument", Internal)],
+)
+def test_a_lost_gpu_is_told_from_other_errors(said, kind):
+    with pytest.raises(Internal) as raised:
+        Failing(RuntimeError(f"{said}\nmore")).execute(Batch([InferRequest({}, 1, lambda *answer: None)], 1))
+    assert type(raised.value) is kind
+    assert raised.value.message == f"TensorRT could not run model instance 'engine_0': {said}"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.testing.accumulators import DynaSequenceBackend
 from deployments.backends.testing.identity import IdentityBackend
 from deployments.backends.testing.repeat import RepeatBackend
 from deployments.backends.testing.square import SquareBackend
@@ -148,3 +149,35 @@ def test_square_sends_its_number_that_often_then_fails_then_sends_nothing():
     failing = Streams(SquareBackend, SQUARE + one_empty + parameter("CUSTOM_FAIL_COUNT", 1), IN=np.array([3], np.int32))
     failing.clock.advance(100)
     assert failing.came == [(15, {"OUT": [3]}), (30, "Unknown: simulated failure")]
+
+
+CONTROLS = " ".join(
+    f'control_input {{ name: "{name}" control {{ kind: CONTROL_SEQUENCE_{name} {values} }} }}'
+    for name, values in (
+        ("START", "int32_false_true: [0, 1]"),
+        ("END", "int32_false_true: [0, 1]"),
+        ("READY", "int32_false_true: [0, 1]"),
+        ("CORRID", "data_type: TYPE_STRING"),
+    )
+)
+DYNA_SEQUENCE = (
+    'max_batch_size: 8 input { name: "INPUT" data_type: TYPE_INT32 dims: 1 } '
+    'output { name: "OUTPUT" data_type: TYPE_INT32 dims: 1 } '
+    f"sequence_batching {{ oldest {{ }} {CONTROLS} }}"
+)
+
+
+def test_a_long_correlation_id_is_added_as_int32_adds():
+    (instance,) = load(DynaSequenceBackend, DYNA_SEQUENCE)
+    one = np.ones((1, 1), np.int32)
+    requests = [
+        InferRequest(
+            {"INPUT": one, "START": one, "END": one, "READY": one, "CORRID": np.array([[text]], object)},
+            1,
+            lambda *_: None,
+        )
+        for text in (b"99999999999999999999", b"7")
+    ]
+    instance.execute(batch := Batch(requests, 2))
+    wrapped = np.array([(10**20) % 2**32], np.uint32).astype(np.int32)
+    assert [response.outputs["OUTPUT"].tolist() for response in batch.results] == [[wrapped.tolist()], [[8]]]

@@ -34,7 +34,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         ROW_SPLIT + "test_rows_run_in_parts_once_that_is_measured_as_quicker",
         ROW_SPLIT + "test_two_batches_at_a_time_have_a_core_each",
     ),
-    "Only models with `max_batch_size`, whose batches": (
+    "While that is measured, both ways must give the same outputs": (
+        ROW_SPLIT + "test_outputs_that_depend_on_other_rows_are_never_divided",
+    ),
+    "Only models with `dynamic_batching`, whose batches": (
         ROW_SPLIT + "test_quick_batches_and_single_rows_open_no_second_session",
         ROW_SPLIT + "test_the_second_session_goes_when_parts_are_slower",
         ROW_SPLIT + "test_only_some_models_are_measured",
