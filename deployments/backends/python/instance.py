@@ -15,7 +15,7 @@ from deployments.backends.python.bls import parents_here
 from deployments.backends.python.errors import told
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
-from deployments.backends.python.outputs import OutputReader, Views, settle
+from deployments.backends.python.outputs import OutputReader, Views, copy_kept, settle
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.response_sender import (
     Answer,
@@ -94,6 +94,7 @@ class PythonInstance:
             self._refuse_rescheduled(results, batch.requests, responses)
         if views:
             settle(views)
+        copy_kept(responses, results)
         batch.results = results  # type: ignore[assignment]
 
     @property
