@@ -18,6 +18,7 @@ from deployments.backends.python.backend import initialize_args
 from deployments.backends.python.process import area
 from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.exchange import signature_fields
+from deployments.backends.python.process.process_instance import ProcessInstance
 from deployments.backends.python.response_sender import ReplyQueue
 from deployments.core import loader
 from deployments.core.clock import LoopClock
@@ -178,3 +179,11 @@ def test_a_process_that_cannot_be_started_for_lack_of_descriptors_leaves_none_be
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert len(os.listdir("/proc/self/fd")) == before
     assert 5 < refused < 29
+
+
+def test_an_instance_that_says_something_all_the_time_is_closed_in_time(tmp_path: Path) -> None:
+    says = "[(time.sleep(0.05), pb_utils.Logger.log_info('more')) for _ in range(200)]"
+    instance = ProcessInstance(order_of(written(tmp_path, f"self.finalize = lambda: {says}")), None)
+    began_s = time.monotonic()
+    instance.close(0.5)
+    assert time.monotonic() - began_s < 5

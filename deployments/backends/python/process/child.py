@@ -2,12 +2,14 @@
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -180,15 +182,20 @@ class Child:
         """Whether the model that it has loaded has an `is_ready`."""
         return self._state == ("ready", OWN_READINESS)
 
-    def execute(self, batch: Batch) -> None:
+    def execute(self, batch: Batch, timeout_s: float) -> None:
         """Run a batch and wait for its results, those of a decoupled model to the last; before `attach` only.
 
+        One that runs for longer than `timeout_s` (0: may run for any time) ends the process.
+
         Raises:
-            ServingError: the process died over it.
+            ServingError: the process died over it, or took too long.
         """
         self.begin(batch)
-        self._wait(lambda: self._batch is None and not self._open)
-        if self._dead:
+        self._wait(lambda: self._batch is None, timeout_s or math.inf)
+        if self._batch is not None and not self._dead:
+            self.time_out(timeout_s)
+        self._wait(lambda: not self._open)
+        if self._dead or self._batch is not None:
             raise Internal(f"the process of model instance '{self.order.name}' {self.ending()}")
 
     def attach(self, clock: "Clock") -> None:
@@ -237,12 +244,17 @@ class Child:
         self._open.clear()
         return requests
 
+    def time_out(self, timeout_s: float) -> None:
+        """End it as it runs one batch for longer than that."""
+        self.kill(f"ran one batch for more than {timeout_s * 1000:g} ms")
+
     def is_ready(self, timeout_s: float) -> bool:
         """Return what the model's own `is_ready` says; blocks, and must not be called on the loop's thread."""
         number, answer = self._questions.ask("is_ready")
         try:
             if self._clock is None:
                 self._wait(answer.done, timeout_s)
+                timeout_s = 0.0
             return bool(answer.result(timeout_s))
         except (OSError, TimeoutError):
             return False
@@ -280,9 +292,10 @@ class Child:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for its end; returns False when it has not come. Blocks; any thread but the loop's may call this."""
+        end_s = time.monotonic() + timeout_s
         if self._clock is None:
             self._wait(lambda: False, timeout_s)
-        return _readable(self._exit, timeout_s)
+        return _readable(self._exit, max(0.0, end_s - time.monotonic()))
 
     def ending(self) -> str:
         """Return how it ended, as a predicate."""
@@ -330,17 +343,18 @@ class Child:
             self._exit: self._ended,
         }
 
-    def _wait(self, over: Callable[[], object], timeout_s: float | None = None) -> None:
-        """Read messages on this thread until something is so, or the process has ended."""
+    def _wait(self, over: Callable[[], object], timeout_s: float = math.inf) -> None:
+        """Read messages on this thread until something is so, the process has ended, or the time is up."""
+        end_s = time.monotonic() + timeout_s
         while not over() and not self._dead:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return
             readers = self._readers()
             poll = select.poll()
             for descriptor in readers:
                 poll.register(descriptor, select.POLLIN)
-            events = poll.poll(None if timeout_s is None else timeout_s * 1000)
-            if not events:
-                return
-            for descriptor, _ in events:
+            for descriptor, _ in poll.poll(None if left_s == math.inf else left_s * 1000):
                 if not self._dead:
                     readers[descriptor]()
 
