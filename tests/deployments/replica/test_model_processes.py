@@ -52,7 +52,7 @@ def test_a_death_costs_its_own_batch_and_the_instance_comes_back(models: Models,
     asyncio.run(run())
 
 
-def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again(models: Models) -> None:
+def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again_for_the_next(models: Models) -> None:
     fault = "CUDA error: an illegal memory access was encountered"
 
     async def run() -> None:
@@ -62,10 +62,10 @@ def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again(
         models.add("other", "def answer(self, x): return [x + 1]")
         async with models.hosted() as call:
             [before] = await call("loses", 0)
-            assert (await call.error("loses", 1)).message.endswith(f"RuntimeError: {fault}")
-            await call.change("loses", False)
-            await call.change("loses", True)
-            assert await call("loses", 0) != [before]
+            error, next_one = await asyncio.gather(call.error("loses", 1), call("loses", 0))
+            assert error.message.endswith(f"RuntimeError: {fault}")
+            assert next_one != [before]
+            assert call.changes[-2:] == [("loses", False), ("loses", True)]
 
     asyncio.run(run())
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.python import metric
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.channel import Channel, Writer, received
@@ -115,7 +116,7 @@ class Child:
         self._first = 0
         self._dead = False
         self._closing = False
-        self._killed_for = ""
+        self._doomed_for = ""
         self._state: tuple[str, str] = ("", "")
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as given_away:
             areas = []
@@ -263,8 +264,8 @@ class Child:
 
     @property
     def doomed(self) -> bool:
-        """Whether it has ended, or is told to."""
-        return self._dead or bool(self._killed_for)
+        """Whether it has ended, or is about to."""
+        return self._dead or bool(self._doomed_for)
 
     def read_results(self) -> None:
         """Take what it has said of its batch by now."""
@@ -276,7 +277,7 @@ class Child:
 
     def kill(self, reason: str) -> None:
         """End it and what it has started; `died` is called when it is gone. Any thread may call this."""
-        self._killed_for = self._killed_for or reason
+        self._doomed_for = self._doomed_for or reason
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -299,8 +300,8 @@ class Child:
 
     def ending(self) -> str:
         """Return how it ended, as a predicate."""
-        if self._killed_for:
-            return f"was ended because it {self._killed_for}"
+        if self._doomed_for:
+            return f"was ended because it {self._doomed_for}"
         try:
             code = self.process.wait(_REAP_S)
         except subprocess.TimeoutExpired:
@@ -392,6 +393,8 @@ class Child:
         if self.order.decoupled and not given:
             batch.answered = True
         elif type(given) is tuple:
+            if given[0] == GpuFault.__name__:  # it ends by itself now
+                self._doomed_for = self._doomed_for or "lost its GPU"
             batch.results = [read_result(given, channel, place)] * len(batch.requests)
         else:
             results = zip(given, batch.requests, strict=True)
