@@ -192,13 +192,15 @@ class InferenceRequest:
         Raises:
             TritonModelException: outside `execute` and what it has started.
         """
-        return bls.execute(self._module, partial(self._call, decoupled), decoupled)
+        return bls.execute(self._module, partial(self._call, decoupled, goes_on=decoupled), decoupled)
 
     def async_exec(self, decoupled: bool = False) -> "asyncio.Future[InferenceResponse | bls.ResponseIterator]":
         """Call the model at once, and return a future of the running event loop. Raises as `exec`."""
-        return bls.execute_async(self._module, partial(self._call, decoupled), decoupled)
+        return bls.execute_async(self._module, partial(self._call, decoupled, goes_on=True), decoupled)
 
-    def _call(self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...]) -> ModelCall:
+    def _call(
+        self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...], *, goes_on: bool
+    ) -> ModelCall:
         inputs = [tensor.on_host() for tensor in self._inputs]
         arrays: dict[str, Array] = {}
         for tensor in inputs:
@@ -225,6 +227,7 @@ class InferenceRequest:
             parents=parents,
             callers=callers,
             traced=traced,
+            goes_on=goes_on,
         )
 
 
