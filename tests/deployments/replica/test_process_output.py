@@ -107,3 +107,28 @@ def test_a_model_may_catch_what_it_prints(models: Models) -> None:
             assert await call("redirects", 0) == [len("captured\n")]
 
     asyncio.run(run())
+
+
+LOSES_OUTPUT = """
+def answer(self, x):
+    threading.Thread(target=threading.Event().wait, args=(60,)).start()
+    {statement}
+    return [os.getpid()]
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["sys.stdout.close()", "sys.stderr.close()", "sys.stdout = sys.stderr = None"],
+    ids=["stdout closed", "stderr closed", "none"],
+)
+def test_a_process_whose_streams_the_model_has_taken_away_ends(
+    models: Models, caplog: pytest.LogCaptureFixture, statement: str
+) -> None:
+    async def run() -> None:
+        models.add("loses", LOSES_OUTPUT.format(statement=statement))
+        async with models.hosted() as call:
+            await call("loses", 0)
+
+    asyncio.run(run())
+    assert "did not end" not in caplog.text and "still runs" not in caplog.text
