@@ -149,6 +149,7 @@ class Child:
         self._server = server
         self._questions = self._conversation(questions, (areas[2], areas[3]))
         self._forks = forks
+        self._takes_forks = True
         self._forked: list[Conversation] = []
         self._regions = LentRegions(self._work, self._questions.outbox, self._inputs, decoupled=order.decoupled)
         self._rooms = ResponseRooms(read_signature(order.fields))
@@ -336,10 +337,11 @@ class Child:
         self._descriptors = []
 
     def _readers(self) -> dict[int, Callable[[], None]]:
+        forks = {self._forks.fileno(): self._take_fork} if self._takes_forks else {}
         return {
             self._work.connection.fileno(): self._read_work,
             self._questions.fileno(): self._read_questions,
-            self._forks.fileno(): self._take_fork,
+            **forks,
             **{forked.fileno(): partial(self._read_fork, forked) for forked in self._forked},
             self._exit: self._ended,
         }
@@ -421,8 +423,13 @@ class Child:
     def _take_fork(self) -> None:
         """Begin a conversation with a process that the model has forked, which has sent its end of it."""
         try:
-            _, descriptors, _, _ = socket.recv_fds(self._forks, 1, 3)
+            data, descriptors, _, _ = socket.recv_fds(self._forks, 1, 3)
         except OSError:
+            return
+        if not data:  # the process has ended, or its model has closed the socket
+            self._takes_forks = False
+            if self._clock is not None:
+                self._clock.unwatch(self._forks.fileno())
             return
         if len(descriptors) != 3 or len(self._forked) >= _MAX_FORKS:
             for descriptor in descriptors:
