@@ -260,6 +260,16 @@ def test_a_warning_about_an_output_names_the_trace_of_its_request(load, caplog, 
     )
 
 
+def test_a_generator_is_no_list_of_responses(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                yield pb_utils.InferenceResponse([])
+    """)
+    with pytest.raises(Internal, match="Expected a list in the execute return, found type '<class 'generator'>'"):
+        run(instance, request_of(X=floats(0)))
+
+
 def test_a_model_may_empty_the_list_of_its_requests(load):
     instance = load("""
         class TritonPythonModel:

@@ -141,6 +141,19 @@ def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, members)
     assert not (tmp_path / "cache" / "out").exists()
 
 
+@pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+def test_an_archive_with_damaged_content_is_refused(tmp_path, compression):
+    path = tmp_path / f"env.tar.{compression}"
+    with tarfile.open(path, f"w:{compression}") as archive:
+        info, data = member("data", data=os.urandom(1 << 20))
+        archive.addfile(info, io.BytesIO(data))
+    damaged = bytearray(path.read_bytes())
+    damaged[1 << 19 : (1 << 19) + 4096] = bytes(4096)
+    path.write_bytes(damaged)
+    with pytest.raises(ModelLoadError, match="unable to unpack the execution environment"):
+        environment_at(str(path), "", tmp_path / "cache")
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
