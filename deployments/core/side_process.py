@@ -85,18 +85,18 @@ def run(
 def answer(perform: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Do the one task of this process and leave without waiting for threads that it started.
 
-    An exception of `perform` becomes `{"error": "<type>: <message>"}`.
+    An exception of `perform`, or a result that JSON cannot hold, becomes `{"error": "<type>: <message>"}`.
     """
     results = int(sys.argv.pop())
     sys.argv[0] = ""  # which a model may parse
     os.set_inheritable(results, False)
     task = json.load(sys.stdin)
     try:
-        result = perform(task)
+        text = json.dumps(perform(task), separators=(",", ":"))
     except BaseException as error:
         traceback.print_exc()
-        result = {"error": f"{type(error).__name__}: {error}"}
-    data = json.dumps(result, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps({"error": f"{type(error).__name__}: {error}"})
+    data = text.encode() + b"\n"
     while data:
         data = data[os.write(results, data) :]
     sys.stdout.flush()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deployments.replica.model_host import ModelHost
 from deployments.replica.served_model import ServedModel
 from protocol.array_request import plain_id, plain_parameters, request_from_arrays
-from protocol.errors import Internal, InvalidArgument, NotFound, ServingError
+from protocol.errors import Internal, InvalidArgument, NotFound, ServingError, Unsupported
 from protocol.infer import Array, InferRequest, InferResponse, Parameter
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class HandleCalls:
 
         try:
             served = self._find(call.model_name, call.model_version)
+            if served.model.signature.decoupled:
+                raise Unsupported("Deployment handles don't support models with decoupled transaction policy")
             request = request_from_arrays(
                 served.model.signature,
                 call.inputs,

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -51,6 +52,8 @@ class ModelCalls:
 
     def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
         """Send a request; see `ModelServer`."""
+        if call.goes_on:
+            call = replace(call, inputs={name: array.copy() for name, array in call.inputs.items()})
         opened = _OpenCall(self, call, take)
         if not self.may_wait():
             opened.start()

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any, Final, TextIO
 
@@ -110,7 +111,7 @@ def show_model_output(is_on: Callable[[logging.LogRecord], bool] | None = None) 
         if is_on is not None:
             logging.getLogger(LOGGER).addHandler(ConsoleHandler(console, is_on))
     if is_on is None or isinstance(builtins.print, FunctionType):
-        builtins.print = _print_to_serves_log
+        builtins.print = partial(_print_to_serves_log, (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__))
 
 
 def _console() -> Console | None:
@@ -123,18 +124,24 @@ def _console() -> Console | None:
 
 
 def _print_to_serves_log(
-    *objects: Any, sep: str | None = None, end: str | None = None, file: Any = None, **flush: Any
+    streams: tuple[Any, ...],
+    *objects: Any,
+    sep: str | None = None,
+    end: str | None = None,
+    file: Any = None,
+    **flush: Any,
 ) -> None:
-    """Do what Serve's own `print` should, which writes to the replica's log and not to `sys.stdout`, and show it too.
+    """Do what Serve's own `print` should: what goes to one of `streams` is written to the replica's log, and shown too.
 
-    Serve's writes a tuple into any other file.
+    Serve's logs what is printed while `sys.stdout` is redirected, and writes a tuple into any other file.
     """
     text = (" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end)
-    if file is None or file is sys.stdout or file is sys.stderr:
+    target = sys.stdout if file is None else file
+    if target is None or any(target is stream for stream in streams):
         logging.getLogger("ray.serve").info("%s", text.rstrip("\n"), stacklevel=2, extra=whose_at_work())
-        if isinstance(sys.stdout, ModelStream):
-            sys.stdout.show(text)
+        if isinstance(target, ModelStream):
+            target.show(text)
     else:
-        file.write(text)
+        target.write(text)
         if flush.get("flush"):
-            file.flush()
+            target.flush()

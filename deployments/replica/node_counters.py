@@ -5,6 +5,7 @@ What a process has counted is kept when it ends, however it ends.
 
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import secrets
@@ -14,8 +15,6 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
-
-import orjson
 
 from deployments.core.counter_file import CounterFile, CounterFileReader
 from deployments.core.counts import KINDS, MODEL, Counts, Label, ModelCounts, Totals
@@ -74,7 +73,7 @@ class NodeCounters:
     def _append(self, label: Label, kind: type[Counts]) -> Counts:
         if not self._full:
             try:
-                return kind.from_buffer(self._file.append(orjson.dumps(list(label)), ctypes.sizeof(kind)))
+                return kind.from_buffer(self._file.append(_json(label), ctypes.sizeof(kind)))
             except OSError as error:
                 self._full = True
                 logger.warning("statistics of further models are not counted on this node: %s", error)
@@ -110,9 +109,9 @@ class NodeCounters:
         except FileNotFoundError:
             return set()
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            totals.add_list(map(orjson.loads, rows[start : start + _ROWS_AT_ONCE]))
+            totals.add_list(map(json.loads, rows[start : start + _ROWS_AT_ONCE]))
             pause()
-        return set(orjson.loads(folded))
+        return set(json.loads(folded))
 
     def _fold_dead(self) -> None:
         """Move the counts of dead processes into one file; nothing is lost or counted twice if this is cut short."""
@@ -125,7 +124,7 @@ class NodeCounters:
             if path.name not in folded:
                 _add_file(totals, path, CounterFileReader(_label), pause, present=False)
         beside = self._folder.path / f"{_PAST}.new"
-        beside.write_bytes(b"\n".join(map(orjson.dumps, ([path.name for path in dead], *totals.to_list()))))
+        beside.write_bytes(b"\n".join(map(_json, ([path.name for path in dead], *totals.to_list()))))
         beside.rename(self._folder.path / _PAST)
         for path in dead:
             path.unlink()
@@ -165,6 +164,10 @@ def _add_file(
         os.close(descriptor)
 
 
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 @lru_cache(maxsize=1 << 16)
 def _label(text: bytes) -> Label:
-    return Label(*orjson.loads(text))
+    return Label(*json.loads(text))

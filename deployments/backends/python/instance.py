@@ -1,10 +1,9 @@
 """One instance of a Python model: runs batches through its `execute`."""
 
-import asyncio
 import logging
 import threading
 from asyncio import _get_running_loop, _set_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any
@@ -15,7 +14,7 @@ from deployments.backends.python.bls import parents_here
 from deployments.backends.python.errors import told
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
-from deployments.backends.python.outputs import OutputReader, Views, settle
+from deployments.backends.python.outputs import OutputReader, Views, copy_kept, settle
 from deployments.backends.python.response import InferenceResponse
 from deployments.backends.python.response_sender import (
     Answer,
@@ -94,6 +93,7 @@ class PythonInstance:
             self._refuse_rescheduled(results, batch.requests, responses)
         if views:
             settle(views)
+        copy_kept(responses, results)
         batch.results = results  # type: ignore[assignment]
 
     @property
@@ -147,7 +147,7 @@ class PythonInstance:
                 responses = self._model_execute(requests)
             finally:
                 _set_running_loop(running)
-        if type(responses) is list or not asyncio.iscoroutine(responses):
+        if type(responses) is list or not isinstance(responses, Coroutine):
             return responses
         return self._await(responses)
 
@@ -242,7 +242,7 @@ class PythonInstance:
     def _ask_ready(self, answer: "Future[Any]") -> None:
         try:
             ready = self._model.is_ready()
-            answer.set_result(self._await(ready) if asyncio.iscoroutine(ready) else ready)
+            answer.set_result(self._await(ready) if isinstance(ready, Coroutine) else ready)
         except BaseException as error:
             answer.set_exception(error)
 
@@ -283,7 +283,7 @@ class DecoupledPythonInstance(PythonInstance):
         parents = parents_here.set(batch.requests)
         try:
             returned = self._model_execute(requests)
-            if asyncio.iscoroutine(returned):
+            if isinstance(returned, Coroutine):
                 future = self._own_loop().submit(returned)
                 del requests
                 if self._iterative:  # which requests run again is known at its end

@@ -1,11 +1,10 @@
 """Where models' own metrics are counted: in rows that other processes read, or, without such, for nobody."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
-
-import orjson
 
 from deployments.core.counts import (
     CUSTOM_BUCKET,
@@ -134,4 +133,5 @@ class MetricRows:
 
 
 def _identity(name: str, description: str, labels: Labels, bounds: tuple[float, ...] = ()) -> str:
-    return orjson.dumps([name, description, labels, bounds]).decode()
+    text = json.dumps([name, description, labels, bounds], separators=(",", ":"), ensure_ascii=False)
+    return text.encode().decode()  # raises UnicodeEncodeError of what no page can show

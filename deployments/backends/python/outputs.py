@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from sys import getrefcount
 
 import numpy as np
@@ -177,6 +178,14 @@ def settle(views: Views) -> None:
         )
         if not owned:
             outputs[name] = array.copy()
+
+
+def copy_kept(responses: list[object], results: Iterable[object]) -> None:
+    """Copy all outputs if anyone but the list holds one of its responses, and can so write to its tensors."""
+    if any([type(each) is InferenceResponse and getrefcount(each) > 1 + _LOCAL for each in responses]):
+        for result in results:
+            if isinstance(result, InferResponse):
+                result.outputs = {name: array.copy() for name, array in result.outputs.items()}
 
 
 def _base_id(array: Array) -> int:

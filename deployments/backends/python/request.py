@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import partial
 from operator import index
@@ -78,7 +78,7 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] | None = None,
+        inputs: Iterable[Tensor] | None = None,
         requested_output_names: Sequence[str] | None = None,
         model_name: str | None = None,
         model_version: int = -1,
@@ -99,14 +99,14 @@ class InferenceRequest:
         self._request_id = _text("request_id", request_id)
         self._model_name = _text("model_name", model_name)
         where = f"request with id '{request_id}' and model name '{model_name}'"
-        for tensor in inputs:
+        self._inputs = tuple(inputs)
+        for tensor in self._inputs:
             if tensor is None:
                 raise TritonModelException(f"Input tensor for {where} should not be empty.")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"'inputs' of an InferenceRequest must be Tensors, found type '{type(tensor)}'.")
         self._module: ModelModule | None = calling_model()
         self._correlation_id = _sequence_id(correlation_id)
-        self._inputs = inputs
         if isinstance(requested_output_names, str | bytes):
             raise TypeError("'requested_output_names' of an InferenceRequest must be a list of strings.")
         self._requested_output_names = [_text("requested_output_names", name) for name in requested_output_names]
@@ -192,13 +192,15 @@ class InferenceRequest:
         Raises:
             TritonModelException: outside `execute` and what it has started.
         """
-        return bls.execute(self._module, partial(self._call, decoupled), decoupled)
+        return bls.execute(self._module, partial(self._call, decoupled, goes_on=decoupled), decoupled)
 
     def async_exec(self, decoupled: bool = False) -> "asyncio.Future[InferenceResponse | bls.ResponseIterator]":
         """Call the model at once, and return a future of the running event loop. Raises as `exec`."""
-        return bls.execute_async(self._module, partial(self._call, decoupled), decoupled)
+        return bls.execute_async(self._module, partial(self._call, decoupled, goes_on=True), decoupled)
 
-    def _call(self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...]) -> ModelCall:
+    def _call(
+        self, decoupled: bool, parents: Sequence[InferRequest], callers: tuple[str, ...], *, goes_on: bool
+    ) -> ModelCall:
         inputs = [tensor.on_host() for tensor in self._inputs]
         arrays: dict[str, Array] = {}
         for tensor in inputs:
@@ -225,6 +227,7 @@ class InferenceRequest:
             parents=parents,
             callers=callers,
             traced=traced,
+            goes_on=goes_on,
         )
 
 

@@ -1,7 +1,7 @@
 """`pb_utils.InferenceResponse`: the output tensors or the error that a model answers with."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from deployments.backends.python.errors import TritonError, TritonModelException
 from deployments.backends.python.tensor import Tensor
@@ -16,16 +16,16 @@ class InferenceResponse:
 
     def __init__(
         self,
-        output_tensors: Sequence[Tensor] = (),
+        output_tensors: Iterable[Tensor] = (),
         error: TritonError | None = None,
         parameters: dict[str, Parameter] | None = None,
     ) -> None:
-        for tensor in output_tensors:
+        self._output_tensors = tuple(output_tensors)
+        for tensor in self._output_tensors:
             if not isinstance(tensor, Tensor):
                 if tensor is None:
                     raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise TypeError(f"'output_tensors' must be Tensors, found type '{type(tensor)}'.")
-        self._output_tensors = output_tensors
         self._error = error
         self._parameters = None if parameters is None else checked_parameters(parameters)
 

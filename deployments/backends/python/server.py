@@ -28,7 +28,7 @@ class ModelCall:
     None for all. The call ends when all `parents`, the requests on whose behalf it is made, are given up; without any
     it stands for itself. `callers` are the models that wait for it, the client's first. `namespace` is what the
     identifiers of models end in that share a name, and are in the repository of the model that calls. `traced` is the
-    request whose trace the call is part of.
+    request whose trace the call is part of. Where the model `goes_on` before the call ends, it may write to its inputs.
     """
 
     model_name: str
@@ -46,6 +46,7 @@ class ModelCall:
     callers: tuple[str, ...]
     namespace: str = ""
     traced: InferRequest | None = None
+    goes_on: bool = False
 
 
 class ModelServer(Protocol):

@@ -24,6 +24,8 @@ class Tensor:
         self._name = name = _checked_name(name)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}' needs a numpy.ndarray, found type '{type(array)}'.")
+        if type(array) is not np.ndarray:
+            array = np.asarray(array)
         self._array: Array = array if array.flags.c_contiguous else array.copy(order="C")
 
     def name(self) -> str:

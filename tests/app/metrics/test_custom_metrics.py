@@ -184,3 +184,9 @@ def test_the_bucket_of_all_may_be_named(totals: Totals) -> None:
 def test_what_prometheus_could_not_read_is_refused(misuse) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(TritonModelException):
         misuse()
+
+
+def test_a_label_that_no_page_can_show_is_refused(totals: Totals) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        MetricFamily("seen_total", "", COUNTER).Metric({"model": "\udcff"})
+    assert lines(totals) == []

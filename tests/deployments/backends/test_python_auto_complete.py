@@ -91,6 +91,8 @@ def test_completes_tensors_of_which_the_configuration_says_a_part(tmp_path, know
         ("", "raise ValueError('no shape')", "ValueError: no shape"),
         ("import no_such_module", "return config", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("", "import sys; sys.exit(4)", "SystemExit: 4"),
+        ("import numpy as np", "config.as_dict()['max_batch_size'] = np.int64(4); return config",
+         "TypeError: Object of type int64 is not JSON serializable"),
         ("import os", "os._exit(4)", "Stub process 'auto' is not healthy: auto_complete_config ended with exit code 4"),
         ("import os", "os.kill(os.getpid(), 11)",
          "Stub process 'auto' is not healthy: auto_complete_config ended with signal SIGSEGV"),

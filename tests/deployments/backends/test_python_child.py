@@ -13,11 +13,12 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deployments.backends.backend import ModelLoadError
+from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.python.backend import initialize_args
 from deployments.backends.python.process import area
 from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.exchange import signature_fields
+from deployments.backends.python.process.process_instance import ProcessInstance
 from deployments.backends.python.response_sender import ReplyQueue
 from deployments.core import loader
 from deployments.core.clock import LoopClock
@@ -178,3 +179,31 @@ def test_a_process_that_cannot_be_started_for_lack_of_descriptors_leaves_none_be
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert len(os.listdir("/proc/self/fd")) == before
     assert 5 < refused < 29
+
+
+def test_an_instance_that_says_something_all_the_time_is_closed_in_time(tmp_path: Path) -> None:
+    says = "[(time.sleep(0.05), pb_utils.Logger.log_info('more')) for _ in range(200)]"
+    instance = ProcessInstance(order_of(written(tmp_path, f"self.finalize = lambda: {says}")), None)
+    began_s = time.monotonic()
+    instance.close(0.5)
+    assert time.monotonic() - began_s < 5
+
+
+@on_a_loop
+async def test_a_socket_for_forks_that_the_model_has_closed_is_watched_no_longer(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    forks = "int(open('/proc/self/cmdline').read().split(chr(0))[-6])"
+    package = written(tmp_path, execute=f"os.close({forks}); return [None]")
+    child = Child(order_of(package), None, lambda batch: None, lambda: None)
+    try:
+        child.load()
+        child.attach(LoopClock(loop))
+        descriptor = child._forks.fileno()
+        child.begin(Batch([InferRequest({"X": np.zeros(1, np.int32)}, 1, lambda *_: None)], 1))
+        async with asyncio.timeout(5):
+            while descriptor in child._readers():
+                await asyncio.sleep(0.01)
+        assert not loop.remove_reader(descriptor)
+    finally:
+        child.kill("is needed no more")
+        child.release()

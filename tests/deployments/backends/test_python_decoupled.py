@@ -120,3 +120,13 @@ def test_decoupled_request_always_ends(load, kind, body, message):
 def test_decoupled_models_need_a_clock(load):
     with pytest.raises(ModelLoadError, match="decoupled model 'echo'"):
         load(ECHO, DECOUPLED_CONFIG)
+
+
+def test_a_generator_is_no_coroutine(load):
+    code = """
+        class TritonPythonModel:
+            def execute(self, requests):
+                yield
+    """
+    [[error]] = asyncio.run(_answers(load, code, request_of(X=floats(1))))
+    assert "the execute function must return None" in error.message

@@ -13,14 +13,22 @@ import pytest
 from python_models import ECHO_CONFIG, floats, instances, request_of, run, write_model
 
 from deployments.backends.backend import ModelLoadError
+from deployments.backends.python import metric
 from deployments.backends.python.auto_complete import complete
 from deployments.backends.python.backend import PythonBackend
 from deployments.backends.python.process.environment import environment_at
+from deployments.core.counts import CUSTOM_COUNTER, Totals
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
 
 WHERE = """
     import os, sys, only_here
     class TritonPythonModel:
+        def initialize(self, args):
+            family = pb_utils.MetricFamily("seen_total", "What was seen", pb_utils.MetricFamily.COUNTER)
+            self.seen = family.Metric()
         def execute(self, requests):
+            self.seen.increment(len(requests))
             seen = {"value": only_here.VALUE, "prefix": sys.prefix, "path": os.environ["PATH"].split(":")[0]}
             return [pb_utils.InferenceResponse([], parameters=seen)]
 """
@@ -28,11 +36,12 @@ WHERE = """
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
-    """A virtual environment with NumPy and a module of its own."""
+    """A virtual environment with nothing but NumPy and a module of its own."""
     root = tmp_path_factory.mktemp("environments") / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root], check=True)
     (packages,) = root.glob("lib/python*/site-packages")
-    (packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
+    for part in Path(np.__file__).parents[1].glob("numpy*"):
+        (packages / part.name).symlink_to(part)
     (packages / "only_here.py").write_text("VALUE = 17")
     return root
 
@@ -55,6 +64,19 @@ def test_a_folder_is_the_environment(tmp_path, environment):
     assert seen_by(load(tmp_path, environment)) == {
         "value": 17, "prefix": str(environment), "path": str(environment / "bin"),
     }  # fmt: skip
+
+
+def test_a_model_counts_metrics_in_an_environment_that_has_numpy_alone(tmp_path, environment):
+    counters = NodeCounters(NodeFolder("node", tmp_path))
+    metric.export_to(lambda: counters, counters.folder)
+    try:
+        seen_by(load(tmp_path, environment))
+        rows = counters.totals().rows
+    finally:
+        metric.export_to(Totals)
+        counters.close()
+    [counted] = [row.value for label, row in rows.items() if label.kind == CUSTOM_COUNTER]
+    assert counted == 1
 
 
 def test_an_archive_beside_the_model_is_unpacked_once(tmp_path, environment, monkeypatch):
@@ -117,6 +139,19 @@ def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, members)
         environment_at(str(tmp_path / "env.tar.gz"), "", tmp_path / "cache")
     assert os.listdir(outside) == []
     assert not (tmp_path / "cache" / "out").exists()
+
+
+@pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+def test_an_archive_with_damaged_content_is_refused(tmp_path, compression):
+    path = tmp_path / f"env.tar.{compression}"
+    with tarfile.open(path, f"w:{compression}") as archive:
+        info, data = member("data", data=os.urandom(1 << 20))
+        archive.addfile(info, io.BytesIO(data))
+    damaged = bytearray(path.read_bytes())
+    damaged[1 << 19 : (1 << 19) + 4096] = bytes(4096)
+    path.write_bytes(damaged)
+    with pytest.raises(ModelLoadError, match="unable to unpack the execution environment"):
+        environment_at(str(path), "", tmp_path / "cache")
 
 
 @pytest.mark.parametrize(

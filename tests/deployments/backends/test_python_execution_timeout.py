@@ -1,5 +1,6 @@
 """What ends in the same moment: a batch, the time that it may take, and the process that runs it."""
 
+import asyncio
 import os
 import resource
 import select
@@ -14,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.backends.backend import Batch
+from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.python.process.process_instance import ProcessInstance
+from deployments.core import loader
+from deployments.core.clock import LoopClock
+from deployments.core.core import Core
 from protocol.errors import ServingError
 from protocol.infer import InferRequest, InferResponse
-from tests.deployments.backends.test_python_child import order_of, written
+from tests.deployments.backends.test_python_child import SPEC, order_of, written
 
 ANSWER = "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([os.getpid()], np.int32))])]"
 
@@ -162,3 +166,21 @@ def test_a_batch_that_goes_on_is_ended_and_answered_once(tmp_path: Path) -> None
         assert it.done == [(batch, False)]
         (result,) = batch.results
         assert isinstance(result, ServingError) and "ran one batch for more than 5000 ms" in result.message
+
+
+WARM_UP = """
+parameters { key: "eagleray.execution_timeout_ms" value { string_value: "500" } }
+model_warmup { name: "zeros" batch_size: 1 inputs { key: "X" value { data_type: TYPE_INT32 dims: 1 zero_data: true } } }
+"""
+
+
+def test_a_model_whose_warm_up_hangs_is_not_loaded(tmp_path: Path) -> None:
+    package = written(tmp_path, execute="time.sleep(60)", more=WARM_UP)
+
+    async def run() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        async with asyncio.timeout(20):
+            await loader.load(package, [SPEC], clock, Core(clock))
+
+    with pytest.raises(ModelLoadError, match="ran one batch for more than 500 ms"):
+        asyncio.run(run())

@@ -265,3 +265,11 @@ def test_gauges_go_both_ways():
     gauge.set(5)
     gauge.increment(-2)
     assert gauge.value() == 3
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([[1, 2]]).view(np.matrix), np.ma.masked_array([[1, 2]])], ids=["matrix", "masked"]
+)
+def test_a_tensor_of_an_array_of_another_class_is_a_plain_one(array):
+    plain = pb_utils.Tensor("X", array).as_numpy()
+    assert type(plain) is np.ndarray and plain.tolist() == [[1, 2]]

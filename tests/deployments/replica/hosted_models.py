@@ -19,6 +19,7 @@ from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import ServingError
+from protocol.infer import InferRequest
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
@@ -146,6 +147,23 @@ class Hosted:
             outputs = await self.start(name, *values, **more)
         result: list[int] = outputs["Y"].tolist()
         return result
+
+    async def responses(self, name: str, *values: int) -> list[list[int]]:
+        """Return what a decoupled model answers, response by response."""
+        ended: asyncio.Future[list[list[int]]] = asyncio.get_running_loop().create_future()
+        got: list[list[int]] = []
+
+        def reply(_: InferRequest, result: Any) -> None:
+            if isinstance(result, ServingError):
+                return ended.set_exception(result)
+            if result.outputs:
+                got.append(result.outputs["Y"].tolist())
+            if result.final:
+                ended.set_result(got)
+
+        self.host.core.resolve(name).submit(InferRequest({"X": np.array(values, np.int32)}, 1, reply))
+        async with asyncio.timeout(60):
+            return await ended
 
     async def error(self, name: str, *values: int) -> ServingError:
         with pytest.raises(ServingError) as raised:

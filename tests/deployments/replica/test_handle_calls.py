@@ -18,11 +18,13 @@ from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.array_request import plain_parameters, request_from_arrays
-from protocol.errors import InvalidArgument, NotFound
+from protocol.errors import InvalidArgument, NotFound, Unsupported
 from protocol.limits import Limits
 from protocol.signature import Signature
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
+from tests.deployments.replica.hosted_models import COUNTDOWN, DECOUPLED, Models, on_a_loop
+from tests.deployments.replica.hosted_models import models_here as models_here
 
 CONFIG = """
 backend: "python"
@@ -104,6 +106,15 @@ def test_a_call_that_is_wrong_fails_alone(run: Runner) -> None:
         assert isinstance(fourth, NotFound)
 
     run(test)
+
+
+@on_a_loop
+async def test_a_decoupled_model_is_refused(models_here: Models) -> None:
+    async with models_here.add("countdown", COUNTDOWN, DECOUPLED).hosted() as call:
+        with pytest.raises(Unsupported, match="Deployment handles don't support models with decoupled"):
+            await call("countdown", 3)
+        assert await call.responses("countdown", 3) == [[3], [2], [1]]
+        assert call.host.core.resolve("countdown").statistics.counts.success_count == 1
 
 
 class Odd(StrEnum):

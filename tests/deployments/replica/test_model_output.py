@@ -1,8 +1,10 @@
 """What `print` does in a replica, whose own is Serve's."""
 
 import builtins
+import contextlib
 import io
 import logging
+import sys
 from typing import TextIO
 
 import pytest
@@ -26,9 +28,29 @@ def test_a_file_gets_what_is_printed_into_it() -> None:
     assert file.getvalue() == "a-1.b\n"
 
 
-def test_all_else_goes_to_the_log_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     lines = io.StringIO()
     monkeypatch.setattr(logging.getLogger("ray.serve"), "handlers", [logging.StreamHandler(lines)])
     monkeypatch.setattr(logging.getLogger("ray.serve"), "level", logging.INFO)
+    return lines
+
+
+def test_all_else_goes_to_the_log_of_serve(logged: io.StringIO) -> None:
     print("a", 1)
-    assert lines.getvalue() == "a 1\n"
+    print("b", file=sys.stdout)
+    print("c", file=sys.stderr)
+    assert logged.getvalue() == "a 1\nb\nc\n"
+
+
+def test_a_stream_that_is_put_into_the_place_of_stdout_gets_what_is_printed(
+    logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        print("a", 1)
+        print("b", file=sys.stdout, flush=True)
+    assert text.getvalue() == "a 1\nb\n"
+    assert not logged.getvalue()
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)  # as many put it back
+    print("c")
+    assert logged.getvalue() == "c\n"

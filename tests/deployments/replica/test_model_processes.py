@@ -1,7 +1,6 @@
 """Python models whose instances run in processes of their own: their deaths, and what they do to each other."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 
 from deployments.backends.python.process.restart import Restart
-from deployments.log.log_options import LogOptions
-from deployments.log.process_log import ProcessLog
 from protocol.errors import Internal, ServingError
 from tests.deployments.replica.hosted_models import unfrozen as unfrozen
 from tests.deployments.replica.own_processes import Models
@@ -55,85 +52,7 @@ def test_a_death_costs_its_own_batch_and_the_instance_comes_back(models: Models,
     asyncio.run(run())
 
 
-LOGS = """
-def answer(self, x):
-    pb_utils.Logger.log_verbose(f"verbose {x}")
-    pb_utils.Logger.log_warn(f"warning {x}")
-    if x == 2:
-        import logging
-        logging.getLogger("deployments.example").error("ours", exc_info=ValueError("theirs"))
-    if x == 3:
-        raise KeyError("its own")
-    return [os.getpid()]
-"""
-
-
-FORKS = """
-def answer(self, x):
-    print("of the model")
-    child = os.fork()
-    if not child:
-        print("of a process that it has forked")
-        os._exit(0)
-    os.waitpid(child, 0)
-    return [1]
-"""
-
-
-def test_what_a_model_prints_is_in_the_log_and_needs_no_lock_in_a_process_that_it_has_forked(
-    models: Models, serve_log: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    ProcessLog(LogOptions())
-
-    async def run() -> None:
-        models.add("forks", FORKS)
-        async with models.hosted() as call, asyncio.timeout(60):
-            await call("forks", 1)
-            while "of the model" not in serve_log.read_text():
-                await asyncio.sleep(0.01)
-
-    asyncio.run(run())
-    assert "forked" not in serve_log.read_text()
-    assert "of a process that it has forked\n" in capfd.readouterr().out
-
-
-def test_log_settings_hold_for_a_model_in_a_process_of_its_own(models: Models, serve_log: Path) -> None:
-    log = ProcessLog(LogOptions(log_format="json"))
-
-    async def logged(text: str) -> None:
-        async with asyncio.timeout(60):
-            while f'"{text}"' not in serve_log.read_text():
-                await asyncio.sleep(0.01)
-
-    async def run() -> None:
-        models.add("one", LOGS).add("other", LOGS)
-        async with models.hosted() as call:
-            assert await call("one", 1) != [os.getpid()]
-            await logged("warning 1")
-            log.apply(LogOptions(log_format="json", log_verbose_level=1, log_warning=False))
-            await call("other", 2)
-            await logged("ours")
-            await call.error("one", 3)
-            await logged("execute() of model instance 'one_0' failed, request ids ['']")
-
-    asyncio.run(run())
-    keys = ("level", "message", "model", "version", "source")
-    rows = [json.loads(line) for line in serve_log.read_text().splitlines()]
-    failure = rows.pop()
-    assert (failure["model"], failure["version"], failure["level"]) == ("one", 1, "ERROR")
-    assert failure["traceback"].endswith("KeyError: 'its own'")
-    found = [tuple(row.get(key) for key in keys) for row in rows if row["message"] not in ("ours", "verbose 3")]
-    assert [(*row[:4], row[4].partition(":")[0]) for row in sorted(found[:2]) + found[2:]] == [
-        ("INFO", "successfully loaded 'one' version 1", "one", 1, "model_host.py"),
-        ("INFO", "successfully loaded 'other' version 1", "other", 1, "model_host.py"),
-        ("WARNING", "warning 1", "one", 1, "model.py"),
-        ("VERBOSE", "verbose 2", "other", 1, "model.py"),
-    ]
-    [ours] = [row for row in rows if row["message"] == "ours"]
-    assert ours["traceback"].endswith("ValueError: theirs")
-
-
-def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again(models: Models) -> None:
+def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again_for_the_next(models: Models) -> None:
     fault = "CUDA error: an illegal memory access was encountered"
 
     async def run() -> None:
@@ -143,10 +62,10 @@ def test_a_process_that_has_lost_its_gpu_answers_its_batch_and_is_started_again(
         models.add("other", "def answer(self, x): return [x + 1]")
         async with models.hosted() as call:
             [before] = await call("loses", 0)
-            assert (await call.error("loses", 1)).message.endswith(f"RuntimeError: {fault}")
-            await call.change("loses", False)
-            await call.change("loses", True)
-            assert await call("loses", 0) != [before]
+            error, next_one = await asyncio.gather(call.error("loses", 1), call("loses", 0))
+            assert error.message.endswith(f"RuntimeError: {fault}")
+            assert next_one != [before]
+            assert call.changes[-2:] == [("loses", False), ("loses", True)]
 
     asyncio.run(run())
 
@@ -168,11 +87,12 @@ def test_a_decoupled_model_that_has_lost_its_gpu_is_started_again(models: Models
         code = textwrap.dedent(LOSES_LATER.format(kind=kind, wait=wait))
         models.add("loses", code, "model_transaction_policy { decoupled: true }")
         async with models.hosted() as call:
-            [before] = await call("loses", 0)
-            assert (await call.error("loses", 1)).message.endswith("an illegal memory access was encountered")
+            before = await call.responses("loses", 0)
+            with pytest.raises(Internal, match="an illegal memory access was encountered"):
+                await call.responses("loses", 1)
             await call.change("loses", False)
             await call.change("loses", True)
-            assert await call("loses", 0) != [before]
+            assert await call.responses("loses", 0) != before
 
     asyncio.run(run())
 

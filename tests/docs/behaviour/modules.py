@@ -54,6 +54,7 @@ SHARED_NAMES = (
 NAMESPACES = "repository_loader/test_namespaces.py::"
 CAMPAIGN = "e2e/test_fault_campaign.py::"
 PROCESSES = "deployments/replica/test_model_processes.py::"
+PROCESS_OUTPUT = "deployments/replica/test_process_output.py::"
 ENVIRONMENT = "deployments/backends/test_python_environment.py::"
 RETURNING = "deployments/schedulers/test_returning_clients.py::"
 ROW_SPLIT = "deployments/backends/test_row_split.py::"

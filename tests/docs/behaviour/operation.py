@@ -12,7 +12,7 @@ from tests.docs.behaviour.modules import (
     METRICS,
     NAMESAKES,
     OWN_METRICS,
-    PROCESSES,
+    PROCESS_OUTPUT,
     REFUSALS,
     SEVERAL,
     SLOW,
@@ -94,7 +94,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         NAMESAKES + "test_log_settings_hold_for_all_processes_and_the_log_file",
         "deployments/replica/test_node_log.py::test_what_an_ingress_sets_holds_in_other_processes_of_the_node",
         "deployments/replica/test_node_log.py::test_a_process_that_starts_later_has_the_settings_of_the_node",
-        PROCESSES + "test_log_settings_hold_for_a_model_in_a_process_of_its_own",
+        PROCESS_OUTPUT + "test_log_settings_hold_for_a_model_in_a_process_of_its_own",
     ),
     "Our lines have Triton's form": (LOG + "test_lines_are_tritons", LOG + "test_times_are_utc"),
     "Messages about traced requests": (

@@ -190,6 +190,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         HANDLE_CALLS + "test_a_quick_call_does_not_wait_for_a_slow_one",
     ),
     "A call that is cancelled leaves the queue": (HANDLE_CALLS + "test_a_call_that_is_cancelled_leaves_the_queue",),
+    "A call of a decoupled model is refused": (HANDLE_CALLS + "test_a_decoupled_model_is_refused",),
     # Readiness
     "`/v2/health/live` answers": (STARTING + "test_http_is_live_and_not_ready",),
     "`/v2/health/ready` is 200": (

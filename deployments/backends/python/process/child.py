@@ -2,12 +2,14 @@
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deployments.backends.backend import Batch, ModelLoadError
+from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.python import metric
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.channel import Channel, Writer, received
@@ -113,7 +116,7 @@ class Child:
         self._first = 0
         self._dead = False
         self._closing = False
-        self._killed_for = ""
+        self._doomed_for = ""
         self._state: tuple[str, str] = ("", "")
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as given_away:
             areas = []
@@ -146,6 +149,7 @@ class Child:
         self._server = server
         self._questions = self._conversation(questions, (areas[2], areas[3]))
         self._forks = forks
+        self._takes_forks = True
         self._forked: list[Conversation] = []
         self._regions = LentRegions(self._work, self._questions.outbox, self._inputs, decoupled=order.decoupled)
         self._rooms = ResponseRooms(read_signature(order.fields))
@@ -180,15 +184,20 @@ class Child:
         """Whether the model that it has loaded has an `is_ready`."""
         return self._state == ("ready", OWN_READINESS)
 
-    def execute(self, batch: Batch) -> None:
+    def execute(self, batch: Batch, timeout_s: float) -> None:
         """Run a batch and wait for its results, those of a decoupled model to the last; before `attach` only.
 
+        One that runs for longer than `timeout_s` (0: may run for any time) ends the process.
+
         Raises:
-            ServingError: the process died over it.
+            ServingError: the process died over it, or took too long.
         """
         self.begin(batch)
-        self._wait(lambda: self._batch is None and not self._open)
-        if self._dead:
+        self._wait(lambda: self._batch is None, timeout_s or math.inf)
+        if self._batch is not None and not self._dead:
+            self.time_out(timeout_s)
+        self._wait(lambda: not self._open)
+        if self._dead or self._batch is not None:
             raise Internal(f"the process of model instance '{self.order.name}' {self.ending()}")
 
     def attach(self, clock: "Clock") -> None:
@@ -237,12 +246,17 @@ class Child:
         self._open.clear()
         return requests
 
+    def time_out(self, timeout_s: float) -> None:
+        """End it as it runs one batch for longer than that."""
+        self.kill(f"ran one batch for more than {timeout_s * 1000:g} ms")
+
     def is_ready(self, timeout_s: float) -> bool:
         """Return what the model's own `is_ready` says; blocks, and must not be called on the loop's thread."""
         number, answer = self._questions.ask("is_ready")
         try:
             if self._clock is None:
                 self._wait(answer.done, timeout_s)
+                timeout_s = 0.0
             return bool(answer.result(timeout_s))
         except (OSError, TimeoutError):
             return False
@@ -251,8 +265,8 @@ class Child:
 
     @property
     def doomed(self) -> bool:
-        """Whether it has ended, or is told to."""
-        return self._dead or bool(self._killed_for)
+        """Whether it has ended, or is about to."""
+        return self._dead or bool(self._doomed_for)
 
     def read_results(self) -> None:
         """Take what it has said of its batch by now."""
@@ -264,7 +278,7 @@ class Child:
 
     def kill(self, reason: str) -> None:
         """End it and what it has started; `died` is called when it is gone. Any thread may call this."""
-        self._killed_for = self._killed_for or reason
+        self._doomed_for = self._doomed_for or reason
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -280,14 +294,15 @@ class Child:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for its end; returns False when it has not come. Blocks; any thread but the loop's may call this."""
+        end_s = time.monotonic() + timeout_s
         if self._clock is None:
             self._wait(lambda: False, timeout_s)
-        return _readable(self._exit, timeout_s)
+        return _readable(self._exit, max(0.0, end_s - time.monotonic()))
 
     def ending(self) -> str:
         """Return how it ended, as a predicate."""
-        if self._killed_for:
-            return f"was ended because it {self._killed_for}"
+        if self._doomed_for:
+            return f"was ended because it {self._doomed_for}"
         try:
             code = self.process.wait(_REAP_S)
         except subprocess.TimeoutExpired:
@@ -322,25 +337,27 @@ class Child:
         self._descriptors = []
 
     def _readers(self) -> dict[int, Callable[[], None]]:
+        forks = {self._forks.fileno(): self._take_fork} if self._takes_forks else {}
         return {
             self._work.connection.fileno(): self._read_work,
             self._questions.fileno(): self._read_questions,
-            self._forks.fileno(): self._take_fork,
+            **forks,
             **{forked.fileno(): partial(self._read_fork, forked) for forked in self._forked},
             self._exit: self._ended,
         }
 
-    def _wait(self, over: Callable[[], object], timeout_s: float | None = None) -> None:
-        """Read messages on this thread until something is so, or the process has ended."""
+    def _wait(self, over: Callable[[], object], timeout_s: float = math.inf) -> None:
+        """Read messages on this thread until something is so, the process has ended, or the time is up."""
+        end_s = time.monotonic() + timeout_s
         while not over() and not self._dead:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return
             readers = self._readers()
             poll = select.poll()
             for descriptor in readers:
                 poll.register(descriptor, select.POLLIN)
-            events = poll.poll(None if timeout_s is None else timeout_s * 1000)
-            if not events:
-                return
-            for descriptor, _ in events:
+            for descriptor, _ in poll.poll(None if left_s == math.inf else left_s * 1000):
                 if not self._dead:
                     readers[descriptor]()
 
@@ -378,6 +395,8 @@ class Child:
         if self.order.decoupled and not given:
             batch.answered = True
         elif type(given) is tuple:
+            if given[0] == GpuFault.__name__:  # it ends by itself now
+                self._doomed_for = self._doomed_for or "lost its GPU"
             batch.results = [read_result(given, channel, place)] * len(batch.requests)
         else:
             results = zip(given, batch.requests, strict=True)
@@ -404,8 +423,13 @@ class Child:
     def _take_fork(self) -> None:
         """Begin a conversation with a process that the model has forked, which has sent its end of it."""
         try:
-            _, descriptors, _, _ = socket.recv_fds(self._forks, 1, 3)
+            data, descriptors, _, _ = socket.recv_fds(self._forks, 1, 3)
         except OSError:
+            return
+        if not data:  # the process has ended, or its model has closed the socket
+            self._takes_forks = False
+            if self._clock is not None:
+                self._clock.unwatch(self._forks.fileno())
             return
         if len(descriptors) != 3 or len(self._forked) >= _MAX_FORKS:
             for descriptor in descriptors:

@@ -8,11 +8,13 @@ import contextlib
 import fcntl
 import hashlib
 import logging
+import lzma
 import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +51,7 @@ def environment_at(value: str, model_path: str, cache: Path | None = None) -> En
     elif path.is_file():
         try:
             root = _unpacked(path, private_folder(Path(tempfile.gettempdir())) / _FOLDER if cache is None else cache)
-        except (OSError, EOFError, tarfile.TarError, subprocess.SubprocessError) as error:
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, subprocess.SubprocessError) as error:
             raise ModelLoadError(f"unable to unpack the execution environment '{value}': {error}") from error
     else:
         raise ModelLoadError(f"the execution environment '{value}' does not exist")

@@ -1,5 +1,6 @@
 """The process of one Python model instance, from inside: runs the batches that the replica sends."""
 
+import contextlib
 import ctypes
 import gc
 import logging
@@ -174,7 +175,8 @@ def main() -> None:
 
 
 def _end(status: int = 1) -> None:
-    """End the process at once; threads that the model left behind do not keep it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """End the process at once; threads that the model left behind do not keep it, nor streams that it has closed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
     os._exit(status)

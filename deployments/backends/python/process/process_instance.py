@@ -59,7 +59,7 @@ class ProcessInstance(RemoteInstance):
 
     def execute(self, batch: Batch) -> None:
         """Run a batch and wait for it, before the instance is attached to a loop."""
-        self._child.execute(batch)
+        self._child.execute(batch, self._execution_timeout_s)
 
     def attach(self, clock: "Clock", done: Callable[[Batch], None], changed: Callable[[], None]) -> None:
         """Belong to an event loop from now on; see `RemoteInstance`."""
@@ -133,7 +133,7 @@ class ProcessInstance(RemoteInstance):
         batch = self._batch
         self._child.read_results()  # that came while other callbacks ran
         if self._batch is batch:
-            self._child.kill(f"ran one batch for more than {self._execution_timeout_s * 1000:g} ms")
+            self._child.time_out(self._execution_timeout_s)
 
     def _died(self) -> None:
         clock, child = self._clock, self._child
