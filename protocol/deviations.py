@@ -169,6 +169,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "the name in front has decided where the request went",
     ),
     Deviation(
+        "model name, version or id over 64 KiB in a ModelInferRequest",
+        "taken",
+        200,
+        "refused",
+        400,
+        "no model is called so, and the text is read before others get their turn",
+    ),
+    Deviation(
         "error messages over 960 bytes, as names sent by the client make them",
         "sent whole",
         400,

@@ -8,6 +8,7 @@ from protocol.protobuf_wire import LENGTH_DELIMITED, fields, malformed
 
 # Up to this size a message is parsed as a whole, which is faster than a walk over its fields.
 _PARSED_BYTES = 1 << 14
+_MAX_TEXT_BYTES = 1 << 16
 
 Route = tuple[str, str, str]
 
@@ -22,7 +23,7 @@ def read_route(body: bytes | memoryview) -> Route:
     behind the first field that is not one of these is not looked at. Of other messages all fields are walked over.
 
     Raises:
-        InvalidArgument: the bytes are no such message.
+        InvalidArgument: the bytes are no such message, or one of the three is longer than 64 KiB.
     """
     try:
         if body[0] != _NAME or (size := body[1]) > 127:
@@ -58,6 +59,9 @@ def _walk(body: bytes | memoryview) -> Route:
     found = ["", "", "", ""]
     for number, wire_type, _, value, end in fields(body):
         if number <= 3 and wire_type == LENGTH_DELIMITED:
+            if end - value > _MAX_TEXT_BYTES:
+                field = ModelInferRequest.DESCRIPTOR.fields_by_number[number].name
+                raise InvalidArgument(f"{field} of a ModelInferRequest has more than {_MAX_TEXT_BYTES} bytes")
             try:
                 found[number] = str(body[value:end], "utf-8")
             except UnicodeDecodeError:

@@ -19,6 +19,7 @@ from deployments.lane.wire import GRPC_STREAM
 from protocol.errors import ServingError
 from protocol.grpc_route import read_route
 from protocol.grpc_stream import stream_error
+from protocol.short_error import shortened
 
 
 class StreamInferCall(Call):
@@ -90,7 +91,7 @@ class StreamInferCall(Call):
             self.finish(error.grpc_code, error.message, target)
         else:
             self.note(error.grpc_code, error.message, target)
-            self.answer(request, (stream_error(error.message, request.id),), True)
+            self.answer(request, (stream_error(shortened(error).message, request.id),), True)
 
     def _advance(self) -> None:
         """Send what has waited for the answer to an earlier request."""

@@ -11,10 +11,11 @@ from tritonclient.grpc import service_pb2_grpc
 
 from app.grpc.options import GrpcOptions
 from app.http2 import frames
+from protocol.protobuf_wire import field_head
 from tests.app.grpc.server import Server, request, serving
 from tests.app.grpc.stall import Stall
 from tests.hostile.grpc_cases import STREAM
-from tests.hostile.grpc_wire import GREETING, block, data, headers, prefixed
+from tests.hostile.grpc_wire import GREETING, block, data, headers, prefixed, talk
 
 MAX_STALL_S = 0.05
 ATTEMPTS = 3
@@ -95,6 +96,20 @@ def test_no_turn_of_the_loop_is_long(
     stalls: list[float] = []
     while len(stalls) < ATTEMPTS and (not stalls or stalls[-1] > MAX_STALL_S):
         stalls.append(abuse(server, stub, sent))
+    assert min(stalls) <= MAX_STALL_S, stalls
+
+
+@pytest.mark.parametrize("begin", [headers(1), _OPEN_STREAM], ids=["ModelInfer", "ModelStreamInfer"])
+def test_a_long_name_of_a_model_is_refused_in_short_turns(server: Server, begin: bytes) -> None:
+    message = prefixed(field_head(1, 32 << 20) + "é".encode() * (16 << 20))
+    parts = [message[at : at + (1 << 19)] for at in range(0, len(message), 1 << 19)]
+    sent = [begin, *(data(1, part, end=part is parts[-1]) for part in parts)]
+    stalls: list[float] = []
+    while len(stalls) < ATTEMPTS and (not stalls or stalls[-1] > MAX_STALL_S):
+        stall = server.call(lambda: Stall(server.front.loop))
+        server.call(stall.begin)
+        assert 1 in talk(server.url, sent, 1, 30.0).statuses
+        stalls.append(server.call(stall.end))
     assert min(stalls) <= MAX_STALL_S, stalls
 
 

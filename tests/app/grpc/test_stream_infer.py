@@ -83,6 +83,22 @@ def test_errors_are_responses_and_the_stream_goes_on(stub: Any) -> None:
     assert all(final(response) for response in got)
 
 
+def test_errors_that_tell_long_names_are_shortened(stub: Any) -> None:
+    (answer,) = stub.ModelStreamInfer(iter([request("é" * 20_000)]))
+    assert answer.error_message.startswith("Request for unknown model: 'é")
+    assert len(answer.error_message.encode()) <= 960
+
+
+@pytest.mark.parametrize("field", ["model_name", "model_version", "id"])
+def test_a_name_version_or_id_over_64_kib_is_refused(stub: Any, field: str) -> None:
+    longest, longer = request("decoupled", request_id="many:1"), request("decoupled", request_id="many:1")
+    setattr(longest, field, "7" * 65_536)
+    setattr(longer, field, "7" * 65_537)
+    within, above = stub.ModelStreamInfer(iter([longest, longer]))
+    refused = f"{field} of a ModelInferRequest has more than 65536 bytes"
+    assert (within.error_message != refused, above.error_message) == (True, refused)
+
+
 def test_errors_keep_their_place(server: Server, stub: Any) -> None:
     call = stub.ModelStreamInfer(iter([request(request_id="hold"), request("nope"), request(request_id="3")]))
     server.wait_arrived()
