@@ -266,7 +266,10 @@ class Settings(BaseModel):
         100, description="How many times larger than its compressed form a request may be, beyond 1 MiB.", gt=0
     )
     http_max_stream_buffer_bytes: int = Field(
-        16 << 20, description="How much of a stream may wait for a client that reads slowly, in bytes.", gt=0
+        16 << 20,
+        description="How much of a stream may wait for a client that takes none of it, in bytes; four times as much "
+        "may for any other.",
+        gt=0,
     )
     http_header_timeout_s: float = Field(10.0, description="Time in which a request's head must arrive.", gt=0)
     http_body_timeout_s: float = Field(60.0, description="Time in which a request's body must arrive.", gt=0)

@@ -3,6 +3,19 @@
 from typing import Final, Protocol
 
 TOO_MANY_ANSWERS: Final = "too many bytes of answers wait for clients that read slowly"
+# How long a client may take nothing while more waits for it than it should.
+_PATIENCE_S: Final = 5.0
+# How much more may wait for one that takes some.
+_BURST: Final = 4
+
+
+def falls_behind(waiting_bytes: int, limit_bytes: int, idle_s: float) -> bool:
+    """Whether a client is given up when there is another answer for it, while `waiting_bytes` of others wait.
+
+    More than `limit_bytes` may not wait for a client that has taken nothing for `idle_s` of 5 s or more, and for no
+    client more than four times as much. So an answer of any size passes, and as many at once as fit that.
+    """
+    return waiting_bytes > (limit_bytes if idle_s >= _PATIENCE_S else _BURST * limit_bytes)
 
 
 class SlowReader(Protocol):

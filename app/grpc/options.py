@@ -31,7 +31,8 @@ class GrpcOptions:
     max_stream_inflight_bytes: int = 64 << 20
     """The same, in bytes."""
     max_stream_queued_bytes: int = 64 << 20
-    """Responses of one stream that wait for its client; above it the stream ends with RESOURCE_EXHAUSTED."""
+    """Responses of one stream that wait for its client: with the next one above it, the stream of a client that takes
+    nothing ends with RESOURCE_EXHAUSTED; that of any other above four times as much."""
     max_status_message_bytes: int = 900
     """Of a status message as it travels, percent-encoded; longer ones are cut."""
     infer_response_compression_level: Literal["none", "low", "medium", "high"] = "none"

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from app.edge.slow_readers import falls_behind
 from app.grpc.call import Call
 from app.grpc.head import GrpcHead
 from app.grpc.infer_call import send_response
@@ -107,11 +108,14 @@ class StreamInferCall(Call):
         size = sum(len(part) for part in parts)
         if not size or self.done:
             return
-        send_response(self, parts, size)
         waiting_bytes = self.queued_bytes + (self.compressor.waiting_bytes if self.compressor is not None else 0)
-        if waiting_bytes > self.context.options.max_stream_queued_bytes:
+        # What waits for its compression alone is not the client's to take.
+        idle_s = self.context.loop.time() - self.progress_s if self.queued_bytes else 0.0
+        if falls_behind(waiting_bytes, self.context.options.max_stream_queued_bytes, idle_s):
             self.connection.sender.forget(self)
             self.finish(RESOURCE_EXHAUSTED, "the client does not read its responses")
+            return
+        send_response(self, parts, size)
 
     def caught_up(self) -> None:
         """Let the client send more, unless much of what it has sent is under way."""

@@ -54,8 +54,8 @@ class ExchangeConnection(Protocol):
         """The answer is complete."""
         ...
 
-    def abort(self) -> None:
-        """Close at once, whatever was not sent."""
+    def give_up(self, reason: str) -> None:
+        """Close, whatever was not sent, and log why."""
         ...
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:

@@ -1,9 +1,11 @@
 """`generate` and `generate_stream`: one flat JSON answer, or one server-sent event for each response of the model."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES
+from app.edge.slow_readers import falls_behind
 from app.http.context import HttpContext
 from app.http.exchange import ExchangeConnection
 from app.http.generate_mapping import GenerateMapping
@@ -27,8 +29,9 @@ class GenerateExchange:
     """Maps the body, submits it, maps each response; the sink of its request.
 
     The first response decides the status of a stream. An error of the model is an event, also where it comes first;
-    what is refused before the model has it is told in plain JSON, as Triton does. A client that does not take what is
-    sent is given up when more than `max_stream_buffer_bytes` wait for it.
+    what is refused before the model has it is told in plain JSON, as Triton does. A client that takes nothing of what
+    is sent is given up with the next response when more than `max_stream_buffer_bytes` wait for it, any other when four
+    times as much does.
     """
 
     def __init__(self, head: Head, body: Buffer, connection: ExchangeConnection, context: HttpContext) -> None:
@@ -47,6 +50,9 @@ class GenerateExchange:
         self._sent = False
         self._started = False
         self._ended = False
+        self._unsent_bytes: float = math.inf
+        """What waited for the client after the last event."""
+        self._progress_s = 0.0
 
     def start(self) -> None:
         """Map and submit."""
@@ -176,15 +182,23 @@ class GenerateExchange:
     # -- streams --------------------------------------------------------------------------------------------------
 
     def _stream(self, flat: Buffer | None, final: bool) -> None:
+        if not final and self._falls_behind():
+            self._cancel()
+            self._connection.give_up("the client does not read its events")
+            return
         if not self._started:
             self._start_stream(200)
         if flat is not None:
             self._event(flat)
+        self._unsent_bytes = self._connection.unsent_bytes
         if final:
             self._end_stream()
-        elif self._connection.unsent_bytes > self._context.limits.max_stream_buffer_bytes:
-            self._cancel()
-            self._connection.abort()
+
+    def _falls_behind(self) -> bool:
+        waiting_bytes, now_s = self._connection.unsent_bytes, self._context.loop.time()
+        if not waiting_bytes or waiting_bytes < self._unsent_bytes:
+            self._progress_s = now_s
+        return falls_behind(waiting_bytes, self._context.limits.max_stream_buffer_bytes, now_s - self._progress_s)
 
     def _start_stream(self, status: int) -> None:
         self._started = True

@@ -22,7 +22,8 @@ class Http2Limits:
     max_buffered_bytes: int = 256 << 20
     """Length of all messages, larger than the initial window, that are on their way in at one time."""
     max_queued_bytes: int = 256 << 20
-    """Answers that wait for a client's window; above it the connection ends."""
+    """Answers that wait for a client's window: with the next one above it, the connection of a client that takes
+    nothing ends; that of any other above four times as much."""
     max_header_list_bytes: int = 64 << 10
     """As RFC 9113 §6.5.2 counts; the stream is refused above it, the connection ends at twice as much."""
     max_header_count: int = 256

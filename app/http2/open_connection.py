@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES, BodyBudget
 from app.edge.open_connections import OpenConnections
-from app.edge.slow_readers import SlowReaders
+from app.edge.slow_readers import SlowReaders, falls_behind
 from app.edge.unacknowledged import unacknowledged_bytes
 from app.http2 import frames
 from app.http2.decoding_turns import DecodingTurns
@@ -126,8 +126,9 @@ class OpenConnection(asyncio.BufferedProtocol):
         """Send DATA, now or when the windows allow; too much that waits ends the connection."""
         sender = self.sender
         before = sender.queued_bytes
+        behind = falls_behind(before, self.limits.max_queued_bytes, self.loop.time() - sender.progress_s)
         sender.send_data(stream, parts)
-        if sender.queued_bytes > self.limits.max_queued_bytes:
+        if behind:
             self.loop.call_soon(self.fail, Http2Error(frames.ENHANCE_YOUR_CALM, "the client does not read"))
         elif sender.queued_bytes > before:
             self.application.slow_readers.note(self, sender.queued_bytes - before)

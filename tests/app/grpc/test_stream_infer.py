@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
@@ -15,6 +16,8 @@ from app.http2.limits import Http2Limits
 from tests.app.grpc.server import Server, request, serving
 from tests.app.grpc.test_wire import STREAM, Wire, prefixed
 from tests.app.http2.wire import data
+
+UNBOUNDED = [("grpc.max_receive_message_length", -1)]
 
 
 class Requests:
@@ -185,9 +188,9 @@ def test_reads_no_further_while_too_much_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_a_client_that_reads_too_little_loses_its_stream(over: int) -> None:
+def test_more_responses_at_once_than_four_times_what_may_wait_end_a_stream(over: int) -> None:
     size = 1_000_000
-    options = GrpcOptions(max_stream_queued_bytes=9_500_000 if over else 64 << 20)
+    options = GrpcOptions(max_stream_queued_bytes=5_000_000 if over else 8_000_000)
     with serving(options) as server, grpc.insecure_channel(server.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         requests = Requests(request("decoupled", [0.0] * (size // 4), request_id="many:30"))
@@ -199,6 +202,33 @@ def test_a_client_that_reads_too_little_loses_its_stream(over: int) -> None:
             assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         else:
             assert len(list(call)) == 30
+
+
+@pytest.mark.parametrize("level", ["none", "low"])
+def test_a_response_of_any_size_reaches_a_client_that_reads(level: Any) -> None:
+    options = GrpcOptions(max_stream_queued_bytes=1000, infer_response_compression_level=level)
+    with serving(options) as server, grpc.insecure_channel(server.url, UNBOUNDED) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        values = np.random.default_rng(0).random(2_000_000, np.float32)
+        (answer,) = stub.ModelStreamInfer(iter([request(values=values)]))  # type: ignore[arg-type]
+        assert answer.infer_response.raw_output_contents[0] == values.tobytes()
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 5.0])
+def test_a_client_that_stops_reading_loses_its_stream_with_the_next_response(idle_s: float) -> None:
+    async def run() -> None:
+        wire = Wire(GrpcOptions(max_stream_queued_bytes=10_000))
+        await wire.send(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0}))
+        sent = request("decoupled", [0.0] * 5000, request_id="many:1").SerializeToString()
+        await wire.send(wire.headers(1, STREAM), data(1, prefixed(sent)[:16_384]), data(1, prefixed(sent)[16_384:]))
+        assert wire.connection.streams[1].queued_bytes > 20_000
+        wire.connection.streams[1].progress_s -= idle_s
+        got = await wire.send(data(1, prefixed(request(request_id="next").SerializeToString())))
+        if idle_s:
+            assert wire.status(got)["grpc-status"] == "8"
+        assert (1 in wire.connection.streams) is not bool(idle_s)
+
+    asyncio.run(run())
 
 
 def test_compressed_responses() -> None:
@@ -213,7 +243,7 @@ def test_compressed_responses() -> None:
 
 def test_answers_that_waited_for_an_earlier_one_and_are_too_many_end_the_stream_alone() -> None:
     async def run() -> None:
-        wire = Wire(GrpcOptions(max_stream_queued_bytes=100_000))
+        wire = Wire(GrpcOptions(max_stream_queued_bytes=20_000))
         closed = frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
         sent = [request(values=[0.0] * 10_000, request_id=each).SerializeToString() for each in ("hold", *"abcd")]
         body = b"".join(prefixed(each) for each in sent)

@@ -7,6 +7,7 @@ import pytest
 
 from app.http.limits import HttpLimits
 from protocol.errors import Internal, InvalidArgument, Unavailable
+from tests.app.http.test_back_pressure import Port
 from tests.app.http.wire import Answer, Wire
 
 GENERATE = "/v2/models/echo/generate"
@@ -160,18 +161,65 @@ def test_a_client_that_leaves_cancels(path: str) -> None:
     asyncio.run(run())
 
 
-@on_loop
-async def test_a_client_that_takes_nothing_is_given_up() -> None:
-    wire = generate_wire(HttpLimits(max_stream_buffer_bytes=100))
-    await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-    sink = wire.target.sinks[0]
-    wire.transport.unsent_bytes = 100
-    sink.on_response(None, (response("a"),), False)
-    assert not wire.transport.closed
-    wire.transport.unsent_bytes = 101
-    sink.on_response(None, (response("a"),), False)
-    assert wire.transport.closed
-    assert wire.target.cancelled == [1]
+@pytest.mark.parametrize(
+    ("unsent", "taken", "later_s", "given_up"),
+    [
+        (100, 0, 5.0, False),
+        (101, 0, 5.0, True),
+        (101, 0, 4.0, False),
+        (400, 1, 5.0, False),
+        (400, 0, 0.0, False),
+        (401, 0, 0.0, True),
+        (402, 1, 5.0, True),
+    ],
+)
+def test_a_client_that_takes_nothing_or_very_little_is_given_up(
+    unsent: int, taken: int, later_s: float, given_up: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        wire = generate_wire(HttpLimits(max_stream_buffer_bytes=100))
+        await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        now_s = wire.loop.time()
+        wire.loop.time = lambda: now_s  # type: ignore[method-assign]
+        sink = wire.target.sinks[0]
+        sink.on_response(None, (response("a"),), False)
+        wire.transport.unsent_bytes = unsent
+        sink.on_response(None, (response("b"),), False)
+        await wire.send()
+        if not wire.transport.closed:
+            now_s += later_s
+            wire.transport.unsent_bytes -= taken
+            sink.on_response(None, (response("c"),), False)
+            await wire.send()
+        assert (wire.transport.aborted, wire.target.cancelled) == ((True, [1]) if given_up else (False, []))
+
+    with caplog.at_level("INFO"):
+        asyncio.run(run())
+    assert ("HTTP close for a local client: the client does not read its events" in caplog.text) is given_up
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_an_event_of_any_size_reaches_a_client_that_reads(final: bool) -> None:
+    async def run() -> None:
+        async with Port(HttpLimits(max_stream_buffer_bytes=1 << 16)) as port:
+            port.routes.inputs = INPUTS
+            port.routes.target.hold = True
+            head = f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+            await port.loop.sock_sendall(port.client, head)
+            async with asyncio.timeout(20):
+                while not port.routes.target.sinks:
+                    await asyncio.sleep(0)
+            (sink,) = port.routes.target.sinks
+            large = "x" * (8 << 20)
+            reading = asyncio.create_task(port.read(lambda received: received.endswith(b"\r\n0\r\n\r\n")))
+            sink.on_response(None, (response(large),), final)
+            if not final:
+                await asyncio.sleep(0)
+                sink.on_response(None, (response("last"),), True)
+            received = Answer(await reading)
+            assert [event["out"] for event in events(received)] == [large, "last"][: 1 if final else 2]
+
+    asyncio.run(run())
 
 
 @on_loop

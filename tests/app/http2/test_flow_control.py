@@ -143,13 +143,32 @@ def test_replenishes_the_connections_window_in_bulk() -> None:
     assert updates[0] >= 16 << 20
 
 
-def test_too_much_that_waits_for_a_client_ends_the_connection() -> None:
-    for size, code in ((100_000, None), (100_001, frames.ENHANCE_YOUR_CALM)):
-        wire = Wire(Http2Limits(max_queued_bytes=100_000), settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
-        wire.application.hold = True
-        wire.send(wire.request(1))
-        wire.application.streams[0].answer(bytes(size))
-        assert goaway_code(wire.send()) == code
+@pytest.mark.parametrize(
+    ("waiting", "idle_s", "window", "ended"),
+    [
+        (100_000, 5.0, 0, False),
+        (100_001, 5.0, 0, True),
+        (100_001, 4.9, 0, False),
+        (400_000, 4.9, 0, False),
+        (400_001, 0.0, 0, True),
+        (400_001, 5.0, 1, False),
+        (400_002, 5.0, 1, True),
+    ],
+)
+def test_an_answer_behind_too_many_that_wait_for_a_client_ends_the_connection(
+    waiting: int, idle_s: float, window: int, ended: bool
+) -> None:
+    wire = Wire(Http2Limits(max_queued_bytes=100_000), settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 0})
+    wire.application.hold = True
+    wire.send(wire.request(1), wire.request(3))
+    first, second = wire.application.streams
+    first.answer(bytes(waiting))
+    assert goaway_code(wire.send()) is None
+    wire.loop.now_s += idle_s
+    if window:
+        wire.send(frames.window_update(1, window))
+    second.answer(b"x")
+    assert goaway_code(wire.send()) == (frames.ENHANCE_YOUR_CALM if ended else None)
 
 
 def test_large_messages_wait_for_memory_in_their_order() -> None:
