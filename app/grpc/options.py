@@ -27,7 +27,8 @@ class GrpcOptions:
     min_message_bytes_per_s: int = 1 << 20
     """A message gets its length by this rate on top of `http2.body_timeout_s` to arrive."""
     max_stream_inflight_count: int = 1024
-    """Requests of one ModelStreamInfer that are under way; a client is read no further above it."""
+    """Requests of one ModelStreamInfer that are under way, or whose answers wait for an earlier one; a client is read
+    no further above it."""
     max_stream_inflight_bytes: int = 64 << 20
     """The same, in bytes."""
     max_stream_queued_bytes: int = 64 << 20

@@ -26,7 +26,7 @@ from protocol.short_error import shortened
 class StreamInferCall(Call):
     """A call of ModelStreamInfer."""
 
-    __slots__ = ("_half_closed", "_inflight_bytes", "_ordered", "_real_errors", "_requests")
+    __slots__ = ("_half_closed", "_held_bytes", "_inflight_bytes", "_ordered", "_real_errors", "_requests")
 
     wire = GRPC_STREAM
 
@@ -36,6 +36,8 @@ class StreamInferCall(Call):
         self._ordered: deque[StreamRequest] = deque()
         self._half_closed = False
         self._inflight_bytes = 0
+        self._held_bytes = 0
+        """Of answers that wait for the answer to an earlier request."""
         self._real_errors = head.metadata.get(b"triton_grpc_error") == b"true"
 
     def message(self, message: Buffer) -> None:
@@ -74,6 +76,7 @@ class StreamInferCall(Call):
             self._write(parts)
         else:
             request.responses.append(parts)
+            self._held_bytes += sum(len(part) for part in parts)
         if final:
             request.ended = True
             self._requests.discard(request)
@@ -102,6 +105,7 @@ class StreamInferCall(Call):
             if ordered:
                 responses, ordered[0].responses = ordered[0].responses, []
                 for parts in responses:  # one too many ends the call, and empties `ordered`
+                    self._held_bytes -= sum(len(part) for part in parts)
                     self._write(parts)
 
     def _write(self, parts: Sequence[Buffer]) -> None:
@@ -118,15 +122,15 @@ class StreamInferCall(Call):
         send_response(self, parts, size)
 
     def caught_up(self) -> None:
-        """Let the client send more, unless much of what it has sent is under way."""
+        """Let the client send more, unless much of what it has sent is under way, or answered and not sent."""
         options = self.context.options
         if (
             self.credit_bytes <= self.connection.initial_credit_bytes // 2
             and not self.peer_ended
             and not self.done
             and not self.behind
-            and len(self._requests) < options.max_stream_inflight_count
-            and self._inflight_bytes < options.max_stream_inflight_bytes
+            and max(len(self._requests), len(self._ordered)) < options.max_stream_inflight_count
+            and self._inflight_bytes + self._held_bytes < options.max_stream_inflight_bytes
         ):
             self.grant(self.connection.initial_credit_bytes - self.credit_bytes)
 

@@ -3,6 +3,7 @@
 import asyncio
 import queue
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -185,6 +186,34 @@ def test_reads_no_further_while_too_much_is_under_way() -> None:
             assert len(server.service.held) <= 50 + 63
             server.release(f"hold{i}")
         assert len(list(call)) == 500
+
+
+@pytest.mark.parametrize(
+    ("options", "elements"),
+    [(GrpcOptions(max_stream_inflight_count=50), 250), (GrpcOptions(max_stream_inflight_bytes=200_000), 4000)],
+    ids=["count", "bytes"],
+)
+def test_reads_no_further_while_too_much_waits_for_the_answer_to_an_earlier_request(
+    options: GrpcOptions, elements: int
+) -> None:
+    async def run() -> None:
+        wire = Wire(replace(options, http2=Http2Limits(initial_window_bytes=65_535)))
+        await wire.send(wire.headers(1, STREAM), data(1, prefixed(request(request_id="hold").SerializeToString())))
+        stream, sent = wire.connection.streams[1], 0
+        each = prefixed(request(values=[0.0] * elements).SerializeToString())
+        while stream.credit_bytes >= len(each) and sent < 1_000_000:
+            await wire.send(data(1, each))
+            sent += len(each)
+        assert sent < 200_000 + 65_535 + 16_384
+        wire.service.held["hold"]()
+        await wire.send(frames.window_update(0, 1 << 20), frames.window_update(1, 1 << 20))
+        assert stream.credit_bytes >= 65_535 // 2
+        while wire.connection.streams[1].queued_bytes:
+            await wire.send()
+        await wire.send(data(1, b"", end=True))
+        assert not wire.connection.streams
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("over", [0, 1])
