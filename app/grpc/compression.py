@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
+from app.edge.unpacker import Unpacker
 from app.grpc.status import INTERNAL, RESOURCE_EXHAUSTED, CallError
 from deployments.lane.frames import Buffer
 from protocol.body_memory import body_memory
@@ -27,14 +28,14 @@ class Inflation:
         CallError: `encoding` is none.
     """
 
-    __slots__ = ("_data", "_inflater", "_limit", "_parts", "_text")
+    __slots__ = ("_limit", "_parts", "_size", "_text", "_unpacker")
 
     def __init__(self, encoding: bytes, data: Buffer, max_bytes: int, max_ratio: int) -> None:
         bits = _WINDOW_BITS.get(encoding)
         if bits is None:
             raise CallError(INTERNAL, "a message is compressed, but grpc-encoding does not say how")
-        self._inflater = zlib.decompressobj(bits)
-        self._data = data
+        self._unpacker = Unpacker(data, bits)
+        self._size = len(data)
         allowed = max(_FREE_BYTES, max_ratio * len(data))
         self._limit = min(max_bytes, allowed)
         self._text = (
@@ -51,10 +52,10 @@ class Inflation:
         Raises:
             CallError: the message is damaged or too large.
         """
-        if len(self._data) > _INLINE_BYTES:
+        if self._size > _INLINE_BYTES:
             return None
         self._step(_INLINE_BYTES)
-        if not self._inflater.eof and self._inflater.unconsumed_tail:
+        if self._unpacker.more:
             return None
         self._check_end()
         return self._parts[0]
@@ -65,7 +66,7 @@ class Inflation:
         Raises:
             CallError: as `begin`.
         """
-        while not self._inflater.eof and self._data:
+        while self._unpacker.more:
             self._step(_STEP_BYTES)
         self._check_end()
         message = body_memory(sum(map(len, self._parts)))
@@ -77,17 +78,16 @@ class Inflation:
 
     def _step(self, size: int) -> None:
         try:
-            part = self._inflater.decompress(self._data, size)
+            part = self._unpacker.next(size)
         except zlib.error:
             raise _damaged() from None
-        self._data = self._inflater.unconsumed_tail
         self._parts.append(part)
         self._limit -= len(part)
         if self._limit < 0:
             raise CallError(RESOURCE_EXHAUSTED, self._text)
 
     def _check_end(self) -> None:
-        if not self._inflater.eof or self._inflater.unused_data:
+        if not self._unpacker.complete or self._unpacker.exceeded:
             raise _damaged()
 
 

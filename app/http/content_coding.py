@@ -4,6 +4,7 @@ import re
 import zlib
 from typing import Final
 
+from app.edge.unpacker import Unpacker
 from deployments.lane.frames import Buffer
 from protocol.errors import InvalidArgument, Unsupported
 
@@ -33,25 +34,21 @@ def decompress(body: Buffer, coding: bytes, max_bytes: int, max_ratio: int) -> b
         InvalidArgument: the body is damaged, has something behind its end, or becomes too large.
     """
     limit = min(max_bytes, max(_FREE_BYTES, max_ratio * len(body)))
-    unpacker = zlib.decompressobj(wbits=_WINDOW_BITS[coding])
+    unpacker = Unpacker(body, _WINDOW_BITS[coding])
     parts: list[bytes] = []
     size = 0
-    rest: Buffer = body
     try:
-        while not unpacker.eof:
-            part = unpacker.decompress(rest, _STEP_BYTES)
-            rest = unpacker.unconsumed_tail
+        while unpacker.more:
+            part = unpacker.next(_STEP_BYTES)
             size += len(part)
             if size > limit:
                 raise _too_large(max_bytes, max_ratio, limit)
             parts.append(part)
-            if not part and not rest:
-                break
     except zlib.error:
         raise InvalidArgument("failed to decompress the request body: invalid data") from None
-    if not unpacker.eof:
+    if not unpacker.complete:
         raise InvalidArgument("failed to decompress the request body: unexpected end of data")
-    if unpacker.unused_data:
+    if unpacker.exceeded:
         raise InvalidArgument("failed to decompress the request body: unexpected data after its end")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

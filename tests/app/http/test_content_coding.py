@@ -1,8 +1,12 @@
 import gzip
+import os
+import time
 import zlib
+from collections.abc import Callable
 
 import pytest
 
+from app.grpc.compression import Inflation
 from app.http.content_coding import choose, compress, decompress
 from protocol.errors import InvalidArgument
 
@@ -75,3 +79,36 @@ def test_ratio_counts_beyond_the_first_mebibyte() -> None:
     with pytest.raises(InvalidArgument, match="more than 100 times as large"):
         decompress(gzip.compress(bytes(2 * MIB)), b"gzip", 64 * MIB, 100)
     assert len(decompress(gzip.compress(bytes(2 * MIB)), b"gzip", 64 * MIB, 2000)) == 2 * MIB
+
+
+@pytest.mark.parametrize(
+    "unpack",
+    [
+        lambda packed: decompress(packed, b"gzip", 64 * MIB, 100),
+        lambda packed: Inflation(b"gzip", packed, 64 * MIB, 100).complete(),
+    ],
+    ids=["HTTP", "gRPC"],
+)
+def test_time_does_not_grow_with_the_square_of_the_size(unpack: Callable[[bytes], object]) -> None:
+    def cost_s(size: int) -> float:
+        packed = gzip.compress(os.urandom(size), 1)
+        began_s = time.thread_time()
+        assert unpack(packed) is not None
+        return time.thread_time() - began_s
+
+    # What does not fit the processor's caches takes longer by the byte.
+    assert min(cost_s(48 * MIB) for _ in range(3)) < 20 * min(cost_s(12 * MIB) for _ in range(3))
+
+
+@pytest.mark.parametrize("size", [1 << 18, (1 << 18) + 1, 1 << 20])
+@pytest.mark.parametrize("behind", [b"", b"x"])
+def test_what_is_longer_than_a_slice_comes_back_and_ends_where_it_must(size: int, behind: bytes) -> None:
+    body = os.urandom(size)
+    for packed in (gzip.compress(body, 1), gzip.compress(body, 0)):
+        if behind:
+            with pytest.raises(InvalidArgument, match="unexpected data after its end"):
+                decompress(packed + behind, b"gzip", 2 * MIB, 100)
+        else:
+            assert decompress(packed, b"gzip", 2 * MIB, 100) == body
+            with pytest.raises(InvalidArgument, match="unexpected end of data"):
+                decompress(packed[:-1], b"gzip", 2 * MIB, 100)
