@@ -63,18 +63,21 @@ class JsonHelper:
         except (OSError, EOFError):
             self._end(process)
             return Internal("large JSON could not be read: it took more than there is")
+        except BaseException:  # in the middle of a task or an answer, of which the next must not get the rest
+            self._end(process)
+            raise
         if "error" in answer:
             return from_grpc_code(answer["code"], answer["error"])
         return answer["json_length"], content
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = None
         process.kill()
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             with contextlib.suppress(OSError):
                 stream.close()
         process.wait(_EXIT_S)
-        self._process = None
 
     def close(self) -> None:
         """End the process."""

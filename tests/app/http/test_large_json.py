@@ -19,9 +19,11 @@ from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
 from app.json_helper.binary_form import request_in_binary_form
+from app.json_helper.json_helper import JsonHelper
 from deployments.lane.work_queue import WorkQueue
 from deployments.replica.served_model import LocalTarget, ServedModel
 from protocol.datatypes import BY_NAME
+from protocol.errors import Internal
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
@@ -296,6 +298,27 @@ def test_a_helper_that_dies_is_replaced() -> None:
             process.wait()
 
     serve(test)
+
+
+def test_a_task_that_ends_half_way_leaves_nothing_to_the_next() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        helper = JsonHelper(loop)
+        head = {"task": "generate", "inputs": INPUTS[1:], "model": "m", "limit": 1 << 20, "forwarded": {}}
+
+        async def do(*parts: Any) -> Any:
+            done = loop.create_future()
+            helper.submit(head, parts, done.set_result)
+            return await asyncio.wait_for(done, 20)
+
+        for _ in range(2):
+            result = await do(b'{"S":', b'"next"}')
+            assert bytes(result[1]).endswith(b"next")
+            cut_short = memoryview(b'"of another"')[::2]  # which cannot be written
+            assert isinstance(await do(b'{"S":', cut_short), Internal)
+        helper.close()
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("path", ["infer", "generate"])
