@@ -40,9 +40,10 @@ class Routing:
             Unsupported: the model is decoupled.
         """
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
+        target = self.infer_target(name, version)
         if self.decoupled(name):
             raise Unsupported(DECOUPLED_BY_HTTP)
-        return self.infer_target(name, version)
+        return target
 
     def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
         """Return the target of a generate request, and the model's inputs as its metadata lists them."""

@@ -10,8 +10,9 @@ from app.edge.restricted_api import CATEGORIES
 from app.http.api import Api
 from app.http.routes import ROUTES, ApiRoute
 from app.service.model_control import ExplicitControl, LoadRequest
+from deployments.control.directory import UNAVAILABLE
 from deployments.core.counts import MODEL, Label
-from tests.app.http.served import Served
+from tests.app.http.served import Served, entry
 from tests.app.http.wire import Answer
 
 CONTROL = "explicit model load / unload is not allowed if polling is enabled"
@@ -338,6 +339,25 @@ def test_a_page_of_another_site_cannot_change_anything(route: ApiRoute) -> None:
     answer = ask("POST", path, b"{}", origin="http://elsewhere")
     refused = (answer.status, answer.body) == (403, b'{"error":"a page of another site may not use this API"}')
     assert refused == (route.category != "inference")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("stream/versions/9", 404, "Request for unknown model: 'stream' version 9 is not found"),
+        ("gone", 404, "Request for unknown model: 'gone' has no available versions"),
+        ("gone/versions/1", 503, "Request for unknown model: 'gone' version 1 is not at ready state"),
+    ],
+)
+def test_a_decoupled_model_that_is_not_there_is_told_so_by_infer_too(path: str, status: int, error: str) -> None:
+    async def run() -> Answer:
+        served = Served()
+        decoupled = "model_transaction_policy { decoupled: true }"
+        served.service.models.directory.models["gone"] = entry("gone", (1, UNAVAILABLE, "no weights"), more=decoupled)
+        return await served.request("POST", f"/v2/models/{path}/infer", b"{}")
+
+    answer = asyncio.run(run())
+    assert (answer.status, answer.error) == (status, error)
 
 
 def test_generate_reaches_a_decoupled_model() -> None:
