@@ -6,7 +6,8 @@ from typing import Final
 from app.http.head import BadRequest
 from app.http.limits import HttpLimits
 
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?")
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _MAX_SIZE_LINE_BYTES: Final = 256
 _MAX_TRAILER_BYTES: Final = 8192
 # Chunks that are taken at once, in some 2 ms.
@@ -70,6 +71,8 @@ class ChunkedBody:
                     raise BadRequest(431, "trailers too long")
                 if not line:
                     return self._body, buffer[offset:]
+                if not _TRAILER.fullmatch(line):
+                    raise BadRequest(400, "malformed chunk")
             else:
                 self._start_chunk(line)
         self._buffer = buffer[offset:]
