@@ -1,7 +1,9 @@
 """`generate` and `generate_stream`: one flat JSON answer, or one server-sent event for each response of the model."""
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES
@@ -47,6 +49,9 @@ class GenerateExchange:
         self._token: Any = None
         self._only: Buffer | None = None
         self._work: Work | None = None
+        self._later: deque[tuple[Sequence[Buffer], bool] | ServingError] = deque()
+        """What has come of the model while the helper maps a response."""
+        self._later_bytes = 0
         self._sent = False
         self._started = False
         self._ended = False
@@ -79,6 +84,7 @@ class GenerateExchange:
         self._work = self._context.json_helper.submit(about | more, parts, done)
 
     def _mapped(self, result: Result | ServingError) -> None:
+        self._work = None
         if self._ended:
             return
         if isinstance(result, ServingError):
@@ -115,10 +121,20 @@ class GenerateExchange:
         """Send a response of the model, or keep it until it is known to be the only one."""
         if self._ended:
             return
-        assert self._mapping is not None
-        if final and sum(map(len, parts)) > LARGE_JSON_BYTES:
+        if final:
             self._token = None  # the model is done with it
-            self._have_done("flatten", parts, self._flattened)
+        if self._work is None:
+            self._map(parts, final)
+            return
+        self._later.append((parts, final))
+        self._later_bytes += sum(map(len, parts))
+        if falls_behind(self._later_bytes, self._context.limits.max_stream_buffer_bytes, 0.0):
+            self._fail(Unavailable("too many responses are waiting behind a large one"))
+
+    def _map(self, parts: Sequence[Buffer], final: bool) -> None:
+        assert self._mapping is not None
+        if sum(map(len, parts)) > LARGE_JSON_BYTES:
+            self._have_done("flatten", parts, partial(self._flattened, final))
             return
         try:
             flat = self._mapping.response(b"".join(parts))
@@ -127,13 +143,21 @@ class GenerateExchange:
             return
         self._take(flat, final)
 
-    def _flattened(self, result: Result | ServingError) -> None:
+    def _flattened(self, final: bool, result: Result | ServingError) -> None:
+        self._work = None
         if self._ended:
             return
         if isinstance(result, ServingError):
             self._fail(result)
         else:
-            self._take(None if result[0] == 0 else result[1], True)
+            self._take(None if result[0] == 0 else result[1], final)
+        while self._later and self._work is None and not self._ended:
+            later = self._later.popleft()
+            if isinstance(later, ServingError):
+                self.on_error(later)
+            else:
+                self._later_bytes -= sum(map(len, later[0]))
+                self._map(*later)
 
     def _take(self, flat: Buffer | None, final: bool) -> None:
         if self._streams:
@@ -151,6 +175,9 @@ class GenerateExchange:
         """Send the error with which the model ended the request, or why the model has not taken it."""
         if self._ended:
             return
+        if self._work is not None:
+            self._later.append(error)
+            return
         if not self._streams or (error.refused and not self._started):
             self._refuse(error)
             return
@@ -165,7 +192,10 @@ class GenerateExchange:
         self._connection.on_error(error, self._target if self._sent else None)
 
     def _fail(self, error: ServingError) -> None:
-        """Send an error that the model does not know of."""
+        """Send an error that the model does not know of, and nothing that has come of it since."""
+        if self._work is not None:
+            self._work.withdraw()
+            self._work = None
         if self._target is not None and self._token is not None:
             self._target.cancel(self._token)
         self.on_error(error)

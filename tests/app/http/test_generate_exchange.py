@@ -222,6 +222,36 @@ def test_an_event_of_any_size_reaches_a_client_that_reads(final: bool) -> None:
     asyncio.run(run())
 
 
+LARGE = "x" * (1 << 20)
+
+
+@pytest.mark.parametrize("end", ["response", "error"])
+def test_what_comes_behind_a_large_response_stays_behind_it(end: str) -> None:
+    last = say("last", True) if end == "response" else lambda sink: sink.on_error(Internal("the model failed"))
+    answer = asyncio.run(answer_with(STREAM, say("first"), say(LARGE), say("small"), say(LARGE), last))
+    told = [event.get("out", event.get("error")) for event in events(answer)]
+    assert told == ["first", LARGE, "small", LARGE, "last" if end == "response" else "the model failed"]
+
+
+@pytest.mark.parametrize(
+    ("then", "status"), [("small", 400), (LARGE, 400), (None, 200)], ids=["small", "large", "none"]
+)
+def test_generate_counts_large_responses_as_any(then: str | None, status: int) -> None:
+    assert asyncio.run(answer_with(GENERATE, say(LARGE), say(then, True))).status == status
+
+
+@on_loop
+async def test_too_much_behind_a_large_response_ends_the_stream() -> None:
+    wire = generate_wire(HttpLimits(max_stream_buffer_bytes=100_000))
+    await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    (sink,) = wire.target.sinks
+    say(LARGE)(sink)
+    for _ in range(5):
+        say("y" * 100_000)(sink)
+    assert b"too many responses are waiting behind a large one" in wire.transport.written
+    assert wire.target.cancelled == [1]
+
+
 @on_loop
 async def test_stream_to_an_old_client_ends_with_the_connection() -> None:
     wire = generate_wire()

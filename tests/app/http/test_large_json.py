@@ -197,6 +197,37 @@ def test_a_large_json_response_does_not_stop_the_loop(path: str) -> None:
     assert min(stalls) <= STALL_S, stalls
 
 
+class Streaming(EchoTarget):
+    """Answers with a large response, and then with one without outputs."""
+
+    def submit(self, parts: Any, json_length: int | None, sink: Any, wire: int = 0, trace: Any = None) -> int:
+        data = numbers(MORE)
+        output = b'{"name":"X","datatype":"FP32","shape":[%d],"data":%b}' % (data.count(b",") + 1, data)
+        document = b'{"model_name":"echo","model_version":"1","outputs":[%b]}'
+        for part, final in ((document % output, False), (document % b"", True)):
+            asyncio.get_running_loop().call_soon(sink.on_response, None, (part,), final)
+        return 1
+
+
+@pytest.mark.timeout(400)
+def test_a_large_response_that_is_not_the_last_does_not_stop_the_loop() -> None:
+    stalls: list[float] = []
+
+    async def test(server: Server) -> None:
+        server.target = Streaming()  # type: ignore[assignment]
+        answers: list[tuple[int, bytes]] = []
+        for _ in range(ATTEMPTS):
+            stalls.append(await server.stall_s(lambda: answers.append(server.ask("generate_stream", b"{}"))))
+            first, second = answers[-1][1].split(b"\n\n", 1)
+            assert len(json.loads(first.removeprefix(b"data: "))["X"]) > MORE // 14
+            assert b"X" not in second
+            if stalls[-1] <= STALL_S:
+                return
+
+    serve(test)
+    assert min(stalls) <= STALL_S, stalls
+
+
 def strings_body(strings: bytes, count: int) -> tuple[bytes, bytes]:
     """A request for an identity of strings in binary, and its JSON alone."""
     header = (
