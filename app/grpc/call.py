@@ -112,6 +112,10 @@ class Call(Stream):
     def cancelled(self) -> None:
         """The call is over before its answer: give up what is under way for it."""
 
+    def under_way(self) -> Target | None:
+        """Return the model that has a request of the call now, the first such one; None where none has."""
+        return None
+
     # -- requests --------------------------------------------------------------------------------------------------
 
     def receive(self, data: Buffer, end: bool) -> None:
@@ -378,7 +382,7 @@ class Call(Stream):
             try:
                 self.context.options.access.check(method.category, method.name, self.head.metadata.items())
             except ServingError as error:
-                self.fail(error)
+                self.finish(error.grpc_code, error.message, self.under_way())
 
     def fail(self, error: ServingError) -> None:
         """End the call with an error."""
@@ -441,7 +445,7 @@ class Call(Stream):
 
     def _deadline_exceeded(self) -> None:
         self._timer = None
-        self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded", self.under_way())
 
 
 class RefusedCall(Call):

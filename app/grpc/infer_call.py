@@ -48,6 +48,10 @@ class InferCall(UnaryCall):
         if not self.done:
             self._token = token
 
+    def under_way(self) -> Target | None:
+        """Return the model that has the request."""
+        return self._target
+
     def cancelled(self) -> None:
         """Give the request up."""
         if self._target is not None:

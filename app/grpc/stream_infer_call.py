@@ -134,6 +134,11 @@ class StreamInferCall(Call):
         ):
             self.grant(self.connection.initial_credit_bytes - self.credit_bytes)
 
+    def under_way(self) -> Target | None:
+        """Return the model that has the oldest request, of decoupled models any if no other has one."""
+        requests = (*self._ordered, *self._requests)
+        return next((request.target for request in requests if request.target is not None), None)
+
     def cancelled(self) -> None:
         """Give every request of the stream up."""
         requests, self._requests = self._requests, set()

@@ -1,5 +1,6 @@
 """Unary calls by grpcio's client: answers, codes and texts, deadlines, cancellation, sizes, compression."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -11,7 +12,12 @@ from tritonclient.grpc import service_pb2_grpc
 from app.edge.restricted_api import RestrictedApis
 from app.grpc.options import GrpcOptions
 from app.http2.limits import Http2Limits
+from app.service.refusal_log import RefusalLog
+from deployments.lane.wire import GRPC_STREAM
 from tests.app.grpc.server import Server, request, serving
+from tests.hostile.grpc_cases import STREAM
+from tests.hostile.grpc_wire import block, data, headers, prefixed, talk
+from tests.hostile.watch import INFER
 
 SERVICE = "/inference.GRPCInferenceService/"
 
@@ -230,6 +236,23 @@ def test_a_deadline_ends_the_call_and_cancels_the_request(server: Server, stub: 
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
     server.wait_cancelled()
     assert server.service.cancelled == ["hold"]
+
+
+@pytest.mark.parametrize(("path", "had"), [(INFER, True), (STREAM, True), (STREAM, False)])
+def test_a_deadline_is_told_and_counted_as_the_models_that_has_the_request(
+    path: str, had: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted: list[tuple[int, int]] = []
+    meters = SimpleNamespace(refuse=lambda wire, code: counted.append((wire, code)))
+    log = RefusalLog(lambda *_: None, meters)  # type: ignore[arg-type]
+    opened = headers(1, block(("grpc-timeout", "100m"), p_path=path))
+    asked = data(1, prefixed(request(request_id="hold").SerializeToString()), end=path == INFER) if had else b""
+    with caplog.at_level("INFO"), serving(refusals=log) as server:
+        assert talk(server.url, [opened, asked], 1, 10.0).statuses[1][0] == 4
+    (line,) = [each for each in caplog.records if "refusal_log" in each.name]
+    assert line.getMessage().endswith("Deadline Exceeded")
+    assert getattr(line, "model", None) == ("identity" if had else None)
+    assert counted == ([] if had else [(GRPC_STREAM, 4)])
 
 
 def test_cancelling_a_call_cancels_the_request(server: Server, stub: Any) -> None:
