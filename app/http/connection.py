@@ -178,6 +178,8 @@ class HttpConnection(TimedConnection):
                     if data[:2] == b"\r\n" and not self._line_skipped:  # as a client may send behind a body
                         self._line_skipped = True
                         data = data[2:]
+                        if not data:
+                            self._deadline_s = 0.0  # no head has begun
                         continue
                     end = data.find(b"\r\n\r\n")
                     if end < 0:

@@ -191,6 +191,19 @@ def test_an_empty_line_before_a_request_is_nothing(size: int) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("pieces", [(b"\r\n",), (b"\r", b"\n")], ids=["at once", "in two"])
+def test_an_empty_line_behind_a_request_begins_no_head(pieces: tuple[bytes, ...]) -> None:
+    async def run() -> None:
+        wire = Wire()
+        await wire.answered(infer(b"one"))
+        await wire.send(*pieces)
+        wire.connection.sweep(wire.loop.time() + 11)
+        assert wire.transport.written.count(b"HTTP/1.1") == 1
+        assert (await wire.send(infer(b"two"))).endswith(b"two")
+
+    asyncio.run(run())
+
+
 @on_loop
 async def test_asks_for_the_body_when_the_client_expects_to_be_asked() -> None:
     wire = Wire()
