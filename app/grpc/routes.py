@@ -10,11 +10,12 @@ from protocol.errors import InvalidArgument
 from protocol.grpc_route import read_route
 from protocol.protobuf_wire import field_head
 
+_MAX_VERSION: Final = 2**63 - 1
 _MAX_ROUTES: Final = 1024
 # Model name and version with their heads, each under 128 bytes: only such are kept.
 _HEAD_BYTES: Final = 260
 _VERSION: Final = 0x12
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 class Routes:
@@ -63,7 +64,7 @@ def parse_version(version: str) -> int:
     """
     if not version:
         return -1
-    if not _INTEGER.fullmatch(version):
+    if not _INTEGER.fullmatch(version) or abs(int(version)) > _MAX_VERSION:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{version[:64]}' (details: stol), "
             "version should be an integral value > 0"

@@ -93,11 +93,12 @@ VERSIONS: dict[str, str] = {
     "９": "(details: stol)",
     "+-3": "(details: stol)",
     "9" * 30: "(details: stol)",
+    "9223372036854775808": "(details: stol)",
     "-2": "invalid model version specified '-2' , version",
 }
 
 
-@pytest.mark.parametrize(("version", "number"), {"": -1, "0": 0, "7": 7}.items())
+@pytest.mark.parametrize(("version", "number"), {"": -1, "0": 0, "7": 7, "9223372036854775807": 2**63 - 1}.items())
 def test_versions(version: str, number: int) -> None:
     assert parse_version(version) == number
 
