@@ -44,6 +44,20 @@ def test_bad_settings_are_refused_before_anything_starts(given: dict[str, object
     assert text in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
+)
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300", float("inf"), 1e300, 10**26, 1 << 63])
+def test_a_number_that_nothing_can_count_with_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        settings(**{name: value})
+
+
+@pytest.mark.parametrize("given", [{"log_verbose": (1 << 32) - 1}, {"exit_timeout_secs": 1e9}, {"max_queue_s": "1e9"}])
+def test_large_numbers_are_taken(given: dict[str, object]) -> None:
+    assert settings(**given)
+
+
 def test_tls_needs_certificate_and_key() -> None:
     given = {"http_server_cert": "c", "http_server_key": "k", "http_root_cert": "r"}
     assert settings(http_use_ssl=True, http_use_ssl_mutual=True, **given).http_use_ssl_mutual
