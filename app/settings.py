@@ -62,6 +62,7 @@ _READERS: Final[dict[str, Callable[[Any], object]]] = {
 """What refuses a value that cannot be read."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+Address = Annotated[str, Field(min_length=1)]
 Int64 = Annotated[int, Field(lt=1 << 63)]
 Seconds = Annotated[float, Field(le=1e9)]
 """What the waits of the operating system, of Python and of Ray all take."""
@@ -97,7 +98,7 @@ class Settings(BaseModel):
         le=64,
     )
     allow_http: bool = Field(True, description="Whether HTTP is served.")
-    http_address: str = Field("127.0.0.1", description="Address on which HTTP is served.")
+    http_address: Address = Field("127.0.0.1", description="Address on which HTTP is served.")
     http_port: Port = Field(8000, description="Port on which HTTP is served; 0 takes a free one.")
     http_unix_socket: str = Field(
         "", description="Path of a Unix socket on which HTTP is served as well, to this user only."
@@ -124,7 +125,7 @@ class Settings(BaseModel):
     )
     grpc_header_forward_pattern: str = Field("", description="The same for the metadata of gRPC calls.")
     allow_grpc: bool = Field(True, description="Whether gRPC is served.")
-    grpc_address: str = Field("127.0.0.1", description="Address on which gRPC is served.")
+    grpc_address: Address = Field("127.0.0.1", description="Address on which gRPC is served.")
     grpc_port: Port = Field(8001, description="Port on which gRPC is served; 0 takes a free one.")
     reuse_grpc_port: bool = Field(
         False, description="Whether the gRPC port may be shared with another server; ingresses always share it."
@@ -187,7 +188,7 @@ class Settings(BaseModel):
     allow_admin_api: bool = Field(
         True, description="Whether clients may load and unload models and change trace and log settings."
     )
-    admin_address: str = Field("127.0.0.1", description="Address of the admin API, if it has a port of its own.")
+    admin_address: Address = Field("127.0.0.1", description="Address of the admin API, if it has a port of its own.")
     admin_port: int = Field(
         -1,
         description="Port on which alone the admin API is served, over HTTP; 0 takes a free one, -1: it is served on "
