@@ -63,14 +63,13 @@ class LocalServer:
             require_free(settings.admin_address, settings.admin_port, "the admin API")
         if self._options.dashboard and not self._options.address:
             require_free("127.0.0.1", self._options.dashboard_port, "Ray's dashboard")
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        self._handle_signals()
         with Progress() as progress:
-            self._start_ray(progress)
-            self._require_alone()
             directory, ports = self._directory, {}
             try:
+                self._start_ray(progress)
                 if not self._stop.made:
+                    self._require_alone()
                     self._deploy()
                     directory = self._wait(progress)
                 if not self._stop.made:
@@ -87,6 +86,10 @@ class LocalServer:
         print("\ndraining: requests under way are answered, then everything stops", flush=True)
         self._shut_down()
         return 0
+
+    def _handle_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -110,21 +113,18 @@ class LocalServer:
                 progress.say(f"what models print is in Ray's logs only: {error}")
         try:
             self._ray.start()
-        except StartFailed:
-            self._close_console()
-            raise
+        except SystemExit:  # ray.init brings its own handlers, of which that of SIGTERM raises it
+            self._on_signal(signal.SIGTERM, None)
+        finally:
+            self._handle_signals()
         if self._ray.warning:
             progress.say(f"warning: {self._ray.warning}")
-        # ray.init brings its own handlers.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
 
     def _require_alone(self) -> None:
         """See that the cluster joined has no Eagleray, which this one would take the place of, and end with itself."""
         from ray import serve
 
         if self._options.address and APPLICATION in serve.status().applications:
-            self._ray.stop()
             raise StartFailed(
                 f"Eagleray runs in this cluster already, as the Serve application '{APPLICATION}'; end it where it was "
                 f"started, or by `serve delete {APPLICATION}`, first"

@@ -284,12 +284,18 @@ def accepts(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-@pytest.mark.parametrize("moment", ["starting Ray", r"LOADING"], ids=["ray", "models"])
-def test_sigint_during_the_start_stops_cleanly(digits: Path, tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["ray", "models"])
+def test_sigint_during_the_start_stops_cleanly(
+    digits: Path, tmp_path: Path, moment: str, number: signal.Signals
+) -> None:
     server = start(digits, tmp_path)
     try:
-        server.wait_for(moment)
-        server.stop(signal.SIGINT)
+        if moment == "ray":
+            wait_until(lambda: "raylet" in [each.name() for each in server.descendants()], "a process of Ray's")
+        else:
+            server.wait_for("LOADING")
+        server.stop(number)
         assert "stopping: what was loading is given up, and everything stops" in server.log()
         assert "Traceback" not in server.log()
     finally:
