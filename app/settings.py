@@ -4,9 +4,7 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 `EAGLERAY_` and its name in capitals; a flag wins over it.
 """
 
-import itertools
 import os
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -17,6 +15,7 @@ from app.cache_config import cache_bytes
 from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
+from app.listeners import Listener, clash
 from app.rate_limit_resource import rate_limit_resources
 from app.service.trace_settings import TraceSettings
 from repository_loader.overrides import PlacementChoice
@@ -45,8 +44,6 @@ FILE_SETTINGS = frozenset(
     }
 )
 """Settings that are paths."""
-
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
 _READERS: Final[dict[str, Callable[[Any], object]]] = {
     "http_restricted_api": RestrictedApis,
@@ -408,21 +405,24 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _ports(self) -> "Settings":
-        """Refuse two listeners on one port; 0 takes a free one."""
-        listeners = [
-            (flag, address, port)
-            for flag, allowed, address, port in (
-                ("--http-port", self.allow_http, self.http_address, self.http_port),
-                ("--grpc-port", self.allow_grpc, self.grpc_address, self.grpc_port),
-                ("--admin-port", self.allow_admin_api, self.admin_address, max(self.admin_port, 0)),
-                ("--metrics-port", self.allow_metrics, self.metrics_address or self.http_address, self.metrics_port),
-            )
-            if allowed and port
-        ]
-        for (first, address, port), (second, other_address, other_port) in itertools.combinations(listeners, 2):
-            if port == other_port and _overlap(address, other_address):
-                raise ValueError(f"{second} and {first} are both {port} on {address}")
+        """Refuse two listeners on one port."""
+        if told := clash(self.listeners()):
+            raise ValueError(told)
         return self
+
+    def listeners(self) -> list[Listener]:
+        """Return what is listened on."""
+        metrics_address = self.metrics_address or self.http_address
+        offered = (
+            (self.allow_http, Listener("--http-port", self.http_address, self.http_port)),
+            (self.allow_grpc, Listener("--grpc-port", self.grpc_address, self.grpc_port)),
+            (self.allow_admin_api, Listener("--admin-port", self.admin_address, max(self.admin_port, 0))),
+            (
+                self.allow_metrics,
+                Listener("--metrics-port", metrics_address, self.metrics_port),
+            ),
+        )
+        return [listener for allowed, listener in offered if allowed]
 
     def response_cache_bytes(self) -> int:
         """Return the size of the response cache, 0 without one."""
@@ -484,15 +484,3 @@ class Settings(BaseModel):
         if self.model_control_mode != "explicit":
             return None
         return choose_models(self.model_repository, self.loader_options(), self.load_model)
-
-
-def _overlap(address: str, other: str) -> bool:
-    """Whether what listens at one address is reached by the other."""
-    return bool(_EVERYWHERE & {address, other} or _meant(address) & _meant(other))
-
-
-def _meant(address: str) -> set[str]:
-    try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(address, None)}
-    except OSError:  # whoever listens there says so
-        return {address}

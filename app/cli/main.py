@@ -27,6 +27,7 @@ from app.cli.ray_variables import RAY_VARIABLES
 from app.cli.standard_streams import open_streams, outlive_readers
 from app.edge.api_keys import ApiKeys, add_key, new_key
 from app.environment import environment, unknown_variables
+from app.listeners import Listener, clash
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
 from app.triton_flags import ALIASES, OLD_TRACE_FLAGS, REASONS, merged_settings
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
+_COUNT = click.IntRange(min=0)
+_PORT = click.IntRange(0, 65535)
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
@@ -76,10 +79,10 @@ def triton_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the flags that say on what Ray to serve."""
     for option in (
-        click.option("--num-cpus", type=float, default=0.0, help="CPUs of the local Ray; 0: all of this machine's."),
-        click.option("--num-gpus", type=int, help="GPUs of the local Ray; left out: those that it finds."),
+        click.option("--num-cpus", type=_COUNT, default=0, help="CPUs of the local Ray; 0: all of this machine's."),
+        click.option("--num-gpus", type=_COUNT, help="GPUs of the local Ray; left out: those that it finds."),
         click.option("--ray-address", default="", help="A running Ray to use ('auto' finds one); empty: start one."),
-        click.option("--dashboard-port", type=int, default=0, help="Port of its dashboard; 0: 8265 or the next free."),
+        click.option("--dashboard-port", type=_PORT, default=0, help="Its dashboard's port; 0: 8265 or the next free."),
         click.option("--dashboard/--no-dashboard", default=True, help="Whether the local Ray has its dashboard."),
     ):
         command = option(command)
@@ -196,7 +199,7 @@ def main() -> None:
 @triton_options
 @cluster_options
 def serve(
-    num_cpus: float, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
+    num_cpus: int, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
 ) -> None:
     """Serve model repositories until Ctrl-C."""
     settings = read_settings(flags)
@@ -204,6 +207,9 @@ def serve(
         os.environ.setdefault(name, value)
     if not ray_address:
         check_listeners(settings)
+        on_dashboard = [Listener("--dashboard-port", "127.0.0.1", dashboard_port)] if dashboard else []
+        if told := clash([*settings.listeners(), *on_dashboard]):
+            raise click.UsageError(told)
         # Despite its name it says, everywhere, that nothing of Ray's need be reached from other machines.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         choose_token()
