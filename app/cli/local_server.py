@@ -74,9 +74,12 @@ class LocalServer:
                     directory = self._wait(progress)
                 if not self._stop.made:
                     ports = self._handle(INGRESS).ports.remote().result(timeout_s=_INGRESS_TIMEOUT_S)
-            except BaseException:
+            except BaseException as error:
                 self._shut_down()
-                raise
+                if isinstance(error, StartFailed) or not isinstance(error, Exception):
+                    raise
+                told = str(error).strip().splitlines() or ["no reason given"]
+                raise self._ray.failed(f"{type(error).__name__}: {told[-1].strip()}") from error
         if self._stop.made:
             self._shut_down()
             return 0

@@ -101,6 +101,8 @@ def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
             if len(names) != 1:
                 raise click.UsageError(f"--input {each}: which one of {', '.join(names)}? write NAME=VALUE")
             name, value = names[0], each
+        if name in found:
+            raise click.UsageError(f"input '{name}' is given twice")
         found[name] = value
     return found
 
