@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import time
 from types import FrameType
 from typing import Any
@@ -14,7 +15,7 @@ from urllib.parse import quote
 from app.builder import APPLICATION, INGRESS, build
 from app.cli.console_pipe import ConsolePipe
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed
-from app.cli.ports import require_free
+from app.cli.ports import require_free, reserve
 from app.cli.progress import Progress, summary
 from app.cli.started_processes import adopt_orphans, end_all, kill_all
 from app.cli.stop_request import StopRequest
@@ -44,6 +45,7 @@ class LocalServer:
         self._console: ConsolePipe | None = None
         self._loading = True
         self._deployed = False
+        self._reserved: list[socket.socket | None] = []
 
     def run(self) -> int:
         """Start, show what loads, serve until SIGINT or SIGTERM, drain and stop.
@@ -54,13 +56,13 @@ class LocalServer:
         """
         settings = self._settings
         if settings.allow_http and not settings.reuse_http_port:
-            require_free(settings.http_address, settings.http_port, "HTTP")
+            self._take(settings.http_address, settings.http_port, "HTTP")
         if settings.allow_grpc and not settings.reuse_grpc_port:
-            require_free(settings.grpc_address, settings.grpc_port, "gRPC")
+            self._take(settings.grpc_address, settings.grpc_port, "gRPC")
         if settings.allow_metrics:
-            require_free(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
+            self._take(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
         if settings.allow_admin_api and settings.admin_port > 0:
-            require_free(settings.admin_address, settings.admin_port, "the admin API")
+            self._take(settings.admin_address, settings.admin_port, "the admin API")
         if self._options.dashboard and not self._options.address:
             require_free("127.0.0.1", self._options.dashboard_port, "Ray's dashboard")
         self._handle_signals()
@@ -89,6 +91,13 @@ class LocalServer:
         print("\ndraining: requests under way are answered, then everything stops", flush=True)
         self._shut_down()
         return 0
+
+    def _take(self, host: str, port: int, purpose: str) -> None:
+        """Keep a port for the ingresses; in a cluster that is joined another user's could not share it."""
+        if self._options.address:
+            require_free(host, port, purpose)
+        else:
+            self._reserved.append(reserve(host, port, purpose))
 
     def _handle_signals(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
