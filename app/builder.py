@@ -15,6 +15,7 @@ from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
 from app.other_eagleray import other_eagleray
 from app.settings import Settings
+from app.triton_flags import merged_settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
 from protocol.limits import Limits
@@ -27,13 +28,16 @@ MAX_NODES = 1000
 def build(args: dict[str, Any]) -> serve.Application:
     """Return the application for these settings; those that `args` leaves out come from the environment.
 
+    `args` may hold whatever flag `eagleray serve` takes, named with underscores.
+
     Raises:
         RuntimeError: the processes of the cluster might run another Eagleray.
     """
     if other := other_eagleray():
         raise RuntimeError(other)
-    settings = Settings(**{**environment(), **args})
-    for warning in unknown_variables():
+    merged, warnings = merged_settings(args, environment())
+    settings = Settings(**merged)
+    for warning in (*unknown_variables(), *warnings):
         # Serve's logger: the one that `serve deploy` has set up in the process that builds.
         logging.getLogger("ray.serve").warning("%s", warning)
     limits = Limits.of_input_size(settings.http_max_input_size)

@@ -1,6 +1,10 @@
 """What `--cache-config` says, in Triton's form: `<cache>,<key>=<value>`."""
 
 from collections.abc import Iterable
+from typing import Final
+
+_MAX_BYTES: Final = 1 << 62
+"""What a file may have, and its index beside it."""
 
 
 def cache_bytes(entries: Iterable[str]) -> int:
@@ -22,4 +26,6 @@ def cache_bytes(entries: Iterable[str]) -> int:
         if key != "size" or not value.isdecimal():
             raise ValueError(f"'{entry}' is not of the form local,size=<bytes>")
         size_bytes = int(value)
+        if size_bytes > _MAX_BYTES:
+            raise ValueError(f"'{entry}' is more than {_MAX_BYTES} bytes")
     return size_bytes

@@ -4,9 +4,7 @@ A field's `flag` is spelled as tritonserver spells it where it has one. The envi
 `EAGLERAY_` and its name in capitals; a flag wins over it.
 """
 
-import itertools
 import os
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -17,6 +15,7 @@ from app.cache_config import cache_bytes
 from app.edge.api_keys import ApiKeys
 from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
+from app.listeners import Listener, clash
 from app.rate_limit_resource import rate_limit_resources
 from app.service.trace_settings import TraceSettings
 from repository_loader.overrides import PlacementChoice
@@ -46,8 +45,6 @@ FILE_SETTINGS = frozenset(
 )
 """Settings that are paths."""
 
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})
-
 _READERS: Final[dict[str, Callable[[Any], object]]] = {
     "http_restricted_api": RestrictedApis,
     "grpc_restricted_protocol": RestrictedApis,
@@ -62,12 +59,16 @@ _READERS: Final[dict[str, Callable[[Any], object]]] = {
 """What refuses a value that cannot be read."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+Address = Annotated[str, Field(min_length=1)]
+Int64 = Annotated[int, Field(lt=1 << 63)]
+Seconds = Annotated[float, Field(le=1e9)]
+"""What the waits of the operating system, of Python and of Ray all take."""
 
 
 class Settings(BaseModel):
     """What an operator can set."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     model_repository: tuple[str, ...] = Field(
         (),
@@ -94,7 +95,7 @@ class Settings(BaseModel):
         le=64,
     )
     allow_http: bool = Field(True, description="Whether HTTP is served.")
-    http_address: str = Field("127.0.0.1", description="Address on which HTTP is served.")
+    http_address: Address = Field("127.0.0.1", description="Address on which HTTP is served.")
     http_port: Port = Field(8000, description="Port on which HTTP is served; 0 takes a free one.")
     http_unix_socket: str = Field(
         "", description="Path of a Unix socket on which HTTP is served as well, to this user only."
@@ -121,7 +122,7 @@ class Settings(BaseModel):
     )
     grpc_header_forward_pattern: str = Field("", description="The same for the metadata of gRPC calls.")
     allow_grpc: bool = Field(True, description="Whether gRPC is served.")
-    grpc_address: str = Field("127.0.0.1", description="Address on which gRPC is served.")
+    grpc_address: Address = Field("127.0.0.1", description="Address on which gRPC is served.")
     grpc_port: Port = Field(8001, description="Port on which gRPC is served; 0 takes a free one.")
     reuse_grpc_port: bool = Field(
         False, description="Whether the gRPC port may be shared with another server; ingresses always share it."
@@ -146,29 +147,31 @@ class Settings(BaseModel):
     grpc_max_message_size: int = Field(
         64 << 20, description="Largest gRPC request message, in bytes.", gt=0, le=2**31 - 1
     )
-    grpc_max_decompression_ratio: int = Field(
+    grpc_max_decompression_ratio: Int64 = Field(
         100, description="How many times larger than its compressed form a gRPC message may be, beyond 1 MiB.", gt=0
     )
-    grpc_keepalive_time: int = Field(
+    grpc_keepalive_time: Int64 = Field(
         7_200_000, description="Silence after which the server pings a client, in milliseconds.", gt=0
     )
-    grpc_keepalive_timeout: int = Field(20_000, description="Time for the answer to that ping, in milliseconds.", gt=0)
+    grpc_keepalive_timeout: Int64 = Field(
+        20_000, description="Time for the answer to that ping, in milliseconds.", gt=0
+    )
     grpc_keepalive_permit_without_calls: bool = Field(
         False, description="Whether clients may ping while they have no call."
     )
-    grpc_http2_max_pings_without_data: int = Field(
+    grpc_http2_max_pings_without_data: Int64 = Field(
         2, description="Accepted for Triton's sake; the server pings only as --grpc-keepalive-time says.", ge=0
     )
-    grpc_http2_min_recv_ping_interval_without_data: int = Field(
+    grpc_http2_min_recv_ping_interval_without_data: Int64 = Field(
         300_000, description="Least time between a client's pings without data in between, in milliseconds.", ge=0
     )
-    grpc_http2_max_ping_strikes: int = Field(
+    grpc_http2_max_ping_strikes: Int64 = Field(
         2, description="Pings that may come earlier before the connection ends; 0: any number.", ge=0
     )
-    grpc_max_connection_age: int = Field(
+    grpc_max_connection_age: Int64 = Field(
         0, description="Age at which a connection is told to go, in milliseconds; 0: none.", ge=0
     )
-    grpc_max_connection_age_grace: int = Field(
+    grpc_max_connection_age_grace: Int64 = Field(
         0, description="Time that its calls get then, in milliseconds; 0: no end.", ge=0
     )
     metrics_address: str = Field("", description="Address on which metrics are served; empty: the HTTP address.")
@@ -182,7 +185,7 @@ class Settings(BaseModel):
     allow_admin_api: bool = Field(
         True, description="Whether clients may load and unload models and change trace and log settings."
     )
-    admin_address: str = Field("127.0.0.1", description="Address of the admin API, if it has a port of its own.")
+    admin_address: Address = Field("127.0.0.1", description="Address of the admin API, if it has a port of its own.")
     admin_port: int = Field(
         -1,
         description="Port on which alone the admin API is served, over HTTP; 0 takes a free one, -1: it is served on "
@@ -209,10 +212,10 @@ class Settings(BaseModel):
         description="none: load every model at the start; explicit: those of --load-model, others as clients say; "
         "poll: follow what changes in the repositories.",
     )
-    repository_poll_secs: float = Field(
+    repository_poll_secs: Seconds = Field(
         15.0, description="How often the repositories are looked at in poll mode.", gt=0
     )
-    repository_quiet_secs: float = Field(
+    repository_quiet_secs: Seconds = Field(
         2.0,
         description="How long a model's folder must have stayed as it is before a change is taken in poll mode.",
         ge=0,
@@ -261,44 +264,47 @@ class Settings(BaseModel):
     kind_gpu_fallback_to_cpu: bool = Field(
         False, description="Whether KIND_GPU instances run on the CPU where the cluster has no GPU."
     )
-    http_max_input_size: int = Field(64 << 20, description="Largest HTTP request body, in bytes.", gt=0)
-    http_max_decompression_ratio: int = Field(
+    http_max_input_size: Int64 = Field(64 << 20, description="Largest HTTP request body, in bytes.", gt=0)
+    http_max_decompression_ratio: Int64 = Field(
         100, description="How many times larger than its compressed form a request may be, beyond 1 MiB.", gt=0
     )
-    http_max_stream_buffer_bytes: int = Field(
+    http_max_stream_buffer_bytes: Int64 = Field(
         16 << 20,
         description="How much of a stream may wait for a client that takes none of it, in bytes; four times as much "
         "may for any other.",
         gt=0,
     )
-    http_header_timeout_s: float = Field(10.0, description="Time in which a request's head must arrive.", gt=0)
-    http_body_timeout_s: float = Field(60.0, description="Time in which a request's body must arrive.", gt=0)
-    http_write_timeout_s: float = Field(
+    http_header_timeout_s: Seconds = Field(10.0, description="Time in which a request's head must arrive.", gt=0)
+    http_body_timeout_s: Seconds = Field(60.0, description="Time in which a request's body must arrive.", gt=0)
+    http_write_timeout_s: Seconds = Field(
         60.0, description="Time in which a client must take 64 KiB of its answer, or all that is left of it.", gt=0
     )
-    http_idle_timeout_s: float = Field(
+    http_idle_timeout_s: Seconds = Field(
         620.0, description="Time after which a connection without a request is closed.", gt=0
     )
-    http_max_total_body_bytes: int = Field(
+    http_max_total_body_bytes: Int64 = Field(
         1 << 30, description="How much of bodies, and of unread answers, an ingress may hold at a time, in bytes.", gt=0
     )
-    grpc_max_total_message_bytes: int = Field(
+    grpc_max_total_message_bytes: Int64 = Field(
         1 << 30, description="The same of unfinished gRPC requests, and of answers that wait, in bytes.", gt=0
     )
-    max_connections: int = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
-    max_inflight_per_replica: int = Field(
+    max_connections: Int64 = Field(4096, description="Largest number of open connections of an ingress.", gt=0)
+    max_inflight_per_replica: Int64 = Field(
         4096, description="Largest number of requests under way to one replica; more are refused with 503.", gt=0
     )
-    max_queue_s: float = Field(
+    max_queue_s: Seconds = Field(
         2.0,
         description="How long a model's queue may get: as many requests as the model answers in this time, and 256 at "
         "least; more are refused with 503. 0: any, as in Triton. A model with a default_queue_policy goes by that.",
         ge=0,
     )
     replica_num_cpus: float = Field(
-        0.05, description="CPUs that Ray reserves for each replica of a model, unless the model says otherwise.", ge=0
+        0.05,
+        description="CPUs that Ray reserves for each replica of a model, unless the model says otherwise.",
+        ge=0,
+        le=1e6,
     )
-    gpu_memory_bytes: int = Field(
+    gpu_memory_bytes: Int64 = Field(
         0,
         description="Memory of a GPU, from which a replica's share of one is computed; 0: what each GPU says, or "
         "16 GiB where it cannot.",
@@ -307,15 +313,17 @@ class Settings(BaseModel):
     gpu_headroom: float = Field(
         0.2, description="Share of a GPU's memory that stays free beside the models planned on it.", ge=0, lt=1
     )
-    health_check_period_s: float = Field(2.0, description="How often Serve asks a replica whether it is well.", gt=0)
-    max_batch_duration_s: float = Field(
+    health_check_period_s: Seconds = Field(2.0, description="How often Serve asks a replica whether it is well.", gt=0)
+    max_batch_duration_s: Seconds = Field(
         600.0,
         description="Time after which a batch that still runs counts as stuck, and the process of its model is "
         "replaced; 0: never. Decoupled models may take longer.",
         ge=0,
     )
-    exit_timeout_secs: float = Field(30.0, description="Time that requests under way get when the server stops.", ge=0)
-    drain_delay_s: float = Field(
+    exit_timeout_secs: Seconds = Field(
+        30.0, description="Time that requests under way get when the server stops.", ge=0
+    )
+    drain_delay_s: Seconds = Field(
         0.0,
         description="Time in which a stopping server already says that it is not ready, and still takes requests: as "
         "long as load balancers need to notice.",
@@ -340,7 +348,9 @@ class Settings(BaseModel):
     log_file: str = Field(
         "", description="File that gets every line of the log, on each node, besides those in Ray's log folder."
     )
-    log_verbose: int = Field(0, description="Verbosity: 0 says what is loaded, 1 and more what is done.", ge=0)
+    log_verbose: int = Field(
+        0, description="Verbosity: 0 says what is loaded, 1 and more what is done.", ge=0, lt=1 << 32
+    )
 
     log_slow_requests_ms: int = Field(
         0, description="Time above which a request is logged with its stages; 0: none is.", ge=0, lt=1 << 32
@@ -398,21 +408,24 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _ports(self) -> "Settings":
-        """Refuse two listeners on one port; 0 takes a free one."""
-        listeners = [
-            (flag, address, port)
-            for flag, allowed, address, port in (
-                ("--http-port", self.allow_http, self.http_address, self.http_port),
-                ("--grpc-port", self.allow_grpc, self.grpc_address, self.grpc_port),
-                ("--admin-port", self.allow_admin_api, self.admin_address, max(self.admin_port, 0)),
-                ("--metrics-port", self.allow_metrics, self.metrics_address or self.http_address, self.metrics_port),
-            )
-            if allowed and port
-        ]
-        for (first, address, port), (second, other_address, other_port) in itertools.combinations(listeners, 2):
-            if port == other_port and _overlap(address, other_address):
-                raise ValueError(f"{second} and {first} are both {port} on {address}")
+        """Refuse two listeners on one port."""
+        if told := clash(self.listeners()):
+            raise ValueError(told)
         return self
+
+    def listeners(self) -> list[Listener]:
+        """Return what is listened on."""
+        metrics_address = self.metrics_address or self.http_address
+        offered = (
+            (self.allow_http, Listener("--http-port", self.http_address, self.http_port)),
+            (self.allow_grpc, Listener("--grpc-port", self.grpc_address, self.grpc_port)),
+            (self.allow_admin_api, Listener("--admin-port", self.admin_address, max(self.admin_port, 0))),
+            (
+                self.allow_metrics,
+                Listener("--metrics-port", metrics_address, self.metrics_port),
+            ),
+        )
+        return [listener for allowed, listener in offered if allowed]
 
     def response_cache_bytes(self) -> int:
         """Return the size of the response cache, 0 without one."""
@@ -474,15 +487,3 @@ class Settings(BaseModel):
         if self.model_control_mode != "explicit":
             return None
         return choose_models(self.model_repository, self.loader_options(), self.load_model)
-
-
-def _overlap(address: str, other: str) -> bool:
-    """Whether what listens at one address is reached by the other."""
-    return bool(_EVERYWHERE & {address, other} or _meant(address) & _meant(other))
-
-
-def _meant(address: str) -> set[str]:
-    try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(address, None)}
-    except OSError:  # whoever listens there says so
-        return {address}

@@ -3,6 +3,7 @@
 Source: core's ValidateModelConfig, ValidateModelIOConfig, ValidateInstanceGroup and their kin.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -275,3 +276,5 @@ def _check_metrics(config: ModelConfig) -> Iterator[Fault]:
             yield Fault(path, "metric control must specify 'histogram_options'")
         elif not control.histogram_options.buckets:
             yield Fault(f"{path}.histogram_options", "histogram options must specify non-empty 'buckets'")
+        elif any(map(math.isnan, control.histogram_options.buckets)):
+            yield Fault(f"{path}.histogram_options", "histogram options must specify 'buckets' that are numbers")

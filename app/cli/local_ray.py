@@ -23,7 +23,7 @@ class RayOptions:
     """How Ray is started, or found."""
 
     address: str = ""
-    num_cpus: float = 0.0
+    num_cpus: int = 0
     num_gpus: int | None = None
     dashboard: bool = True
     dashboard_port: int = 0

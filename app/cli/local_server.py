@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import time
 from types import FrameType
 from typing import Any
@@ -14,7 +15,7 @@ from urllib.parse import quote
 from app.builder import APPLICATION, INGRESS, build
 from app.cli.console_pipe import ConsolePipe
 from app.cli.local_ray import LocalRay, RayOptions, StartFailed
-from app.cli.ports import require_free
+from app.cli.ports import require_free, reserve
 from app.cli.progress import Progress, summary
 from app.cli.started_processes import adopt_orphans, end_all, kill_all
 from app.cli.stop_request import StopRequest
@@ -44,6 +45,7 @@ class LocalServer:
         self._console: ConsolePipe | None = None
         self._loading = True
         self._deployed = False
+        self._reserved: list[socket.socket | None] = []
 
     def run(self) -> int:
         """Start, show what loads, serve until SIGINT or SIGTERM, drain and stop.
@@ -54,30 +56,32 @@ class LocalServer:
         """
         settings = self._settings
         if settings.allow_http and not settings.reuse_http_port:
-            require_free(settings.http_address, settings.http_port, "HTTP")
+            self._take(settings.http_address, settings.http_port, "HTTP")
         if settings.allow_grpc and not settings.reuse_grpc_port:
-            require_free(settings.grpc_address, settings.grpc_port, "gRPC")
+            self._take(settings.grpc_address, settings.grpc_port, "gRPC")
         if settings.allow_metrics:
-            require_free(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
+            self._take(settings.metrics_address or settings.http_address, settings.metrics_port, "metrics")
         if settings.allow_admin_api and settings.admin_port > 0:
-            require_free(settings.admin_address, settings.admin_port, "the admin API")
+            self._take(settings.admin_address, settings.admin_port, "the admin API")
         if self._options.dashboard and not self._options.address:
             require_free("127.0.0.1", self._options.dashboard_port, "Ray's dashboard")
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        self._handle_signals()
         with Progress() as progress:
-            self._start_ray(progress)
-            self._require_alone()
             directory, ports = self._directory, {}
             try:
+                self._start_ray(progress)
                 if not self._stop.made:
+                    self._require_alone()
                     self._deploy()
                     directory = self._wait(progress)
                 if not self._stop.made:
                     ports = self._handle(INGRESS).ports.remote().result(timeout_s=_INGRESS_TIMEOUT_S)
-            except BaseException:
+            except BaseException as error:
                 self._shut_down()
-                raise
+                if isinstance(error, StartFailed) or not isinstance(error, Exception):
+                    raise
+                told = str(error).strip().splitlines() or ["no reason given"]
+                raise self._ray.failed(f"{type(error).__name__}: {told[-1].strip()}") from error
         if self._stop.made:
             self._shut_down()
             return 0
@@ -87,6 +91,17 @@ class LocalServer:
         print("\ndraining: requests under way are answered, then everything stops", flush=True)
         self._shut_down()
         return 0
+
+    def _take(self, host: str, port: int, purpose: str) -> None:
+        """Keep a port for the ingresses; in a cluster that is joined another user's could not share it."""
+        if self._options.address:
+            require_free(host, port, purpose)
+        else:
+            self._reserved.append(reserve(host, port, purpose))
+
+    def _handle_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -110,21 +125,18 @@ class LocalServer:
                 progress.say(f"what models print is in Ray's logs only: {error}")
         try:
             self._ray.start()
-        except StartFailed:
-            self._close_console()
-            raise
+        except SystemExit:  # ray.init brings its own handlers, of which that of SIGTERM raises it
+            self._on_signal(signal.SIGTERM, None)
+        finally:
+            self._handle_signals()
         if self._ray.warning:
             progress.say(f"warning: {self._ray.warning}")
-        # ray.init brings its own handlers.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
 
     def _require_alone(self) -> None:
         """See that the cluster joined has no Eagleray, which this one would take the place of, and end with itself."""
         from ray import serve
 
         if self._options.address and APPLICATION in serve.status().applications:
-            self._ray.stop()
             raise StartFailed(
                 f"Eagleray runs in this cluster already, as the Serve application '{APPLICATION}'; end it where it was "
                 f"started, or by `serve delete {APPLICATION}`, first"

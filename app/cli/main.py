@@ -25,11 +25,12 @@ from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
 from app.cli.ray_variables import RAY_VARIABLES
 from app.cli.standard_streams import open_streams, outlive_readers
-from app.cli.triton_flags import ALIASES, OLD_TRACE_FLAGS, REASONS
 from app.edge.api_keys import ApiKeys, add_key, new_key
 from app.environment import environment, unknown_variables
+from app.listeners import Listener, clash
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
+from app.triton_flags import ALIASES, OLD_TRACE_FLAGS, REASONS, merged_settings
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
-_TRACE_CONFIG = "app.cli.trace_config"
-"""Where a command keeps what old flags have said of traces."""
+_COUNT = click.IntRange(min=0)
+_PORT = click.IntRange(0, 65535)
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
@@ -69,34 +70,19 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def triton_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command accept the rest of tritonserver's flags, with a warning: they mean nothing here, or are old."""
-
-    def warn(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
-        if value:
-            flag = str(parameter.name).replace("_", "-")
-            click.echo(f"warning: --{flag} has no effect: {REASONS[flag]}", err=True)
-
-    def take(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
-        flag = str(parameter.name).replace("_", "-")
-        for text in value:
-            setting = f"{OLD_TRACE_FLAGS[flag]}={text}"
-            click.echo(f"warning: --{flag} is deprecated: use --trace-config {setting}", err=True)
-            context.meta.setdefault(_TRACE_CONFIG, []).append(setting)
-
-    for flags, callback in ((REASONS, warn), (OLD_TRACE_FLAGS, take)):
-        for flag in flags:
-            option = click.option(f"--{flag}", hidden=True, multiple=True, expose_value=False, callback=callback)
-            command = option(command)
+    """Let a command accept the rest of tritonserver's flags: they mean nothing here, or are old."""
+    for flag in (*REASONS, *OLD_TRACE_FLAGS):
+        command = click.option(f"--{flag}", hidden=True, multiple=True)(command)
     return command
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the flags that say on what Ray to serve."""
     for option in (
-        click.option("--num-cpus", type=float, default=0.0, help="CPUs of the local Ray; 0: all of this machine's."),
-        click.option("--num-gpus", type=int, help="GPUs of the local Ray; left out: those that it finds."),
+        click.option("--num-cpus", type=_COUNT, default=0, help="CPUs of the local Ray; 0: all of this machine's."),
+        click.option("--num-gpus", type=_COUNT, help="GPUs of the local Ray; left out: those that it finds."),
         click.option("--ray-address", default="", help="A running Ray to use ('auto' finds one); empty: start one."),
-        click.option("--dashboard-port", type=int, default=0, help="Port of its dashboard; 0: 8265 or the next free."),
+        click.option("--dashboard-port", type=_PORT, default=0, help="Its dashboard's port; 0: 8265 or the next free."),
         click.option("--dashboard/--no-dashboard", default=True, help="Whether the local Ray has its dashboard."),
     ):
         command = option(command)
@@ -116,9 +102,11 @@ def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
 
     num_cpus, num_gpus = flags.pop("num_cpus"), flags.pop("num_gpus")
     repositories = flags.pop("repositories")
+    for name in ("ray_address", "dashboard", "dashboard_port"):
+        flags.pop(name)
     if repositories:
         flags["model_repository"] = (*flags["model_repository"], *repositories)
-    settings = read_settings({name: value for name, value in flags.items() if name in Settings.model_fields})
+    settings = read_settings(flags)
     cpus = num_cpus or float(len(os.sched_getaffinity(0)))
     node = NodeFacts(cpus, num_gpus or 0, gpu_memory_bytes=settings.gpu_memory_bytes)
     return settings, ClusterFacts((node,))
@@ -127,17 +115,16 @@ def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
 def read_settings(flags: dict[str, Any]) -> Settings:
     """Merge flags and environment; paths become absolute, since replicas run in other folders."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
-    merged = {**environment(), **given}
+    merged, warnings = merged_settings(given, environment())
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
     if not merged.get("model_repository"):
         raise click.UsageError("--model-repository must be specified (validate and plan also take REPOSITORIES)")
     merged["model_repository"] = tuple(_repository(path) for path in merged["model_repository"])
     for name in FILE_SETTINGS & merged.keys():
         if merged[name] and not merged[name].startswith("~"):  # which is another folder on each node
             merged[name] = os.path.abspath(merged[name])
-    context = click.get_current_context(silent=True)
-    old = context.meta.get(_TRACE_CONFIG, ()) if context is not None else ()
-    traces = (*old, *merged.get("trace_config", ()))
-    merged["trace_config"] = tuple(with_absolute_file(flag, os.getcwd()) for flag in traces)
+    merged["trace_config"] = tuple(with_absolute_file(flag, os.getcwd()) for flag in merged.get("trace_config", ()))
     try:
         settings = Settings(**merged)
     except ValidationError as error:
@@ -212,7 +199,7 @@ def main() -> None:
 @triton_options
 @cluster_options
 def serve(
-    num_cpus: float, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
+    num_cpus: int, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
 ) -> None:
     """Serve model repositories until Ctrl-C."""
     settings = read_settings(flags)
@@ -220,6 +207,9 @@ def serve(
         os.environ.setdefault(name, value)
     if not ray_address:
         check_listeners(settings)
+        on_dashboard = [Listener("--dashboard-port", "127.0.0.1", dashboard_port)] if dashboard else []
+        if told := clash([*settings.listeners(), *on_dashboard]):
+            raise click.UsageError(told)
         # Despite its name it says, everywhere, that nothing of Ray's need be reached from other machines.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         choose_token()

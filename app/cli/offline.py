@@ -5,7 +5,9 @@ import sys
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from app.cli.printable import printable, printable_lines
 from app.settings import Settings
 from deployments.backends.python.auto_complete import complete
 from repository_loader.plan import ClusterFacts, Plan
@@ -32,7 +34,7 @@ def print_plan(settings: Settings, facts: ClusterFacts, as_json: bool) -> int:
     else:
         _print_table(plan)
         for name, reason in sorted(unplaced.items()):
-            print(f"not placed: {name}: {reason}")
+            print(printable_lines(f"not placed: {name}: {reason}"))
     return FAULTY if unplaced else OK
 
 
@@ -45,11 +47,8 @@ def _print_table(plan: Plan) -> None:
         for model in deployment.models:
             replicas, cpus, device = resources
             table.add_row(
-                deployment.app_name,
-                deployment.name,
-                deployment.placement,
-                f"{model.name} {model.version}",
-                model.why,
+                *_cells(deployment.app_name, deployment.name, deployment.placement),
+                *_cells(f"{model.name} {model.version}", model.why),
                 replicas,
                 str(len(model.specs)),
                 cpus,
@@ -58,15 +57,12 @@ def _print_table(plan: Plan) -> None:
             )
             resources = ("", "", "")
     for model in plan.embedded:
-        row = (
-            "eagleray",
-            "Ingress",
-            "embedded",
-            f"{model.name} {model.version}",
-            model.why,
-            "-",
-            str(len(model.specs)),
-        )
-        table.add_row(*row, "-", "-", f"{model.file_bytes / 2**20:.0f} MiB")
+        row = _cells("eagleray", "Ingress", "embedded", f"{model.name} {model.version}", model.why)
+        table.add_row(*row, "-", str(len(model.specs)), "-", "-", f"{model.file_bytes / 2**20:.0f} MiB")
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
+
+
+def _cells(*texts: str) -> list[Text]:
+    """Return texts as they are: a name may hold what a table would take for a style."""
+    return [Text(printable(text)) for text in texts]

@@ -18,8 +18,7 @@ def require_free(host: str, port: int, purpose: str) -> None:
     """
     if port == 0:
         return
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with _socket_for(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -28,6 +27,33 @@ def require_free(host: str, port: int, purpose: str) -> None:
                 raise PortTaken(f"port {port} ({purpose}) is taken by {_holder(port)}") from error
             reason = error.strerror or str(error)
             raise PortTaken(f"port {port} ({purpose}) of {host} cannot be listened on: {reason}") from error
+
+
+def reserve(host: str, port: int, purpose: str) -> socket.socket | None:
+    """Return a socket that keeps the port from other servers while it is open, None where it cannot be kept.
+
+    It does not listen, and shares the port with this user's sockets that have SO_REUSEPORT, as those of ingresses do.
+
+    Raises:
+        PortTaken: as `require_free`.
+    """
+    if port == 0:
+        return None
+    kept = _socket_for(host)
+    try:
+        kept.bind((host, port))
+    except OSError:
+        kept.close()
+        # The port may be free all the same: connections of a server that has just ended are not over (TIME_WAIT).
+        require_free(host, port, purpose)
+        return None
+    # Not before: it would share the port with another server.
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return kept
+
+
+def _socket_for(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
 
 
 def _holder(port: int) -> str:

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.printable import printable
 from deployments.control.directory import LOADING, READY, UNAVAILABLE, Directory
 
 _COLUMNS = ("model", "version", "backend", "placement", "replicas", "device", "state", "seconds")
@@ -77,13 +78,14 @@ def picture(directory: Directory, width: int, height: int) -> Group:
         column.no_wrap = True
         column.overflow = "ellipsis"
     for row in shown:
-        grid.add_row(*row[:_REASON], style=_STYLES.get(row[_STATE], ""))
+        grid.add_row(*(Text(printable(cell)) for cell in row[:_REASON]), style=_STYLES.get(row[_STATE], ""))
     parts: list[Text | Table] = [Text(summary(directory), style="bold"), grid]
     if len(shown) < len(found):
         parts.append(_line(f"and {len(found) - len(shown)} more", "dim", width))
     fitting = reasons if len(reasons) <= reason_lines else reasons[: reason_lines - 1]
     for row in fitting:
-        parts.append(_line(f"{row[0]} {row[1]}: {' '.join(row[_REASON].split())}", _STYLES[UNAVAILABLE], width))
+        reason = printable(f"{row[0]} {row[1]}: {' '.join(row[_REASON].split())}")
+        parts.append(_line(reason, _STYLES[UNAVAILABLE], width))
     if len(fitting) < len(reasons):
         parts.append(_line(f"and {len(reasons) - len(fitting)} more reasons: see /v2/repository/index", "dim", width))
     return Group(*parts)
@@ -134,4 +136,4 @@ class Progress:
                 self._seen[key] = row
                 pairs = zip((*_COLUMNS[2:], "reason"), row[2:], strict=True)
                 shown = (f"{name} {' '.join(value.split())}" for name, value in pairs if value not in ("-", ""))
-                self.say(f"{row[0]} {row[1]}: " + ", ".join(shown))
+                self.say(printable(f"{row[0]} {row[1]}: " + ", ".join(shown)))

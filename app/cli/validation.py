@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from app.cli.printable import printable, printable_lines
 from deployments.backends.python.auto_complete import complete
+from deployments.log.line_format import for_terminal
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.trial_load import TrialLoad, try_load
 from repository_loader.findings import Finding
@@ -116,11 +118,11 @@ class Validation:
         }
 
     def _lines(self) -> Iterator[str]:
-        yield from map(str, self.findings)
+        yield from (printable_lines(str(finding)) for finding in self.findings)
         for name, output in self.outputs.items():
-            yield f"{name} printed:"
-            yield from (f"    {line}" for line in output.splitlines()[-_OUTPUT_LINES:])
+            yield f"{printable(name)} printed:"
+            yield from (f"    {for_terminal(line)}" for line in output.splitlines()[-_OUTPUT_LINES:])
         for name, model in sorted(self.snapshot.models.items()):
             versions = ", ".join(str(package.version) for package in model.packages)
             failure = self.failures.get(name)
-            yield f"{name}: {f'FAULTY: {failure}' if failure else f'ok, versions {versions}'}"
+            yield printable_lines(f"{name}: {f'FAULTY: {failure}' if failure else f'ok, versions {versions}'}")

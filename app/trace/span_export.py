@@ -127,14 +127,14 @@ class SpanExport:
 
     Args:
         options: as `--trace-config opentelemetry,<name>=<value>` has them.
-        resource: its attributes, besides those of the environment (`OTEL_RESOURCE_ATTRIBUTES`).
+        resource: its attributes, besides those of the environment (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`).
     """
 
     def __init__(self, options: Mapping[str, str], resource: Mapping[str, str]) -> None:
         # Nobody else needs what these bring along.
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import Event, ReadableSpan
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -145,7 +145,7 @@ class SpanExport:
         self._span = ReadableSpan
         self._scope = InstrumentationScope("eagleray", version("eagleray"))
         about = {"host.name": socket.gethostname(), "process.pid": os.getpid(), **resource}
-        if "OTEL_SERVICE_NAME" not in os.environ:
+        if "service.name" not in OTELResourceDetector().detect().attributes:
             about.setdefault("service.name", DEFAULT_SERVICE)
         self._resource = Resource.create(about)
         numbers = {name: max(1, int(options[option])) for option, name in _PROCESSOR.items() if option in options}

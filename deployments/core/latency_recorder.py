@@ -24,14 +24,18 @@ from deployments.core.metrics_options import MetricsOptions
 
 FIRST_RESPONSE_FAMILY: Final = "nv_inference_first_response_histogram_ms"
 FIRST_RESPONSE_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
+_LONGEST_MS: Final = 1e12
 REQUEST, QUEUE, INPUT, INFER, OUTPUT, CACHE_HIT, CACHE_MISS = range(len(LATENCIES))
 
 
 def first_response_bounds(config: ModelConfig) -> Sequence[float]:
-    """Return the buckets that a configuration sets for its first responses, or Triton's; in milliseconds."""
+    """Return the buckets that a configuration sets for its first responses, or Triton's; in milliseconds.
+
+    Those are left out that no duration, or every one, falls into.
+    """
     for control in config.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE_FAMILY:
-            return tuple(control.histogram_options.buckets)
+            return tuple(each for each in control.histogram_options.buckets if 0 <= each <= _LONGEST_MS)
     return FIRST_RESPONSE_BOUNDS_MS
 
 

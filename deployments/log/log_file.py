@@ -6,7 +6,8 @@ import os
 from typing import Final
 
 _MODE: Final = 0o640
-_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+# A pipe that nobody reads, or not quickly enough, holds nothing up.
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class LogFile(logging.Handler):
@@ -20,13 +21,16 @@ class LogFile(logging.Handler):
         self.path = path
         self._descriptor = -1
         self._file = (0, 0)
+        self._cut = False
+        """Whether the last line stands in the file without its end."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append the line in one piece: other processes write to the file too."""
         try:
-            data = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
+            line = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
             self._open()
-            os.write(self._descriptor, data)
+            data = b"\n" + line if self._cut else line
+            self._cut = os.write(self._descriptor, data) < len(data)
         except OSError:
             pass
         except Exception:
@@ -46,6 +50,7 @@ class LogFile(logging.Handler):
             pass
         self._close()
         self._descriptor = os.open(self.path, _FLAGS, _MODE)
+        self._cut = False
         status = os.fstat(self._descriptor)
         self._file = (status.st_dev, status.st_ino)
 

@@ -20,6 +20,7 @@ def test_reads_tritons_form(entries: tuple[str, ...], size: int) -> None:
         (("local",), "not of the form local,size=<bytes>"),
         (("local,size=-1",), "not of the form"),
         (("local,colour=1",), "not of the form"),
+        ((f"local,size={10**26}",), "is more than 4611686018427387904 bytes"),
     ],
 )
 def test_refuses_what_it_does_not_have(entries: tuple[str, ...], told: str) -> None:

@@ -32,6 +32,9 @@ def settings(**given: object) -> Settings:
             "must not be above bsp_max_queue_size",
         ),
         ({"http_max_decompression_ratio": 0}, "greater than 0"),
+        ({"http_address": ""}, "at least 1 character"),
+        ({"grpc_address": ""}, "at least 1 character"),
+        ({"admin_address": ""}, "at least 1 character"),
         ({"backend_config": ("python",)}, "'python' is not of the form [<backend>,]<key>=<value>"),
         ({"backend_config": ("default-max-batch-size=many",)}, "must be a whole number from 0 on, got: many"),
         ({"backend_config": ("onnxruntime,default-max-batch-size=-1",)}, "must be a whole number from 0 on, got: -1"),
@@ -42,6 +45,20 @@ def test_bad_settings_are_refused_before_anything_starts(given: dict[str, object
     with pytest.raises(ValidationError) as error:
         settings(**given)
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
+)
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300", float("inf"), 1e300, 10**26, 1 << 63])
+def test_a_number_that_nothing_can_count_with_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        settings(**{name: value})
+
+
+@pytest.mark.parametrize("given", [{"log_verbose": (1 << 32) - 1}, {"exit_timeout_secs": 1e9}, {"max_queue_s": "1e9"}])
+def test_large_numbers_are_taken(given: dict[str, object]) -> None:
+    assert settings(**given)
 
 
 def test_tls_needs_certificate_and_key() -> None:

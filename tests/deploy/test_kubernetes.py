@@ -144,11 +144,28 @@ def test_workers_of_both_kinds_can_start() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
 
 
-def test_chart_renders_to_the_manifest() -> None:
+def rendered(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed")
     chart = helm.Chart.load(str(FOLDER / "chart"))
-    rendered = chart.render(None, name="eagleray", namespace="default")
-    documents = [each for text in rendered.values() for each in yaml.safe_load_all(text) if each]
+    texts = chart.render(values, name="eagleray", namespace="default").values()
+    return [each for text in texts for each in yaml.safe_load_all(text) if each]
+
+
+def test_no_service_of_kubernetes_is_taken_for_a_setting() -> None:
+    for group in GROUPS:
+        assert group["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_a_setting_that_the_chart_has_can_be_changed() -> None:
+    (service,) = [each for each in rendered({"settings": {"drain_delay_s": 0}}) if each["kind"] == "RayService"]
+    text = service["spec"]["serveConfigV2"]
+    assert re.findall(r"drain_delay_s: (.*)", text) == ["0"]
+    assert "http_address: 0.0.0.0" in text
+
+
+def test_chart_renders_to_the_manifest() -> None:
+    helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed")
+    documents = rendered()
 
     def key(document: dict[str, Any]) -> tuple[str, str]:
         return document["kind"], document["metadata"]["name"]

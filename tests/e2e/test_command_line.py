@@ -165,6 +165,14 @@ def test_plan_names_what_it_cannot_place(broken_repository: Path) -> None:
             "--metrics-port and --grpc-port are both 8500 on 127.0.0.1",
         ),
         (["serve", "--model-repository", str(EXAMPLES), "--http-port", "70000"], "--http-port"),
+        (["serve", "--model-repository", str(EXAMPLES), "--dashboard-port", "70000"], "'--dashboard-port'"),
+        (
+            ["serve", "--model-repository", str(EXAMPLES), "--http-port", "8500", "--dashboard-port", "8500"],
+            "--dashboard-port and --http-port are both 8500 on 127.0.0.1",
+        ),
+        (["serve", "--model-repository", str(EXAMPLES), "--num-cpus", "1.5"], "'--num-cpus'"),
+        (["plan", str(EXAMPLES), "--num-cpus", "nan"], "'--num-cpus'"),
+        (["plan", str(EXAMPLES), "--num-gpus", "-1"], "'--num-gpus'"),
         (["serve", "--model-repository", str(EXAMPLES), "--http-port", "http"], "--http-port"),
         (["serve", "--model-repository", str(EXAMPLES), "--placement", "anywhere"], "--placement"),
         (["serve", "--model-repository", str(EXAMPLES), "--exit-on-error=maybe"], "--exit-on-error"),
@@ -284,12 +292,18 @@ def accepts(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-@pytest.mark.parametrize("moment", ["starting Ray", r"LOADING"], ids=["ray", "models"])
-def test_sigint_during_the_start_stops_cleanly(digits: Path, tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["ray", "models"])
+def test_sigint_during_the_start_stops_cleanly(
+    digits: Path, tmp_path: Path, moment: str, number: signal.Signals
+) -> None:
     server = start(digits, tmp_path)
     try:
-        server.wait_for(moment)
-        server.stop(signal.SIGINT)
+        if moment == "ray":
+            wait_until(lambda: "raylet" in [each.name() for each in server.descendants()], "a process of Ray's")
+        else:
+            server.wait_for("LOADING")
+        server.stop(number)
         assert "stopping: what was loading is given up, and everything stops" in server.log()
         assert "Traceback" not in server.log()
     finally:

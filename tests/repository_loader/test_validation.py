@@ -256,6 +256,12 @@ RULES = {
         "model_metrics.metric_control[0].histogram_options",
         "histogram options must specify non-empty 'buckets'",
     ),
+    "bucket of NaN": (
+        PYTHON
+        + 'model_metrics { metric_control { metric_identifier { family: "f" } histogram_options { buckets: [ 1, nan ] } } }',
+        "model_metrics.metric_control[0].histogram_options",
+        "histogram options must specify 'buckets' that are numbers",
+    ),
     "no tensors": ('backend: "onnxruntime"', "", "model configuration must specify 'input' and 'output' for m"),
     "file elsewhere": (
         f'{PYTHON} default_model_filename: "../model.py"',

@@ -9,6 +9,7 @@ import click
 
 from app.cli.client.remote_server import RemoteServer, quoted, server_options
 from app.cli.client.status import Status
+from app.cli.printable import printable, printable_lines
 
 _WATCH_S = 2.0
 
@@ -85,9 +86,10 @@ def infer(
             output["data"] = output["data"].tolist()
         click.echo(json.dumps(answer))
         return
-    click.echo(f"{answer['model_name']} version {answer['model_version']}, {took_ms:.1f} ms")
+    click.echo(printable(f"{answer['model_name']} version {answer['model_version']}, {took_ms:.1f} ms"))
     for output in answer["outputs"]:
-        click.echo(f"{output['name']}  {output['datatype']} {output['shape']}\n{show(output['data'])}")
+        click.echo(printable(f"{output['name']}  {output['datatype']} {output['shape']}"))
+        click.echo(show(output["data"]))
 
 
 def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
@@ -99,6 +101,8 @@ def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
             if len(names) != 1:
                 raise click.UsageError(f"--input {each}: which one of {', '.join(names)}? write NAME=VALUE")
             name, value = names[0], each
+        if name in found:
+            raise click.UsageError(f"input '{name}' is given twice")
         found[name] = value
     return found
 
@@ -148,7 +152,8 @@ def _control(server: RemoteServer, model: str, verb: str, parameters: dict[str, 
         return
     for row in rows or [{"name": model}]:
         reason = f": {row['reason']}" if row.get("reason") else ""
-        click.echo(f"{row['name']} {row.get('version', '')} {row.get('state', 'not loaded')}{reason}")
+        text = f"{row['name']} {row.get('version', '')} {row.get('state', 'not loaded')}{reason}"
+        click.echo(printable_lines(text))
 
 
 def _rows_of(server: RemoteServer, model: str) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from app.cli.printable import printable_lines
+
 _TIMEOUT_S: Final = 600.0
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _OTHER: Final = "is it Eagleray's?"
@@ -154,7 +156,7 @@ def _json(body: bytes, kind: type) -> Any:
 
 def _sentence(body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"])
+        return printable_lines(str(json.loads(body)["error"]))
     except (ValueError, KeyError, TypeError):
         return ""
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from app.cli.client.remote_server import RemoteServer, server_options
+from app.cli.printable import printable
 
 
 @click.group()
@@ -49,7 +50,7 @@ def list_repositories(server: RemoteServer, as_json: bool) -> None:
         return
     for each in found:
         names = "".join(f"  {folder}={name}" for folder, name in each["names"].items())
-        click.echo(each["repository"] + names)
+        click.echo(printable(each["repository"] + names))
 
 
 def _absolute(path: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from app.cli.client.remote_server import RemoteServer
+from app.cli.printable import printable, printable_lines
 
 _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
 _NS_PER_MS = 1e6
@@ -52,19 +53,19 @@ class Status:
         for row in self.index:
             state = row.get("state", "-")
             table.add_row(
-                row["name"],
-                row.get("version", "-"),
-                Text(state, _STYLES.get(state, "")),
+                Text(printable(row["name"])),
+                Text(printable(row.get("version", "-"))),
+                Text(printable(state), _STYLES.get(state, "")),
                 *self._columns(_key(row), before),
             )
         if clear and console.is_terminal:
             click.clear()
         ready = "ready" if self.ready else "not ready"
-        console.print(Text(f"{self.server['name']} {self.server['version']} at {self.url}: {ready}"))
+        console.print(Text(printable(f"{self.server['name']} {self.server['version']} at {self.url}: {ready}")))
         console.print(table)
         for row in self.index:
             if row.get("reason"):
-                console.print(Text(f"{row['name']} {row.get('version', '')}: {row['reason']}"))
+                console.print(Text(printable_lines(f"{row['name']} {row.get('version', '')}: {row['reason']}")))
 
     def _columns(self, key: tuple[str, str], before: "Status | None") -> list[str]:
         row = self.counts.get(key)

@@ -12,6 +12,7 @@ from protocol.datatypes import BY_NAME
 
 _IMAGES: Final = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"))
 _SHOWN_COUNT: Final = 1000
+_INTEGERS: Final = frozenset(name for name, row in BY_NAME.items() if row.numpy.kind in "iu" and name != "BF16")
 _COLOURS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -107,11 +108,23 @@ def _parse(given: str, datatype: str) -> np.ndarray:
 
 
 def _of_json(value: Any, datatype: str) -> np.ndarray:
+    if datatype in _INTEGERS:
+        return _integers(value)
     if datatype != "BYTES":
         return np.array(value)
     if isinstance(value, list):
         return np.array(value, dtype=object)
     return object_array([value if isinstance(value, str) else json.dumps(value)], (1,))
+
+
+def _integers(value: Any) -> np.ndarray:
+    """Return Python's integers: NumPy makes FP64 of those that none of its types holds together."""
+    array = np.array(value, dtype=object)
+    if not all(isinstance(each, int | float) for each in array.flat):
+        raise ValueError("expected numbers")
+    if any(isinstance(each, float) and not each.is_integer() for each in array.flat):
+        raise ValueError("expected integers")
+    return object_array([int(each) for each in array.flat], array.shape)
 
 
 def _as_bytes(element: object) -> bytes:
@@ -120,7 +133,7 @@ def _as_bytes(element: object) -> bytes:
 
 def _as_type(array: np.ndarray, dtype: "np.dtype[Any]") -> np.ndarray:
     """Return the values in another type; integers that it cannot hold are refused."""
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in ("biufO" if dtype.kind in "iu" else "biuf"):
         raise ValueError("expected numbers")
     if dtype.kind in "iu" and array.size:
         bounds = np.iinfo(dtype)

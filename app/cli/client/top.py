@@ -17,6 +17,7 @@ import click
 
 from app.cli.client.live_rates import Rates, rates_between
 from app.cli.client.remote_server import RemoteServer, server_options
+from app.cli.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -179,10 +180,10 @@ def picture(states: Sequence[dict[str, Any]], order: str, width: int, height: in
     for rates in shown:
         style = _STATES.get(rates.row["state"], "")
         cells = [Text(text(rates), style if title == "state" else "") for title, _, text in columns]
-        table.add_row(Text(_printable(rates.row["name"])), *cells)
+        table.add_row(Text(printable(rates.row["name"])), *cells)
     parts: list[Table | Text] = [_line(_summary(found, states[-1], order), "bold", width), table]
     if trouble:
-        parts.insert(1, _line(_printable(trouble), "red", width))
+        parts.insert(1, _line(printable(trouble), "red", width))
     if len(shown) < len(found):
         parts.append(_line(f"and {len(found) - len(shown)} more", "dim", width))
     return Group(*parts)
@@ -195,7 +196,7 @@ def _summary(found: list[Rates], state: dict[str, Any], order: str) -> str:
     flight = sum(rates.row.get("in_flight", 0) for rates in found)
     nodes = sum(bool(node["address"]) for node in state["nodes"])
     return (
-        f"{_printable(server['name'])} {server['version']}: {'ready' if server['ready'] else 'not ready'}, "
+        f"{printable(server['name'])} {server['version']}: {'ready' if server['ready'] else 'not ready'}, "
         f"{ready} of {len(found)} versions ready, {_rate(answered)} req/s, {flight} in flight, "
         f"{nodes} node{'s' if nodes != 1 else ''}; by {order}"
     )
@@ -207,11 +208,6 @@ def _line(text: str, style: str, width: int) -> Any:
     line = Text(text, style=style, no_wrap=True)
     line.truncate(width, overflow="ellipsis")
     return line
-
-
-def _printable(text: str) -> str:
-    """Return a name without anything that a terminal would act upon."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _rate(value: float) -> str:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from app.cli import local_server
-from app.cli.local_ray import RayOptions
+from app.cli.local_ray import RayOptions, StartFailed
 from app.cli.local_server import LocalServer, example_request, for_url
 from app.settings import Settings
 from deployments.control.directory import READY, Directory, ModelEntry, VersionEntry
@@ -73,3 +73,31 @@ def test_nothing_is_deployed_and_nobody_asked_once_it_is_to_stop(monkeypatch: py
     monkeypatch.setattr(server._ray, "stop", lambda: done.append("stop"))
     assert server.run() == 0
     assert done == ["start", "stop", "end"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("first\n  last\n"), "ValueError: last"),
+        (TimeoutError(), "TimeoutError: no reason given"),
+        (OSError(28, "No space left"), "OSError: [Errno 28] No space left"),
+    ],
+)
+def test_whatever_fails_at_the_start_is_one_sentence_after_everything_has_stopped(
+    error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(model_repository=("/m",), http_port=0, grpc_port=0, metrics_port=0)
+    server, done = LocalServer(settings, RayOptions(dashboard=False)), []
+
+    def fail(progress: object) -> None:
+        raise error
+
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(server, "_start_ray", lambda progress: None)
+    monkeypatch.setattr(server, "_require_alone", lambda: None)
+    monkeypatch.setattr(server, "_deploy", lambda: None)
+    monkeypatch.setattr(server, "_wait", fail)
+    monkeypatch.setattr(server, "_shut_down", lambda: done.append("shut down"))
+    with pytest.raises(StartFailed) as raised:
+        server.run()
+    assert str(raised.value).startswith(f"{text}\n  logs: ") and done == ["shut down"]

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from app.cli.progress import picture, summary
+from app.cli.progress import Progress, picture, summary
 from deployments.control.directory import LOADING, READY, UNAVAILABLE, Directory, ModelEntry, VersionEntry
 
 LONG = "the weights are not where they were, " * 10 + "\nand a second line"
@@ -71,3 +71,16 @@ def test_a_model_whose_replica_died_at_once_has_not_failed() -> None:
     found.models["ready_model_0"].versions[1].lost_its_replicas()
     assert summary(found) == "0 model versions are ready, 1 loading"
     assert any("Serve is replacing it" in line for line in drawn(found))
+
+
+def test_names_and_reasons_are_shown_as_they_are_and_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    version = VersionEntry(UNAVAILABLE, "\x1b[2Jno file\x07", "isolated", "CPU", 1, 1.5)
+    found = Directory(models={"mask:fire:[red]": ModelEntry("", "python", "", {1: version})})
+    shown = "mask:fire:[red] 1: \N{REPLACEMENT CHARACTER}[2Jno file\N{REPLACEMENT CHARACTER}"
+    lines = drawn(found)
+    assert any("│ mask:fire:[red]" in line or "┃ mask:fire:[red]" in line for line in lines)
+    assert shown in lines
+    with Progress() as progress:
+        progress.show(found)
+    told = capsys.readouterr().out
+    assert "mask:fire:[red] 1: " in told and "\N{REPLACEMENT CHARACTER}[2Jno file" in told and "\x1b" not in told

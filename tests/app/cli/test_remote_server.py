@@ -45,7 +45,8 @@ def counting() -> Iterator[tuple[str, Counting]]:
             seen.headers = {name.lower(): value for name, value in self.headers.items()}
             if seen.hangs.is_set():
                 seen.goes_on.wait(30)
-            body = json.dumps({"path": self.path}).encode()
+            inputs = [{"name": "A", "datatype": "FP32", "shape": [1]}]
+            body = json.dumps({"path": self.path, "inputs": inputs}).encode()
             self.send_response(302 if self.path == "/moved" else 200)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Location", "https://elsewhere/")
@@ -203,3 +204,10 @@ def test_what_is_no_text_is_one_sentence_or_bytes_in_a_path(tmp_path: Path) -> N
     config.write_bytes(b"\xff")
     done = CliRunner().invoke(main, ["load", "m", "--config", str(config)])
     assert done.exit_code == 2 and "--config: 'utf-8' codec can't decode byte 0xff" in done.output
+
+
+@pytest.mark.parametrize("second", ["A=2", "2"])
+def test_an_input_that_is_given_twice_is_refused(second: str) -> None:
+    with counting() as (url, _):
+        done = CliRunner().invoke(main, ["infer", "m", "--input", "A=1", "--input", second, "--url", url])
+    assert (done.exit_code, "input 'A' is given twice" in done.output) == (2, True), done.output

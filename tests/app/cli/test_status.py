@@ -30,3 +30,23 @@ def test_names_and_reasons_are_whole_in_80_columns(
     assert lines[0].split() == ["digits_postprocess", "1", "READY", "1234567", "3", "1.00", "0.00"]
     assert [line.split()[0] for line in lines] == ["digits_postprocess", "digits_preprocess", "broken", "broken"]
     assert lines[-1] == "broken 1: no file"
+
+
+ODD = "mask:fire:[red]\x1b[2J"
+"""A name that rich would take for an emoji and a style, and a terminal for an order to clear it."""
+SHOWN = "mask:fire:[red]\N{REPLACEMENT CHARACTER}[2J"
+
+
+def test_names_and_reasons_are_shown_as_they_are_and_steer_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    rows = [row(ODD, "UNAVAILABLE", "first\tline\n\x1b]0;owned\x07second")]
+    Status({"name": ODD, "version": "1"}, True, rows, {}, "http://x").print(None, clear=False)
+    first, _, model, *reason = capsys.readouterr().out.splitlines()
+    assert first == f"{SHOWN} 1 at http://x: ready"
+    assert model.split()[0] == SHOWN
+    assert [each.expandtabs().split() for each in reason] == [
+        [SHOWN, "1:", "first", "line"],
+        ["\N{REPLACEMENT CHARACTER}]0;owned\N{REPLACEMENT CHARACTER}second"],
+    ]

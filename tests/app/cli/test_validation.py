@@ -74,3 +74,23 @@ def test_the_log_of_a_server_has_the_findings_of_validate(tmp_path: Path, caplog
     logged = {record.getMessage(): record.levelname.lower() for record in caplog.records}
     assert findings == {text: level for text, level in logged.items() if text in findings}
     assert [text for text, level in logged.items() if level == "warning" and text not in findings] == []
+
+
+def test_what_models_are_called_and_print_steers_no_terminal(tmp_path: Path) -> None:
+    name = "mask:fire:[red]"
+    code = {
+        name: 'raise RuntimeError("\\x1b]0;owned\\x07 by me")',
+        "dies": "import os\nclass TritonPythonModel:\n    def initialize(self, args):\n"
+        '        print("\\x1b[2Jcleared", flush=True)\n        os._exit(3)\n'
+        "    def execute(self, requests):\n        pass\n",
+    }
+    for model, text in code.items():
+        (tmp_path / model / "1").mkdir(parents=True)
+        (tmp_path / model / "config.pbtxt").write_text('backend: "python"\n')
+        (tmp_path / model / "1" / "model.py").write_text(text)
+    done = CliRunner().invoke(main, ["validate", "--load", str(tmp_path)])
+    assert f"{name}: FAULTY: " in done.output and "owned" in done.output
+    assert "    \\u001b[2Jcleared\n" in done.output
+    assert not set("\x1b\x07") & set(done.output)
+    planned = CliRunner().invoke(main, ["plan", str(tmp_path)])
+    assert name in planned.output

@@ -242,6 +242,21 @@ def test_first_responses_fall_into_the_buckets_of_the_model() -> None:
     assert (found[f"{name}_sum", ()], found[f"{name}_count", ()]) == (21.9, 5)
 
 
+def test_buckets_that_no_duration_or_every_one_falls_into_are_left_out() -> None:
+    config = config_of(
+        'model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } '
+        "histogram_options { buckets: [ -inf, -5, 100, 1e300, inf ] } } }"
+    )
+    totals, statistics = counted(bounds_ms=tuple(first_response_bounds(config)))
+    assert statistics.latencies is not None
+    for ms in (1, 300):
+        statistics.latencies.record_first_response(ms * MS)
+    found = samples(text_of(totals), model="m", version="1")
+    name = "nv_inference_first_response_histogram_ms_bucket"
+    buckets = {labels[0][1]: value for (sample, labels), value in found.items() if sample == name}
+    assert buckets == {"100": 1, "+Inf": 2}
+
+
 def test_buckets_are_tritons_where_the_model_sets_none() -> None:
     assert first_response_bounds(config_of("")) == (100, 500, 2000, 5000)
 

@@ -189,6 +189,28 @@ def test_the_resource_is_as_given(collected: Collector, monkeypatch: pytest.Monk
     assert given.items() >= expected.items()
 
 
+@pytest.mark.parametrize(
+    ("variables", "given", "name"),
+    [
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=vision"}, {}, "vision"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=vision", "OTEL_SERVICE_NAME": "sound"}, {}, "sound"),
+        ({"OTEL_SERVICE_NAME": "sound"}, {"service.name": "text"}, "text"),
+        ({"OTEL_SERVICE_NAME": ""}, {}, "triton-inference-server"),
+    ],
+)
+def test_the_service_has_the_name_that_the_user_gives_it(
+    variables: dict[str, str],
+    given: dict[str, str],
+    name: str,
+    collected: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), 0, "HTTP_RECV_START")
+    assert exported(collected, trace, resource=given)["InferRequest"].resource["service.name"] == name
+
+
 class Bench(Served):
     """An ingress whose traces go to a collector."""
 

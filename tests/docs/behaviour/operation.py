@@ -32,11 +32,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_shared_folders.py::test_servers_that_cannot_see_each_others_processes_leave_each_others_files",
     ),
     "variable that is no setting is named": (
-        "app/cli/test_triton_flags.py::test_each_command_names_a_mistyped_variable_with_the_closest_right_one",
+        "app/test_triton_flags.py::test_each_command_names_a_mistyped_variable_with_the_closest_right_one",
         CLUSTER + "test_log_names_a_mistyped_variable",
     ),
     "A flag of `tritonserver` that means nothing": (
-        "app/cli/test_triton_flags.py::test_every_flag_of_tritonserver_is_taken",
+        "app/test_triton_flags.py::test_every_flag_of_tritonserver_is_taken",
+        "app/test_triton_flags.py::test_every_flag_of_tritonserver_is_taken_by_serve_deploy",
     ),
     "Two listeners on one port": (
         COMMANDS + "test_wrong_usage_is_named_and_ends_with_2",

@@ -11,6 +11,8 @@ metadata:
     app.kubernetes.io/component: {{ .component }}
 spec:
   terminationGracePeriodSeconds: 90
+  # Kubernetes would describe each Service in variables: EAGLERAY_PORT and the like, which would be settings.
+  enableServiceLinks: false
   securityContext:
     runAsNonRoot: true
     runAsUser: 1000

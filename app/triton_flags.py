@@ -1,7 +1,10 @@
 """Flags of tritonserver that are no settings here: accepted, so that a command line can be kept, with a warning.
 
-The list follows `tritonserver --help` of 2.51 and later; `tests/app/cli/test_triton_flags.py` holds all of them.
+The list follows `tritonserver --help` of 2.51 and later; `tests/app/test_triton_flags.py` holds all of them.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 _THREADS = "an ingress serves all connections on one event loop"
 _POOLS = "memory is not pooled by the server; models allocate what they need"
@@ -47,3 +50,35 @@ OLD_TRACE_FLAGS: dict[str, str] = {
 
 ALIASES: dict[str, tuple[str, ...]] = {"model_repository": ("--model-store",)}
 """Setting → the other flags that tritonserver has for it."""
+_OTHER_NAMES = {flag.strip("-").replace("-", "_"): name for name, flags in ALIASES.items() for flag in flags}
+
+
+def merged_settings(given: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that flags give, over those of the environment, and sentences to warn the user with.
+
+    Flags are named with underscores. Those without effect are left out; old ones become what they stand for.
+    """
+    settings: dict[str, Any] = {}
+    traces: list[str] = []
+    warnings = []
+    for name, value in given.items():
+        flag = name.replace("_", "-")
+        if flag in REASONS:
+            warnings.append(f"--{flag} has no effect: {REASONS[flag]}")
+        elif flag in OLD_TRACE_FLAGS:
+            found = [f"{OLD_TRACE_FLAGS[flag]}={each}" for each in _several(value)]
+            warnings += [f"--{flag} is deprecated: use --trace-config {setting}" for setting in found]
+            traces += found
+        elif name in _OTHER_NAMES:
+            setting = _OTHER_NAMES[name]
+            settings[setting] = (*_several(given.get(setting, ())), *_several(value))
+        else:
+            settings.setdefault(name, value)
+    merged = {**environment, **settings}
+    if traces:
+        merged["trace_config"] = (*traces, *_several(merged.get("trace_config", ())))
+    return merged, warnings
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)

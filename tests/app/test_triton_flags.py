@@ -1,3 +1,4 @@
+import logging
 import os
 from pathlib import Path
 
@@ -5,9 +6,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from app.builder import build
 from app.cli.main import main, read_settings, settings_options, triton_options
-from app.cli.triton_flags import OLD_TRACE_FLAGS, REASONS
 from app.settings import Settings
+from app.triton_flags import OLD_TRACE_FLAGS, REASONS, merged_settings
 
 FLAGS = [
     "allow-client-shm=false",
@@ -131,6 +133,30 @@ def test_every_flag_of_tritonserver_is_taken(given: str, repository: str, tmp_pa
     else:
         assert name.replace("-", "_") in Settings.model_fields
         assert "warning" not in output
+
+
+@pytest.mark.parametrize("given", FLAGS)
+def test_every_flag_of_tritonserver_is_taken_by_serve_deploy(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.getLogger("ray.serve"), "propagate", True)
+    flag, equals, value = given.partition("=")
+    name = flag.replace("-", "_")
+    field = Settings.model_fields.get(name)
+    several = field is not None and str(field.annotation).startswith("tuple")
+    args = {"model_store": [str(tmp_path)], name: [value] if several else value.lower() if equals else True}
+    assert build({"model_control_mode": "explicit", **args} if name == "load_model" else args)
+    warned = [record.getMessage() for record in caplog.records]
+    assert any(each.startswith(f"--{flag} ") for each in warned) == (flag in REASONS or flag in OLD_TRACE_FLAGS)
+
+
+def test_flags_stand_over_the_environment_and_other_names_beside_each_other() -> None:
+    given = {"model_store": ["b"], "model_repository": ["a"], "trace_rate": 5, "trace_level": ["MIN", "TENSORS"]}
+    merged, warnings = merged_settings(given, {"model_repository": ("c",), "trace_config": ("count=1",), "id": "x"})
+    traces = ("rate=5", "level=MIN", "level=TENSORS", "count=1")
+    assert merged == {"model_repository": ("a", "b"), "trace_config": traces, "id": "x"}
+    assert warnings[0] == "--trace-rate is deprecated: use --trace-config rate=5" and len(warnings) == 3
 
 
 def test_old_flags_of_traces_are_what_they_stand_for(tmp_path: Path) -> None:
