@@ -28,6 +28,7 @@ from deployments.control.desired_state import (
     unloaded,
     with_dependents,
 )
+from deployments.control.model_table import ModelTable
 from deployments.control.node_completion import NodeCompleter
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
@@ -50,10 +51,13 @@ class ModelCommands:
     A command that was accepted before its controller died may come again, under the same id: it is not done twice.
     """
 
-    def __init__(self, options: ControllerOptions, state: CurrentState, files: OverrideFiles) -> None:
+    def __init__(
+        self, options: ControllerOptions, state: CurrentState, files: OverrideFiles, table: ModelTable
+    ) -> None:
         self._options = options
         self._state = state
         self._files = files
+        self._table = table
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._files_lock = asyncio.Lock()
         # A model's own code may take minutes to say what it is; the loop's threads are for what takes moments.
@@ -172,7 +176,8 @@ class ModelCommands:
             if (failure := read.models[each].failure) is not None:
                 await self._refuse(desired, each, failure)
         origins = dict.fromkeys(asked, origin)
-        changed = await asyncio.to_thread(loaded, self._options, desired, read, origins, command, name)
+        failed = self._table.failed
+        changed = await asyncio.to_thread(loaded, self._options, desired, read, origins, command, name, failed)
         for each in asked:
             if reason := displaced(desired, changed) or changed.plan.unplaced.get(each, ""):
                 await self._refuse(desired, each, reason)

@@ -103,13 +103,13 @@ class RepositoryController:
         self._state = CurrentState(self._store, self._adopt)
         self._kept = KeptFiles(table, self._app)
         self._files = OverrideFiles(node.path, self._kept)
-        self._commands = ModelCommands(options, self._state, self._files)
+        self._commands = ModelCommands(options, self._state, self._files, self._table)
         self._traffic = TrafficCommands(self._state)
         self._repositories = RepositoryCommands(options, self._state)
         self._settings = ClientSettings(self._state)
         self._canaries = CanaryWatch(self._state, self._table)
         self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
-        self._watch_of_repositories = RepositoryWatch(options, self._state)
+        self._watch_of_repositories = RepositoryWatch(options, self._state, self._table)
         self._refused: dict[str, str] = {}
         self._reconciled: DesiredState | None = None
         self._follow_s = 0.0
