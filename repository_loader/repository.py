@@ -18,6 +18,7 @@ from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel,
 from repository_loader.storage.location import LocationError, is_remote
 from repository_loader.storage.mirror import RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
+from repository_loader.subfolders import subfolders
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
@@ -173,8 +174,7 @@ def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[
 def _model_names(path: str, findings: list[Finding]) -> list[str]:
     """List the folders that may be models; a hidden one only if it looks like a model."""
     try:
-        with os.scandir(path) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
+        names = subfolders(path)
     except OSError as error:
         raise RepositoryError(f"model repository '{path}' cannot be read: {error.strerror}") from error
     models = []
