@@ -58,12 +58,16 @@ def load_repositories(
     folders = {**found.folders, **{name: [each.model_path] for name, each in given.items() if each.model_path}}
     found = replace(found, folders=folders)
     known = folders.keys() | unread.keys()
-    asked = known if only is None else {each for name in only for each in meant_by(name, known)}
+    asked = (
+        known
+        if only is None
+        else {each for name in only for each in meant_by(name, known, namespacing=options.namespacing)}
+    )
     models = {name: model for name, model in unread.items() if name in asked}
     wanted = sorted(asked & folders.keys())
 
     def read(name: str) -> RepositoryModel:
-        override = given.get(name) or given.get(shared_name(name))
+        override = given.get(name) or (given.get(shared_name(name)) if options.namespacing else None)
         own_name = found.names.get(name, name)
         model = _read(own_name, folders[name], options, complete_python, override)
         return found.placed(model, name) if options.namespacing else model
@@ -165,9 +169,10 @@ def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[
     chosen: set[str] = set()
     for name in names:
         if name in patterns:
-            chosen |= {each for each in present if fnmatchcase(shared_name(each) or each, name)}
+            called = {each: (options.namespacing and shared_name(each)) or each for each in present}
+            chosen |= {each for each in present if fnmatchcase(called[each], name)}
         else:
-            chosen |= set(meant_by(name, present) or [name])
+            chosen |= set(meant_by(name, present, namespacing=options.namespacing) or [name])
     return sorted(chosen)
 
 

@@ -95,7 +95,7 @@ class ModelCommands:
             while True:
                 async with self._state.lock:
                     desired = await self._state.until(lambda desired: desired)
-                    names = set(meant_by(name, desired.snapshot.models.keys() | desired.gone.keys())) or {name}
+                    names = set(self._meant_by(name, desired.snapshot.models.keys() | desired.gone.keys())) or {name}
                     if unload_dependents:
                         names = {each for known in names for each in with_dependents(desired, known)}
                     if command in desired.outcomes:
@@ -162,6 +162,9 @@ class ModelCommands:
                     return
             await self._end_of_trials(names)
 
+    def _meant_by(self, name: str, known: Collection[str]) -> list[str]:
+        return meant_by(name, known, namespacing=self._options.loader.namespacing)
+
     def _here(self, path: str) -> str:
         return self._files.here(path)
 
@@ -169,7 +172,7 @@ class ModelCommands:
         await self._state.until(lambda desired: True if desired.on_trial.keys().isdisjoint(names) else None)
 
     async def _take(self, desired: DesiredState, command: str, name: str, read: Snapshot, origin: Origin) -> None:
-        asked = meant_by(name, read.models.keys())
+        asked = self._meant_by(name, read.models.keys())
         if not asked:
             raise Internal(not_polled(name))
         for each in asked:

@@ -19,7 +19,7 @@ from deployments.control.model_table import ModelTable
 from deployments.control.state_store import StateStore
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.override_files import OverrideFiles
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.limits import Limits
 from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
@@ -94,6 +94,26 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
         write(tmp_path / "b", {"m/config.pbtxt": "foo: 1"})
         with pytest.raises(InvalidArgument, match=f"^load failed for model '{identifier('m', repositories[1])}': "):
             await commands.load("3", "m", None, {})
+
+    asyncio.run(scenario())
+
+
+def test_without_namespaces_nothing_else_is_loaded_or_unloaded_than_what_is_named(tmp_path: Path) -> None:
+    dated = "m@prod-20240115"
+    repository = write(tmp_path, python_model(dated))
+    options = ControllerOptions(
+        (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=(dated,)
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files, ModelTable())
+        await commands.unload("1", "m", False)
+        with pytest.raises(Internal, match=r"^failed to load 'm', failed to poll from model repository$"):
+            await commands.load("2", "m", None, {})
+        assert state.desired is not None and state.desired.runs(dated)
 
     asyncio.run(scenario())
 
