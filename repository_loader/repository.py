@@ -104,16 +104,22 @@ def _unread(path: str, name: str, reason: str, namespace: str) -> RepositoryMode
 
 
 def find_models(
-    paths: Sequence[str], options: LoaderOptions, unreadable: dict[str, str] | None = None
+    paths: Sequence[str],
+    options: LoaderOptions,
+    unreadable: dict[str, str] | None = None,
+    findings: list[Finding] | None = None,
 ) -> Mapping[str, list[str]]:
     """List the folders of the repositories that may be models, by the name that each is known by; blocks.
 
-    `unreadable` is as of `load_repositories`.
+    A model that could not be fetched has none. `unreadable` is as of `load_repositories`; `findings` takes what there
+    is to say.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
-    return _find(paths, options, [], {}, unreadable).folders
+    unread: dict[str, RepositoryModel] = {}
+    found = _find(paths, options, [] if findings is None else findings, unread, unreadable)
+    return {name: [] for name in unread} | dict(found.folders)
 
 
 def _find(

@@ -36,6 +36,7 @@ from repository_loader.config_json import ConfigJsonError, config_from_json
 from repository_loader.namespaces import meant_by, shared_name
 from repository_loader.repository import RepositoryError, Snapshot, load_repositories
 from repository_loader.snapshot import Override
+from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -229,6 +230,9 @@ def read_models(
             only |= more
     except RepositoryError as error:
         raise Internal(not_polled(name)) from error
+    for finding in read.findings:
+        if is_remote(finding.path):  # what a store has not given
+            logger.warning("%s", finding)
     if not unreadable:
         return read
     for reason in unreadable.values():

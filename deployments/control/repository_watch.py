@@ -6,6 +6,7 @@ loaded half. That is told by the watch's own clock, as the times of files may be
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Collection
 from typing import Final
@@ -16,8 +17,10 @@ from deployments.control.desired_state import DesiredState, Origin, displaced, l
 from deployments.control.former_places import Version
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
+from repository_loader.findings import Finding
 from repository_loader.fingerprint import take_fingerprint
-from repository_loader.repository import RepositoryError, find_models
+from repository_loader.repository import find_models
+from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class Changes:
         self._since: dict[str, tuple[str, float]] = {}
         self._tried: dict[str, tuple[str, float, float]] = {}
         """How a model looked that was tried, for how long it is not tried again so, and until when."""
+        self._said: set[str] = set()
 
     @property
     def pending(self) -> bool:
@@ -48,27 +52,32 @@ class Changes:
         return bool(self._since)
 
     def look(self, desired: DesiredState, failed: Collection[Version] = ()) -> list[str]:
-        """Return the models that have changed and are quiet; an empty list when a repository cannot be read.
+        """Return the models that have changed and are quiet; none is gone while a repository cannot be read.
 
-        `failed` are the versions that could not be loaded where they have their places.
+        `failed` are the versions that could not be loaded where they have their places. With namespaces what a model is
+        called depends on all repositories, and nothing has changed before each can be read.
         """
-        try:
-            folders = find_models(self._options.repositories, self._options.loader)
-        except RepositoryError as error:
-            logger.error("%s; what runs is kept", error)
+        unreadable: dict[str, str] = {}
+        findings: list[Finding] = []
+        folders = find_models(self._options.repositories, self._options.loader, unreadable, findings)
+        self._say(findings)
+        for reason in unreadable.values():
+            logger.error("%s; what runs is kept", reason)
+        if unreadable and self._options.loader.namespacing:
             return []
-        found = {name: _looks(paths) for name, paths in folders.items()}
-        found |= {name: _GONE for name in desired.snapshot.models.keys() | desired.failed if name not in folders}
+        models = desired.snapshot.models
+        kept = {name for name, model in models.items() if any(_is_in(model.model_path, path) for path in unreadable)}
+        found = {name: _looks(paths) for name, paths in folders.items() if name not in kept}
+        if not unreadable:
+            found |= {name: _GONE for name in models.keys() | desired.failed if name not in folders}
         now_s = self._clock()
         self._tried = {name: tried for name, tried in self._tried.items() if found.get(name) == tried[0]}
         differs = {
             name: looks
             for name, looks in found.items()
-            if (model := desired.snapshot.models.get(name)) is None or model.fingerprint != looks
+            if (model := models.get(name)) is None or model.fingerprint != looks
         }
-        failures = {name for name, _ in failed} | {
-            name for name, model in desired.snapshot.models.items() if model.failure
-        }
+        failures = {name for name, _ in failed} | {name for name, model in models.items() if model.failure}
         for name in (failures & found.keys()) - differs.keys():
             differs[name] = found[name]
             if name not in self._tried:  # it was read as it looks
@@ -82,6 +91,13 @@ class Changes:
         }
         quiet_s = self._options.repository_quiet_s
         return [name for name, (_, since_s) in self._since.items() if now_s - since_s >= quiet_s]
+
+    def _say(self, findings: list[Finding]) -> None:
+        """Log what stores have not given, once for as long as it is so."""
+        said = {str(finding) for finding in findings if is_remote(finding.path)}
+        for finding in sorted(said - self._said):
+            logger.warning("%s", finding)
+        self._said = said
 
     def is_gone(self, name: str) -> bool:
         """Whether a model that has changed is not there any more."""
@@ -158,6 +174,10 @@ class RepositoryWatch:
             desired = await self._state.until(lambda desired: desired)
             if name not in desired.on_trial:
                 await self._state.change(unloaded(self._options, desired, [name]))
+
+
+def _is_in(path: str, repository: str) -> bool:
+    return path.startswith(os.path.join(repository, ""))
 
 
 def _looks(paths: list[str]) -> str:

@@ -100,6 +100,25 @@ def test_a_folder_that_has_gone_is_a_change_and_a_repository_that_has_gone_is_no
     assert watched.look(after_s=QUIET_S) == []
 
 
+def test_a_repository_that_cannot_be_read_keeps_what_runs_of_it_and_holds_no_other_up(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first, "a")
+    write(second, "b")
+    options = ControllerOptions(
+        (str(first), str(second)), LoaderOptions(), PlanSettings(), Limits(), repository_quiet_s=0
+    )
+    desired, changes = read_desired_state(options, FACTS), Changes(options)
+    second.rename(tmp_path / "aside")
+    for name in ("added", "b"):  # one of a name that the other has
+        write(first, name)
+    assert changes.look(desired) == ["added"]
+    (tmp_path / "aside").rename(second)
+    shutil.rmtree(first / "b")
+    shutil.rmtree(first / "a")
+    assert sorted(changes.look(desired)) == ["a", "added"]
+    assert changes.is_gone("a")
+
+
 def test_a_change_that_was_taken_is_none_any_more(watched: Watched) -> None:
     write(watched.root, "a", version=2)
     watched.look()
