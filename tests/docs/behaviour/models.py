@@ -298,7 +298,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "addresses are read as Triton reads them": (
         f"{STORAGE}test_location.py::test_reads_tritons_forms",
         f"{STORAGE}test_credentials.py::test_longest_prefix_of_the_credential_file_counts",
-        f"{MIRROR}test_archive_is_a_repository",
+        "repository_loader/storage/test_http_archive.py::test_archive_is_a_repository",
     ),
     "[The forms and the credentials]": (f"{MIRROR}test_models_of_a_store_load_like_those_of_a_folder",),
     "Every node fetches what its replicas load": (
@@ -322,6 +322,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The log says so": (f"{MIRROR}test_store_that_is_down_unloads_nothing",),
     "An archive with links": (
         f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
-        f"{MIRROR}test_archive_with_another_digest_is_refused",
+        "repository_loader/storage/test_http_archive.py::test_archive_with_another_digest_is_refused",
     ),
 }
