@@ -66,15 +66,25 @@ class ModelCommands:
         self._kept: set[str] | None = None
         """What was kept when files were forgotten; None since there may be others, as those of a former controller."""
 
-    async def keep_files(self, paths: Collection[str]) -> None:
-        """Forget the files that clients sent but these, those of failed loads too; not while a command is under way."""
-        kept = set(paths)
-        if self._turns or kept == self._kept:
+    async def forget_files(self) -> None:
+        """Forget the files that clients sent and no model runs with, those of failed loads too.
+
+        None is forgotten while a command is under way, or what it has changed is on trial.
+        """
+        if self._used_files() in (None, self._kept):
             return
         async with self._files_lock:
-            if not self._turns:
-                await asyncio.to_thread(self._files.keep, paths)
-                self._kept = kept
+            used = self._used_files()
+            if used is not None:
+                await asyncio.to_thread(self._files.keep, used)
+                self._kept = used
+
+    def _used_files(self) -> set[str] | None:
+        """Return where the files are that models run with, None as long as others may be needed."""
+        desired = self._state.desired
+        if desired is None or desired.trials or self._turns:
+            return None
+        return {override.model_path for override in overrides(desired).values() if override.model_path}
 
     async def load(self, command: str, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model, or load it again; returns when it is ready.

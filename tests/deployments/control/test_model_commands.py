@@ -183,16 +183,23 @@ def test_files_of_a_load_that_is_under_way_are_not_forgotten(tmp_path: Path) -> 
         await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
         commands = ModelCommands(options, state, files, ModelTable())
         files.write("left", {"file:1/model.py": b"1"})
-        await commands.keep_files(())
+        await commands.forget_files()
         assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
         loading = asyncio.create_task(
             commands.load("1", "m", config, {"file:1/model.py": b"class TritonPythonModel: ..."})
         )
         trial = asyncio.create_task(state.until(lambda desired: desired if desired.trials else None))
         await asyncio.wait({loading, trial}, return_when=asyncio.FIRST_COMPLETED)
-        await commands.keep_files(())
+        await commands.forget_files()
         assert table
         loading.cancel()
+        await asyncio.wait({loading})
+        await commands.forget_files()
+        assert table, "its client has gone, and it is on trial still"
+        desired = trial.result()
+        await state.change(reverted(options, desired, desired.trials[0], {}, ""))
+        await commands.forget_files()
+        assert not table
 
     asyncio.run(scenario())
 
@@ -211,7 +218,7 @@ def test_files_of_a_load_that_fails_are_forgotten(tmp_path: Path) -> None:
             with pytest.raises(InvalidArgument, match=r"^load failed for model 'm'"):
                 await commands.load(str(number), "m", '{"backend": "python"}', {"file:model.py": b"%d" % number})
             assert table and any((tmp_path / "models").glob("*/[0-9a-f]*"))
-            await commands.keep_files(())
+            await commands.forget_files()
             assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
 
     asyncio.run(scenario())
@@ -230,19 +237,20 @@ def test_files_of_a_load_that_is_cancelled_while_they_are_written_are_forgotten(
     files = OverrideFiles(tmp_path, Slow(table := Kept(), "test"))
 
     async def scenario() -> None:
-        state: Any = None  # which no command here comes to
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
         commands = ModelCommands(options, state, files, ModelTable())
         loading = asyncio.create_task(commands.load("1", "m", '{"backend": "python"}', {"file:model.py": b"1"}))
         await asyncio.to_thread(asked.wait, 10)
         loading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await loading
-        await commands.keep_files(())
+        await commands.forget_files()
         go_on.set()
         while not any((tmp_path / "models").glob("*/[0-9a-f]*/m/model.py")):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        await commands.keep_files(())
+        await commands.forget_files()
         assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
 
     asyncio.run(scenario())
