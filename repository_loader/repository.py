@@ -15,7 +15,7 @@ from repository_loader.findings import Fault, Finding
 from repository_loader.model_reader import ModelReader
 from repository_loader.namespaces import FoundModels, identifier, meant_by, shared_name
 from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel, Snapshot
-from repository_loader.storage.location import LocationError, is_remote
+from repository_loader.storage.location import LocationError, is_remote, read_location
 from repository_loader.storage.mirror import RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
 from repository_loader.subfolders import subfolders
@@ -84,8 +84,13 @@ def load_repositories(
 
 
 def normalised(path: str) -> str:
-    """Return what distinguishes a repository from others: its path or address."""
-    return path if is_remote(path) else os.path.abspath(path)
+    """Return what distinguishes a repository from others: its path or address, in one spelling where it can be read."""
+    if not is_remote(path):
+        return os.path.abspath(path)
+    try:
+        return read_location(path).uri
+    except LocationError:
+        return path
 
 
 def _listed(repository: str, cache_dir: str, findings: list[Finding]) -> tuple[RepositoryFolder, list[str]]:

@@ -1,6 +1,7 @@
 """What becomes of models that a store does not give."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,13 @@ def test_the_log_says_why_a_model_stays_as_it_was_read_before(
     caplog.clear()
     assert read_models(options, desired, "m", None).models["m"].packages
     assert "File name too long; model 'm' stays as it was read before" in caplog.text
+
+
+def test_a_repository_is_one_however_its_address_is_spelled(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put({f"repo/{path}": content for path, content in python_model("m").items()})
+    options = options_of(bucket, tmp_path / "cache")
+    (repository,) = options.repositories
+    other = repository.replace("s3://", "S3://") + "/"
+    desired = read_desired_state(replace(options, repositories=(repository, other)), FACTS)
+    assert desired.runs("m")
+    assert set(desired.repositories) == {repository}
