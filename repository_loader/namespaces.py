@@ -38,9 +38,14 @@ def identifiers(name: str, known: Collection[str]) -> list[str]:
     return sorted(each for each in known if each.startswith(start) and shared_name(each) == name)
 
 
-def meant_by(name: str, known: Collection[str]) -> list[str]:
-    """Return what a name stands for: itself where it is known, else the models that share it; none is possible."""
-    return [name] if name in known else identifiers(name, known)
+def meant_by(name: str, known: Collection[str], *, namespacing: bool) -> list[str]:
+    """Return what a name stands for: itself where it is known, else the models that share it; none is possible.
+
+    Without namespaces a name that looks like an identifier is one like any other.
+    """
+    if name in known:
+        return [name]
+    return identifiers(name, known) if namespacing else []
 
 
 def ambiguous(name: str, count: int) -> str:

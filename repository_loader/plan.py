@@ -41,6 +41,8 @@ _ITS_OWN = "eagleray-model-"
 _WHOLE = 1e-6
 _PROCESS_BYTES = 64 << 20
 """Less than any replica takes."""
+_MAX_NAME_BYTES = 225
+"""Of application and deployment together: Serve names log files after both, with 30 bytes more in all of 255."""
 
 
 class _Unplaceable(Exception):
@@ -277,10 +279,15 @@ class _Planner:
             gpu = cards if scaled is None else None
         if divided:
             suffix = "-cpu" if part.gpu is None else "-any" if part.gpu == ANY_GPU else f"-gpu{part.gpu}"
+        application, deployment = app_name(model.name), f"v{model.version}{suffix}"
+        if len(application) + len(deployment) > _MAX_NAME_BYTES:
+            raise _Unplaceable(
+                f"model '{model.name}' has too long a name for replicas of its own; shorten it, or have it 'packed'"
+            )
         self._add(
             DeploymentPlan(
-                app_name(model.name),
-                f"v{model.version}{suffix}",
+                application,
+                deployment,
                 "isolated",
                 (replace(model, specs=specs),),
                 replicas,

@@ -15,9 +15,10 @@ from repository_loader.findings import Fault, Finding
 from repository_loader.model_reader import ModelReader
 from repository_loader.namespaces import FoundModels, identifier, meant_by, shared_name
 from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel, Snapshot
-from repository_loader.storage.location import LocationError, is_remote
+from repository_loader.storage.location import LocationError, is_remote, read_location
 from repository_loader.storage.mirror import RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
+from repository_loader.subfolders import subfolders
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
@@ -57,12 +58,16 @@ def load_repositories(
     folders = {**found.folders, **{name: [each.model_path] for name, each in given.items() if each.model_path}}
     found = replace(found, folders=folders)
     known = folders.keys() | unread.keys()
-    asked = known if only is None else {each for name in only for each in meant_by(name, known)}
+    asked = (
+        known
+        if only is None
+        else {each for name in only for each in meant_by(name, known, namespacing=options.namespacing)}
+    )
     models = {name: model for name, model in unread.items() if name in asked}
     wanted = sorted(asked & folders.keys())
 
     def read(name: str) -> RepositoryModel:
-        override = given.get(name) or given.get(shared_name(name))
+        override = given.get(name) or (given.get(shared_name(name)) if options.namespacing else None)
         own_name = found.names.get(name, name)
         model = _read(own_name, folders[name], options, complete_python, override)
         return found.placed(model, name) if options.namespacing else model
@@ -79,8 +84,13 @@ def load_repositories(
 
 
 def normalised(path: str) -> str:
-    """Return what distinguishes a repository from others: its path or address."""
-    return path if is_remote(path) else os.path.abspath(path)
+    """Return what distinguishes a repository from others: its path or address, in one spelling where it can be read."""
+    if not is_remote(path):
+        return os.path.abspath(path)
+    try:
+        return read_location(path).uri
+    except LocationError:
+        return path
 
 
 def _listed(repository: str, cache_dir: str, findings: list[Finding]) -> tuple[RepositoryFolder, list[str]]:
@@ -99,16 +109,22 @@ def _unread(path: str, name: str, reason: str, namespace: str) -> RepositoryMode
 
 
 def find_models(
-    paths: Sequence[str], options: LoaderOptions, unreadable: dict[str, str] | None = None
+    paths: Sequence[str],
+    options: LoaderOptions,
+    unreadable: dict[str, str] | None = None,
+    findings: list[Finding] | None = None,
 ) -> Mapping[str, list[str]]:
     """List the folders of the repositories that may be models, by the name that each is known by; blocks.
 
-    `unreadable` is as of `load_repositories`.
+    A model that could not be fetched has none. `unreadable` is as of `load_repositories`; `findings` takes what there
+    is to say.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
-    return _find(paths, options, [], {}, unreadable).folders
+    unread: dict[str, RepositoryModel] = {}
+    found = _find(paths, options, [] if findings is None else findings, unread, unreadable)
+    return {name: [] for name in unread} | dict(found.folders)
 
 
 def _find(
@@ -164,17 +180,17 @@ def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[
     chosen: set[str] = set()
     for name in names:
         if name in patterns:
-            chosen |= {each for each in present if fnmatchcase(shared_name(each) or each, name)}
+            called = {each: (options.namespacing and shared_name(each)) or each for each in present}
+            chosen |= {each for each in present if fnmatchcase(called[each], name)}
         else:
-            chosen |= set(meant_by(name, present) or [name])
+            chosen |= set(meant_by(name, present, namespacing=options.namespacing) or [name])
     return sorted(chosen)
 
 
 def _model_names(path: str, findings: list[Finding]) -> list[str]:
     """List the folders that may be models; a hidden one only if it looks like a model."""
     try:
-        with os.scandir(path) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
+        names = subfolders(path)
     except OSError as error:
         raise RepositoryError(f"model repository '{path}' cannot be read: {error.strerror}") from error
     models = []

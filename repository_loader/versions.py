@@ -1,11 +1,12 @@
 """Version folders of a model, and which of them its version policy serves."""
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelVersionPolicy
+
+from repository_loader.subfolders import subfolders
 
 MAX_VERSION = 2**63 - 1
 
@@ -33,9 +34,7 @@ def find_versions(model_path: str) -> VersionFolders:
 
     Stricter than Triton in one point: `1abc` is no version, where Triton's `stoll` takes it for 1.
     """
-    with os.scandir(model_path) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir())
-    return read_version_names(names)
+    return read_version_names(subfolders(model_path))
 
 
 def read_version_names(names: Iterable[str]) -> VersionFolders:

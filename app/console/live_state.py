@@ -34,7 +34,6 @@ from deployments.core.counts import (
 from deployments.core.duration_buckets import BOUNDS_NS
 from deployments.core.pauses import Pauses
 from deployments.core.request_meter import FAILED, FIRST_BUCKET, INFLIGHT
-from repository_loader.namespaces import shared_name
 
 _MIN_AGE_S: Final = 1.0
 _MAX_AGE_S: Final = 30.0
@@ -95,15 +94,16 @@ class LiveState:
     def _rows(self) -> list[Row]:
         """Return what the directory says of each model version, as the repository index does."""
         rows: list[Row] = []
-        metadata = self._service.metadata
-        for name, entry in sorted(self._service.models.directory.models.items()):
+        metadata, models = self._service.metadata, self._service.models
+        for name, entry in sorted(models.directory.models.items()):
+            plain_name = models.plain_name(name)
             if not entry.versions:
                 state = UNAVAILABLE if entry.reason else ""
-                rows.append(_row(name, 0, entry) | {"state": state, "reason": entry.reason})
+                rows.append(_row(name, plain_name, 0, entry) | {"state": state, "reason": entry.reason})
             for number, version in sorted(entry.versions.items()):
                 state, reason = metadata.state(name, number, version)
                 rows.append(
-                    _row(name, number, entry)
+                    _row(name, plain_name, number, entry)
                     | {
                         "state": state,
                         "reason": reason,
@@ -116,10 +116,10 @@ class LiveState:
         return rows
 
 
-def _row(name: str, version: int, entry: ModelEntry) -> Row:
+def _row(name: str, plain_name: str, version: int, entry: ModelEntry) -> Row:
     return {
         "id": name,
-        "name": shared_name(name) or name,
+        "name": plain_name,
         "version": version,
         "backend": entry.backend,
     }

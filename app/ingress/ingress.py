@@ -272,6 +272,7 @@ def _service(
         fleet,
         counters,
         refusals,
+        namespacing=settings.model_namespacing,
         allow_client_shm=settings.allow_client_shm,
         trace=TraceSettings(settings.trace_config),
         log=log,

@@ -7,7 +7,6 @@ from app.service.service import Service
 from deployments.lane.fleet import Fleet
 from deployments.replica.neighbours import Found
 from protocol.signature import Signature
-from repository_loader.namespaces import identifiers
 
 
 class IngressNeighbours:
@@ -34,7 +33,7 @@ class IngressNeighbours:
 
     def sharing(self, name: str) -> int:
         """Return how many models share a name; see `Neighbours`."""
-        return len(identifiers(name, self._service.models.directory.models))
+        return len(self._service.models.sharing(name))
 
     def _signature(self, name: str) -> Signature | None:
         entry = self._service.models.directory.models.get(name)

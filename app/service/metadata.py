@@ -8,7 +8,6 @@ from app.service.models import Models
 from app.service.routing import Routing
 from deployments.control.directory import READY, UNAVAILABLE, VersionEntry
 from protocol.model_metadata import model_metadata, server_metadata
-from repository_loader.namespaces import shared_name
 
 
 class Metadata:
@@ -54,7 +53,7 @@ class Metadata:
         self._models.require_known()
         rows: list[dict[str, str]] = []
         for name, entry in sorted(self._models.directory.models.items()):
-            shown = shared_name(name) or name
+            shown = self._models.plain_name(name)
             if not entry.versions and not ready_only:
                 row = {"name": shown}
                 if entry.reason:

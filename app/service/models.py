@@ -9,15 +9,19 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.sink import Target
 from deployments.replica.model_host import ModelHost
 from protocol.errors import Unavailable
-from repository_loader.namespaces import identifiers
+from repository_loader.namespaces import identifiers, shared_name
 
 
 class Models:
-    """The directory, beside the models that this process hosts and those that its lanes lead to."""
+    """The directory, beside the models that this process hosts and those that its lanes lead to.
 
-    def __init__(self, host: ModelHost, fleet: Fleet) -> None:
+    With `namespacing`, models that share a name are known by identifiers.
+    """
+
+    def __init__(self, host: ModelHost, fleet: Fleet, *, namespacing: bool = False) -> None:
         self._host = host
         self._fleet = fleet
+        self._namespacing = namespacing
         self.directory = Directory()
         self._changed = asyncio.Event()
 
@@ -61,8 +65,14 @@ class Models:
 
     def sharing(self, name: str) -> list[str]:
         """Return the identifiers of the models that have been loaded, or tried, and share a name."""
+        if not self._namespacing:
+            return []
         models = self.directory.models
         return [each for each in identifiers(name, models) if models[each].versions or models[each].reason]
+
+    def plain_name(self, known: str) -> str:
+        """Return the name that a model has in its repository."""
+        return (self._namespacing and shared_name(known)) or known
 
     def config(self, name: str) -> ModelConfig | None:
         """Return a model's completed configuration; None for an unknown model, and one without."""

@@ -34,12 +34,13 @@ class Service:
         counters: Counters,
         refusals: Refusals,
         *,
+        namespacing: bool = False,
         allow_client_shm: bool = False,
         trace: TraceSettings | None = None,
         log: LogSettings | None = None,
         control: ModelControl | None = None,
     ) -> None:
-        self.models = Models(host, fleet)
+        self.models = Models(host, fleet, namespacing=namespacing)
         self.routing = Routing(self.models, refusals, host.regions)
         self.health = Health(self.models, self.routing, strict_readiness)
         self.metadata = Metadata(server_id, version, self.models, self.routing)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
-from deployments.control.former_places import beside_former, with_former, without_former
+from deployments.control.former_places import Version, beside_former, with_former, without_former
 from deployments.control.node_completion import NodeCompleter
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
@@ -242,13 +242,16 @@ def loaded(
     origins: Mapping[str, Origin],
     command: str = "",
     asked: str = "",
+    failed: Collection[Version] = (),
 ) -> DesiredState:
     """Have the models that were read run in place of what ran of them, on trial where anything differs.
 
     `origins` are those of the models that were asked for; others that were read are steps of them, or ensembles that
     they are steps of. What runs of a model that cannot be read any more serves on; an ensemble that does not fit its
-    steps any more does not.
+    steps any more does not. Of the versions that have `failed`, those of the models that were asked for and of their
+    steps are loaded again.
     """
+    failed = [version for version in failed if version[0] in _with_steps(read, origins)]
     nonce = secrets.token_hex(4)
     asked_for: set[str] = set()
     formerly: dict[str, Before] = {}
@@ -261,16 +264,16 @@ def loaded(
     gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
     before: dict[str, Before] = {}
     for name, found in read.models.items():
-        old = models.get(name)
+        old = _serving(desired, name, failed)
         called = shared_name(name) or name
         origin = origins.get(name) or all_origins.get(name) or Origin(explicit=called in asked_for)
-        if found.failure is not None and desired.runs(name) and (name in origins or not _is_ensemble(found)):
+        if found.failure is not None and old is not None and (name in origins or not _is_ensemble(found)):
             logger.error("'%s' serves on as it is: %s", name, found.failure)
             continue
-        new = _with_revisions(found, old if desired.runs(name) else None, nonce)
+        new = _with_revisions(found, old, nonce)
         was_explicit = name in all_origins and all_origins[name].explicit
-        if old is None or new.packages != old.packages or new.failure != old.failure or not desired.runs(name):
-            before[name] = Before(old if desired.runs(name) else None, all_origins.get(name))
+        if old is None or new.packages != old.packages or new.failure != old.failure:
+            before[name] = Before(old, all_origins.get(name))
         models[name] = new
         all_origins[name] = replace(origin, explicit=origin.explicit or was_explicit)
         gone.pop(name, None)
@@ -392,6 +395,29 @@ def reverted(
 
 def _is_ensemble(model: RepositoryModel) -> bool:
     return model.config is not None and bool(step_models(model.config))
+
+
+def _with_steps(read: Snapshot, names: Iterable[str]) -> set[str]:
+    """Return models, and those of their steps at whatever depth."""
+    found: set[str] = set()
+    candidates = [*names]
+    while candidates:
+        if (name := candidates.pop()) not in found:
+            found.add(name)
+            model = read.models.get(name)
+            candidates += step_models(model.config) if model is not None and model.config is not None else ()
+    return found
+
+
+def _serving(desired: DesiredState, name: str, failed: Collection[Version]) -> RepositoryModel | None:
+    """Return what runs of a model without the versions that have failed, None where nothing does."""
+    if not desired.runs(name):
+        return None
+    model = desired.snapshot.models[name]
+    packages = tuple(package for package in model.packages if (name, package.version) not in failed)
+    if packages == model.packages:
+        return model
+    return replace(model, packages=packages, fingerprint="") if packages else None  # not all that its files ask for
 
 
 def _with_revisions(found: RepositoryModel, old: RepositoryModel | None, nonce: str) -> RepositoryModel:

@@ -28,6 +28,7 @@ from deployments.control.desired_state import (
     unloaded,
     with_dependents,
 )
+from deployments.control.model_table import ModelTable
 from deployments.control.node_completion import NodeCompleter
 from deployments.replica.override_files import OverrideFiles
 from protocol.errors import Internal, InvalidArgument, ServingError, Unavailable
@@ -35,6 +36,7 @@ from repository_loader.config_json import ConfigJsonError, config_from_json
 from repository_loader.namespaces import meant_by, shared_name
 from repository_loader.repository import RepositoryError, Snapshot, load_repositories
 from repository_loader.snapshot import Override
+from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +52,13 @@ class ModelCommands:
     A command that was accepted before its controller died may come again, under the same id: it is not done twice.
     """
 
-    def __init__(self, options: ControllerOptions, state: CurrentState, files: OverrideFiles) -> None:
+    def __init__(
+        self, options: ControllerOptions, state: CurrentState, files: OverrideFiles, table: ModelTable
+    ) -> None:
         self._options = options
         self._state = state
         self._files = files
+        self._table = table
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._files_lock = asyncio.Lock()
         # A model's own code may take minutes to say what it is; the loop's threads are for what takes moments.
@@ -61,15 +66,25 @@ class ModelCommands:
         self._kept: set[str] | None = None
         """What was kept when files were forgotten; None since there may be others, as those of a former controller."""
 
-    async def keep_files(self, paths: Collection[str]) -> None:
-        """Forget the files that clients sent but these, those of failed loads too; not while a command is under way."""
-        kept = set(paths)
-        if self._turns or kept == self._kept:
+    async def forget_files(self) -> None:
+        """Forget the files that clients sent and no model runs with, those of failed loads too.
+
+        None is forgotten while a command is under way, or what it has changed is on trial.
+        """
+        if self._used_files() in (None, self._kept):
             return
         async with self._files_lock:
-            if not self._turns:
-                await asyncio.to_thread(self._files.keep, paths)
-                self._kept = kept
+            used = self._used_files()
+            if used is not None:
+                await asyncio.to_thread(self._files.keep, used)
+                self._kept = used
+
+    def _used_files(self) -> set[str] | None:
+        """Return where the files are that models run with, None as long as others may be needed."""
+        desired = self._state.desired
+        if desired is None or desired.trials or self._turns:
+            return None
+        return {override.model_path for override in overrides(desired).values() if override.model_path}
 
     async def load(self, command: str, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model, or load it again; returns when it is ready.
@@ -91,7 +106,7 @@ class ModelCommands:
             while True:
                 async with self._state.lock:
                     desired = await self._state.until(lambda desired: desired)
-                    names = set(meant_by(name, desired.snapshot.models.keys() | desired.gone.keys())) or {name}
+                    names = set(self._meant_by(name, desired.snapshot.models.keys() | desired.gone.keys())) or {name}
                     if unload_dependents:
                         names = {each for known in names for each in with_dependents(desired, known)}
                     if command in desired.outcomes:
@@ -158,6 +173,9 @@ class ModelCommands:
                     return
             await self._end_of_trials(names)
 
+    def _meant_by(self, name: str, known: Collection[str]) -> list[str]:
+        return meant_by(name, known, namespacing=self._options.loader.namespacing)
+
     def _here(self, path: str) -> str:
         return self._files.here(path)
 
@@ -165,14 +183,15 @@ class ModelCommands:
         await self._state.until(lambda desired: True if desired.on_trial.keys().isdisjoint(names) else None)
 
     async def _take(self, desired: DesiredState, command: str, name: str, read: Snapshot, origin: Origin) -> None:
-        asked = meant_by(name, read.models.keys())
+        asked = self._meant_by(name, read.models.keys())
         if not asked:
             raise Internal(not_polled(name))
         for each in asked:
             if (failure := read.models[each].failure) is not None:
                 await self._refuse(desired, each, failure)
         origins = dict.fromkeys(asked, origin)
-        changed = await asyncio.to_thread(loaded, self._options, desired, read, origins, command, name)
+        failed = self._table.failed
+        changed = await asyncio.to_thread(loaded, self._options, desired, read, origins, command, name, failed)
         for each in asked:
             if reason := displaced(desired, changed) or changed.plan.unplaced.get(each, ""):
                 await self._refuse(desired, each, reason)
@@ -221,6 +240,9 @@ def read_models(
             only |= more
     except RepositoryError as error:
         raise Internal(not_polled(name)) from error
+    for finding in read.findings:
+        if is_remote(finding.path):  # what a store has not given
+            logger.warning("%s", finding)
     if not unreadable:
         return read
     for reason in unreadable.values():

@@ -141,6 +141,16 @@ class ModelTable:
             version.state == UNLOADING for model in self.models.values() for version in model.versions.values()
         )
 
+    @property
+    def failed(self) -> frozenset[tuple[str, int]]:
+        """The versions that have a place and failed to load there."""
+        return frozenset(
+            (name, number)
+            for name, model in self.models.items()
+            for number, version in model.versions.items()
+            if version.failed and version.placement and not version.left
+        )
+
     def shows(self, model: ModelPlan) -> bool:
         """Whether a model version of the plan is where the table tells of it."""
         return model.leaving or (model.name, model.version) not in self.moving

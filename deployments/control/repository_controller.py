@@ -18,7 +18,6 @@ from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
     DesiredState,
     committed,
-    overrides,
     place_waiting,
     read_desired_state,
     reverted,
@@ -103,13 +102,13 @@ class RepositoryController:
         self._state = CurrentState(self._store, self._adopt)
         self._kept = KeptFiles(table, self._app)
         self._files = OverrideFiles(node.path, self._kept)
-        self._commands = ModelCommands(options, self._state, self._files)
+        self._commands = ModelCommands(options, self._state, self._files, self._table)
         self._traffic = TrafficCommands(self._state)
         self._repositories = RepositoryCommands(options, self._state)
         self._settings = ClientSettings(self._state)
         self._canaries = CanaryWatch(self._state, self._table)
         self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
-        self._watch_of_repositories = RepositoryWatch(options, self._state)
+        self._watch_of_repositories = RepositoryWatch(options, self._state, self._table)
         self._refused: dict[str, str] = {}
         self._reconciled: DesiredState | None = None
         self._follow_s = 0.0
@@ -269,7 +268,7 @@ class RepositoryController:
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
             await asyncio.to_thread(self._reconciler.sweep, desired)
             self._sweep_at_s = 0.0
-        await self._forget_files(desired)
+        await self._commands.forget_files()
         if self._refused and self._loop.time() > self._refused_until_s:
             self._reconciled = None  # a name may have become free
 
@@ -326,12 +325,6 @@ class RepositoryController:
                 self._table.succeed(verdict.trial.before)
                 after = await asyncio.to_thread(committed, self._options, desired, verdict.trial)
             await self._state.change(after)
-
-    async def _forget_files(self, desired: DesiredState) -> None:
-        """Forget what clients sent for models that do not run with it any more."""
-        used = {override.model_path for override in overrides(desired).values() if override.model_path}
-        if not desired.trials:
-            await self._commands.keep_files(used)
 
     async def _followed(self) -> None:
         """Have the ingresses send nothing more to what is about to be ended; one that is slow is not waited for."""

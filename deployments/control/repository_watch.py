@@ -6,16 +6,21 @@ loaded half. That is told by the watch's own clock, as the times of files may be
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import DesiredState, Origin, displaced, loaded, touched, unloaded
+from deployments.control.former_places import Version
 from deployments.control.model_commands import read_models
+from deployments.control.model_table import ModelTable
+from repository_loader.findings import Finding
 from repository_loader.fingerprint import take_fingerprint
-from repository_loader.repository import RepositoryError, find_models
+from repository_loader.repository import find_models
+from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +34,8 @@ _LONGEST_PAUSE_S: Final = 600.0
 class Changes:
     """Which models differ from what runs of them, and for how long they have looked as they do; `look` blocks.
 
-    A model that was tried and still differs is tried again after a pause, twice as long each time, or once it changes.
+    A model that was tried and still differs is tried again after a pause, twice as long each time, or once it changes;
+    so is one that could not be loaded at the start.
     """
 
     def __init__(self, options: ControllerOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,28 +44,46 @@ class Changes:
         self._since: dict[str, tuple[str, float]] = {}
         self._tried: dict[str, tuple[str, float, float]] = {}
         """How a model looked that was tried, for how long it is not tried again so, and until when."""
+        self._said: set[str] = set()
 
     @property
     def pending(self) -> bool:
         """Whether something has changed a moment ago."""
         return bool(self._since)
 
-    def look(self, desired: DesiredState) -> list[str]:
-        """Return the models that have changed and are quiet; an empty list when a repository cannot be read."""
-        try:
-            folders = find_models(self._options.repositories, self._options.loader)
-        except RepositoryError as error:
-            logger.error("%s; what runs is kept", error)
+    def look(self, desired: DesiredState, failed: Collection[Version] = ()) -> list[str]:
+        """Return the models that have changed and are quiet; none is gone while a repository cannot be read.
+
+        `failed` are the versions that could not be loaded where they have their places. With namespaces what a model is
+        called depends on all repositories, and nothing has changed before each can be read.
+        """
+        unreadable: dict[str, str] = {}
+        findings: list[Finding] = []
+        folders = find_models(self._options.repositories, self._options.loader, unreadable, findings)
+        self._say(findings)
+        for reason in unreadable.values():
+            logger.error("%s; what runs is kept", reason)
+        if unreadable and self._options.loader.namespacing:
             return []
-        found = {name: _looks(paths) for name, paths in folders.items()}
-        found |= {name: _GONE for name in desired.snapshot.models.keys() | desired.failed if name not in folders}
+        models = desired.snapshot.models
+        kept = {name for name, model in models.items() if any(_is_in(model.model_path, path) for path in unreadable)}
+        found = {name: _looks(paths) for name, paths in folders.items() if name not in kept}
+        if not unreadable:
+            found |= {name: _GONE for name in models.keys() | desired.failed if name not in folders}
         now_s = self._clock()
         self._tried = {name: tried for name, tried in self._tried.items() if found.get(name) == tried[0]}
-        changed = {
+        differs = {
             name: looks
             for name, looks in found.items()
-            if (model := desired.snapshot.models.get(name)) is None or model.fingerprint != looks
-            if name not in self._tried or now_s >= self._tried[name][2]
+            if (model := models.get(name)) is None or model.fingerprint != looks
+        }
+        failures = {name for name, _ in failed} | {name for name, model in models.items() if model.failure}
+        for name in (failures & found.keys()) - differs.keys():
+            differs[name] = found[name]
+            if name not in self._tried:  # it was read as it looks
+                self._note_try(name, found[name])
+        changed = {
+            name: looks for name, looks in differs.items() if name not in self._tried or now_s >= self._tried[name][2]
         }
         self._since = {
             name: known if (known := self._since.get(name, ("", now_s)))[0] == looks else (looks, now_s)
@@ -68,13 +92,22 @@ class Changes:
         quiet_s = self._options.repository_quiet_s
         return [name for name, (_, since_s) in self._since.items() if now_s - since_s >= quiet_s]
 
+    def _say(self, findings: list[Finding]) -> None:
+        """Log what stores have not given, once for as long as it is so."""
+        said = {str(finding) for finding in findings if is_remote(finding.path)}
+        for finding in sorted(said - self._said):
+            logger.warning("%s", finding)
+        self._said = said
+
     def is_gone(self, name: str) -> bool:
         """Whether a model that has changed is not there any more."""
         return self._since.get(name, ("", 0.0))[0] == _GONE
 
     def tried(self, name: str) -> None:
         """Note that a model that `look` has returned was loaded as it looks, whatever comes of it."""
-        looks, _ = self._since[name]
+        self._note_try(name, self._since[name][0])
+
+    def _note_try(self, name: str, looks: str) -> None:
         pause_s = self._tried[name][1] if name in self._tried else self._options.repository_poll_s
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self._tried[name] = looks, pause_s, self._clock() + pause_s
@@ -88,9 +121,10 @@ class Changes:
 class RepositoryWatch:
     """Looks every `repository_poll_s`, and more often while something changes."""
 
-    def __init__(self, options: ControllerOptions, state: CurrentState) -> None:
+    def __init__(self, options: ControllerOptions, state: CurrentState, table: ModelTable) -> None:
         self._options = options
         self._state = state
+        self._table = table
         self._changes = Changes(options)
 
     async def run(self) -> None:
@@ -106,7 +140,7 @@ class RepositoryWatch:
 
     async def _look(self) -> None:
         desired = await self._state.until(lambda desired: desired)
-        names = await asyncio.to_thread(self._changes.look, desired)
+        names = await asyncio.to_thread(self._changes.look, desired, self._table.failed)
         for name in names:
             try:
                 if self._changes.is_gone(name):
@@ -126,7 +160,8 @@ class RepositoryWatch:
             if name not in read.models or not touched(self._options, desired, read).isdisjoint(desired.on_trial):
                 return False  # the next look finds it again
             origins = {name: Origin()}
-            changed = await asyncio.to_thread(loaded, self._options, desired, read, origins)
+            failed = self._table.failed
+            changed = await asyncio.to_thread(loaded, self._options, desired, read, origins, failed=failed)
             reason = displaced(desired, changed)
             if reason:
                 logger.error("'%s' serves on as it is: %s", name, reason)
@@ -139,6 +174,10 @@ class RepositoryWatch:
             desired = await self._state.until(lambda desired: desired)
             if name not in desired.on_trial:
                 await self._state.change(unloaded(self._options, desired, [name]))
+
+
+def _is_in(path: str, repository: str) -> bool:
+    return path.startswith(os.path.join(repository, ""))
 
 
 def _looks(paths: list[str]) -> str:

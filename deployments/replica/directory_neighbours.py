@@ -116,7 +116,8 @@ class DirectoryNeighbours:
 
     def sharing(self, name: str) -> int:
         """Return how many models share a name; see `Neighbours`."""
-        return len(identifiers(name, self._directory.models))
+        models = self._directory.models
+        return sum(bool(models[each].namespace) for each in identifiers(name, models))
 
     def _signature(self, name: str, entry: ModelEntry) -> Signature:
         text, signature = self._signatures.get(name, ("", None))

@@ -121,6 +121,8 @@ class HttpArchive:
                     if left_bytes < 0:
                         raise self._error("it takes more than half of the disk")
                     out.write(data)
+                if answer.length:  # of which `read` with a size says nothing
+                    raise self._error(f"the connection ended {answer.length} bytes early")
                 headers = answer.headers
         except urllib.error.HTTPError as error:
             if error.code == _NOT_MODIFIED:

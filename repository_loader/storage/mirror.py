@@ -101,8 +101,10 @@ class Mirror:
                     failures[model] = str(error)
                 else:
                     warnings.append(f"{error}; model '{model}' stays as it was read before")
+        for link in self._folder.iterdir():  # of a process that died one may be there which the index does not have
+            if link.is_symlink() and link.name not in listed:
+                link.unlink()
         for model in index.keys() - listed.keys():
-            (self._folder / model).unlink(missing_ok=True)
             del index[model]
             changed = True
         if changed:

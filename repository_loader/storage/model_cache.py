@@ -141,6 +141,9 @@ class ModelCache:
         descriptor = os.open(self.models / tree / ".held", os.O_RDONLY | os.O_CLOEXEC)
         os.utime(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if not os.fstat(descriptor).st_nlink:  # evicted before the lock was there
+            os.close(descriptor)
+            raise FileNotFoundError(tree)
         return descriptor
 
     def evict(self) -> None:

@@ -73,15 +73,14 @@ def provide(source: ModelSource, model_path: str) -> tuple[str, int]:
     """
     root = os.environ.get(DIRECTORY_VARIABLE) or str(Path(model_path).parents[2])
     cache = ModelCache(Path(root).absolute())
-    for _ in range(2):  # it may be evicted in between
-        try:
-            descriptor = cache.hold(source.tree)
-            return str(cache.folder(source.tree, source.model)), descriptor
-        except FileNotFoundError:
-            with cache.locked(source.tree), cache.filling():
-                _fetch_model(source, cache)
+    try:
+        descriptor = cache.hold(source.tree)
+    except FileNotFoundError:
+        with cache.locked(source.tree), cache.filling():
+            _fetch_model(source, cache)
+            descriptor = cache.hold(source.tree)  # before it may be evicted
         cache.evict()
-    raise StorageError(f"the model cache {root} does not keep model '{source.model}': its disk is full")
+    return str(cache.folder(source.tree, source.model)), descriptor
 
 
 def _fetch_model(source: ModelSource, cache: ModelCache) -> None:

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.namespaces import identifier, meant_by, shared_name
 from repository_loader.repository import LoaderOptions, choose_models, load_repositories
-from repository_loader.snapshot import Snapshot
+from repository_loader.snapshot import Override, Snapshot
 from tests.repository_loader.repositories import TENSORS, python_model, write
 
 OPTIONS = LoaderOptions(namespacing=True)
@@ -96,6 +98,18 @@ def test_an_identifier_tells_the_repository_and_no_secret(repository: str, tail:
 
 def test_a_name_that_is_known_means_itself() -> None:
     known = [identifier("m", "/a"), identifier("m", "/b"), identifier("m@x", "/a"), "other"]
-    assert meant_by("m", known) == sorted(known[:2])
-    assert meant_by("m", ["m", *known]) == ["m"]
-    assert meant_by("unknown", known) == []
+    assert meant_by("m", known, namespacing=True) == sorted(known[:2])
+    assert meant_by("m", ["m", *known], namespacing=True) == ["m"]
+    assert meant_by("unknown", known, namespacing=True) == []
+
+
+def test_without_namespaces_a_name_that_looks_like_an_identifier_is_one_like_any_other(tmp_path: Path) -> None:
+    dated = "m@prod-20240115"
+    repository = write(tmp_path, {**python_model("m"), **python_model(dated)})
+    given = {"m": Override(text_format.Parse(f'backend: "python" max_batch_size: 8 {TENSORS}', ModelConfig()))}
+    read = load_repositories([repository], LoaderOptions(), None, overrides=given).models
+    sizes = {name: model.config and model.config.max_batch_size for name, model in read.items()}
+    assert sizes == {"m": 8, dated: 0}
+    (tmp_path / "m").rename(tmp_path / "other")
+    assert not load_repositories([repository], LoaderOptions(), None, only=["m"]).models
+    assert choose_models([repository], LoaderOptions(), ["m", "?"]) == ["m"]

@@ -481,3 +481,10 @@ def test_auto_isolates_what_scales_or_asks_for_nodes(name: str, value: str, reas
     on_cpu = ONNX + "instance_group { kind: KIND_CPU }"
     plan = make_plan(snapshot(model("m", on_cpu + parameter(name, value))), PlanSettings(), MIXED)
     assert [(each.placement, each.why) for each in only(plan).models] == [("isolated", reason)]
+
+
+def test_a_name_after_which_serve_could_name_no_log_has_no_replicas_of_its_own() -> None:
+    plan = make_plan(snapshot(*(model("é" * length, PYTHON) for length in (37, 38))), PlanSettings(), CPUS)
+    assert list(plan.unplaced) == ["é" * 38]
+    assert plan.unplaced["é" * 38].endswith("for replicas of its own; shorten it, or have it 'packed'")
+    assert make_plan(snapshot(model("é" * 38, PYTHON)), PlanSettings(placement="packed"), CPUS).unplaced == {}

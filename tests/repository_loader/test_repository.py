@@ -214,6 +214,17 @@ def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> 
     ]
 
 
+def test_a_folder_that_cannot_be_looked_at_is_its_own_models_fault_alone(tmp_path: Path) -> None:
+    write(tmp_path, python_model("m"))
+    for folder in (tmp_path, tmp_path / "m"):
+        (folder / "loop").symlink_to("loop")
+    models = load_repositories([str(tmp_path)], LoaderOptions(), None).models
+    assert {name: model.failure for name, model in models.items()} == {
+        "loop": "the folder of model 'loop' cannot be read: Too many levels of symbolic links",
+        "m": None,
+    }
+
+
 def test_loads_only_what_is_asked_for_and_what_it_needs(tmp_path: Path) -> None:
     maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
     step = f'step {{ model_name: "a" model_version: -1 {maps} }}'

@@ -1,8 +1,16 @@
+from pathlib import Path
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelVersionPolicy
 
-from repository_loader.versions import NoVersionError, missing_versions, read_version_names, select_versions
+from repository_loader.versions import (
+    NoVersionError,
+    find_versions,
+    missing_versions,
+    read_version_names,
+    select_versions,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +29,13 @@ def test_tells_versions_by_name(names: list[str], numbers: tuple[int, ...], warn
     folders = read_version_names(names)
     assert folders.numbers == numbers
     assert warnings is None or folders.warnings == warnings
+
+
+def test_a_version_that_cannot_be_looked_at_is_there(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").symlink_to("2")
+    (tmp_path / "3").symlink_to("nowhere")
+    assert find_versions(str(tmp_path)).numbers == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ ERROR = "There are 2 identifiers of model 'm' in global map, model namespace mus
 
 def test_a_name_of_two_is_refused_in_tritons_words_and_their_identifiers_are_answered() -> None:
     async def test() -> None:
-        served = Served()
+        served = Served(namespacing=True)
         both = [identifier("m", repository) for repository in ("/srv/a", "/srv/b")]
         for name in both:
             served.service.models.directory.models[name] = entry(name, (1, READY, ""))
@@ -31,5 +31,18 @@ def test_a_name_of_two_is_refused_in_tritons_words_and_their_identifiers_are_ans
         ] * 2
         served.service.models.directory.models.pop(both[0])
         assert (await served.request("GET", "/v2/models/none")).status == 404
+
+    asyncio.run(test())
+
+
+def test_without_namespaces_a_name_that_looks_like_an_identifier_is_one_like_any_other() -> None:
+    async def test() -> None:
+        served = Served()
+        name = "m@prod-20240115"
+        served.service.models.directory.models[name] = entry(name, (1, READY, ""))
+        served.host.ready.add((name, 1))
+        assert (await served.request("GET", "/v2/models/m")).status == 404
+        index = (await served.request("POST", "/v2/repository/index")).json
+        assert [row["name"] for row in index if row["name"].startswith("m")] == [name]
 
     asyncio.run(test())

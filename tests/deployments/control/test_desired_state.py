@@ -102,3 +102,42 @@ def test_a_model_for_which_there_is_no_room_twice_goes_first(tmp_path: Path) -> 
     (tmp_path / "large/config.pbtxt").write_text(TENSORS + cpus + placed % "isolated")
     tried = loaded(options, before, read_models(options, before, "large", None), {"large": Origin()})
     assert places(tried) == {"large": [("large", "new", False)]}
+
+
+def test_what_failed_at_the_start_is_loaded_again_with_its_steps_and_nothing_else_is(tmp_path: Path) -> None:
+    """What serves of a model is what there was before: a version that has failed is no part of it."""
+    write(tmp_path, "step", "")
+    write(tmp_path, "other", "version_policy { all {} }")
+    (tmp_path / "other/2").mkdir()
+    (tmp_path / "other/2/model.py").write_text(CODE)
+    maps = 'input_map {{ key: "X" value: "{}" }} output_map {{ key: "Y" value: "{}" }}'
+    steps = "".join(
+        f'step {{ model_name: "{name}" model_version: -1 {maps.format(*between)} }} '
+        for name, between in {"step": ("X", "M"), "other": ("M", "Y")}.items()
+    )
+    (tmp_path / "whole/1").mkdir(parents=True)
+    (tmp_path / "whole/config.pbtxt").write_text(
+        TENSORS.replace('backend: "python"', 'platform: "ensemble"') + f"ensemble_scheduling {{ {steps} }}"
+    )
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+    assert before.waiting == frozenset()
+    failed = [("step", 1), ("other", 2)]
+
+    def load(name: str) -> DesiredState:
+        read = read_models(options, before, name, None)
+        return loaded(options, before, read, {name: Origin()}, "command", name, failed)
+
+    tried = load("step")
+    assert (tried.on_trial.keys(), tried.on_trial["step"].model, tried.outcomes) == ({"step"}, None, {"command": None})
+    assert tried.snapshot.models["step"].packages != before.snapshot.models["step"].packages
+    after = reverted(options, tried, tried.trials[0], {"step": {1: "it does not load"}}, "error")
+    assert (after.runs("step"), after.gone) == (False, {"step": {1: "it does not load"}})
+
+    tried = load("whole")
+    assert tried.on_trial.keys() == {"step", "other"}
+    first, second = before.snapshot.models["other"].packages
+    assert tried.snapshot.models["other"].packages[0] == first
+    assert tried.snapshot.models["other"].packages[1] != second
+    after = reverted(options, tried, tried.trials[0], {"other": {2: "it does not load"}}, "error")
+    assert after.snapshot.models["other"].packages == (first,)

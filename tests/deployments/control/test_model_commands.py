@@ -19,7 +19,7 @@ from deployments.control.model_table import ModelTable
 from deployments.control.state_store import StateStore
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.override_files import OverrideFiles
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.limits import Limits
 from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
@@ -68,7 +68,7 @@ def test_models_are_loaded_in_explicit_mode_only(
     options = ControllerOptions((), LoaderOptions(), PlanSettings(), Limits(), control_mode=mode)
     nothing: Any = None  # which a refused command does not touch
     with pytest.raises(Unavailable, match=r"^explicit model load / unload is not allowed if polling is enabled$"):
-        asyncio.run(command(ModelCommands(options, nothing, nothing)))  # type: ignore[arg-type]
+        asyncio.run(command(ModelCommands(options, nothing, nothing, nothing)))  # type: ignore[arg-type]
 
 
 def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
         state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
         await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
         no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files)
+        commands = ModelCommands(options, state, no_files, ModelTable())
         loading = asyncio.create_task(commands.load("1", "m", None, {}))
         desired = await state.until(lambda desired: desired if desired.trials else None)
         assert {name for name in both if desired.runs(name)} == both
@@ -94,6 +94,26 @@ def test_load_and_unload_of_a_name_are_for_all_that_have_it(tmp_path: Path) -> N
         write(tmp_path / "b", {"m/config.pbtxt": "foo: 1"})
         with pytest.raises(InvalidArgument, match=f"^load failed for model '{identifier('m', repositories[1])}': "):
             await commands.load("3", "m", None, {})
+
+    asyncio.run(scenario())
+
+
+def test_without_namespaces_nothing_else_is_loaded_or_unloaded_than_what_is_named(tmp_path: Path) -> None:
+    dated = "m@prod-20240115"
+    repository = write(tmp_path, python_model(dated))
+    options = ControllerOptions(
+        (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=(dated,)
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files, ModelTable())
+        await commands.unload("1", "m", False)
+        with pytest.raises(Internal, match=r"^failed to load 'm', failed to poll from model repository$"):
+            await commands.load("2", "m", None, {})
+        assert state.desired is not None and state.desired.runs(dated)
 
     asyncio.run(scenario())
 
@@ -116,7 +136,7 @@ def test_a_model_goes_on_when_another_repository_gets_its_name(tmp_path: Path) -
         state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
         await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
         no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files)
+        commands = ModelCommands(options, state, no_files, ModelTable())
 
         async def load(command: str, name: str) -> set[str]:
             loading = asyncio.create_task(commands.load(command, name, None, {}))
@@ -161,18 +181,25 @@ def test_files_of_a_load_that_is_under_way_are_not_forgotten(tmp_path: Path) -> 
     async def scenario() -> None:
         state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
         await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
-        commands = ModelCommands(options, state, files)
+        commands = ModelCommands(options, state, files, ModelTable())
         files.write("left", {"file:1/model.py": b"1"})
-        await commands.keep_files(())
+        await commands.forget_files()
         assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
         loading = asyncio.create_task(
             commands.load("1", "m", config, {"file:1/model.py": b"class TritonPythonModel: ..."})
         )
         trial = asyncio.create_task(state.until(lambda desired: desired if desired.trials else None))
         await asyncio.wait({loading, trial}, return_when=asyncio.FIRST_COMPLETED)
-        await commands.keep_files(())
+        await commands.forget_files()
         assert table
         loading.cancel()
+        await asyncio.wait({loading})
+        await commands.forget_files()
+        assert table, "its client has gone, and it is on trial still"
+        desired = trial.result()
+        await state.change(reverted(options, desired, desired.trials[0], {}, ""))
+        await commands.forget_files()
+        assert not table
 
     asyncio.run(scenario())
 
@@ -186,12 +213,12 @@ def test_files_of_a_load_that_fails_are_forgotten(tmp_path: Path) -> None:
     async def scenario() -> None:
         state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
         await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
-        commands = ModelCommands(options, state, files)
+        commands = ModelCommands(options, state, files, ModelTable())
         for number in range(3):
             with pytest.raises(InvalidArgument, match=r"^load failed for model 'm'"):
                 await commands.load(str(number), "m", '{"backend": "python"}', {"file:model.py": b"%d" % number})
             assert table and any((tmp_path / "models").glob("*/[0-9a-f]*"))
-            await commands.keep_files(())
+            await commands.forget_files()
             assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
 
     asyncio.run(scenario())
@@ -210,19 +237,20 @@ def test_files_of_a_load_that_is_cancelled_while_they_are_written_are_forgotten(
     files = OverrideFiles(tmp_path, Slow(table := Kept(), "test"))
 
     async def scenario() -> None:
-        state: Any = None  # which no command here comes to
-        commands = ModelCommands(options, state, files)
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(read_desired_state(options, ClusterFacts((NodeFacts(4),))))
+        commands = ModelCommands(options, state, files, ModelTable())
         loading = asyncio.create_task(commands.load("1", "m", '{"backend": "python"}', {"file:model.py": b"1"}))
         await asyncio.to_thread(asked.wait, 10)
         loading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await loading
-        await commands.keep_files(())
+        await commands.forget_files()
         go_on.set()
         while not any((tmp_path / "models").glob("*/[0-9a-f]*/m/model.py")):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        await commands.keep_files(())
+        await commands.forget_files()
         assert not table and not any((tmp_path / "models").glob("*/[0-9a-f]*"))
 
     asyncio.run(scenario())
@@ -240,7 +268,7 @@ def test_files_of_a_load_are_found_by_a_controller_on_another_node(tmp_path: Pat
             state = CurrentState(StateStore(table, "test", options), lambda desired: None)
             if await state.restore() is None:
                 await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
-            commands = ModelCommands(options, state, OverrideFiles(tmp_path / node, kept))
+            commands = ModelCommands(options, state, OverrideFiles(tmp_path / node, kept), ModelTable())
             for name in ("step", "slow") if node == "one" else ("pipe",):
                 sent = (CONFIG, files) if node == "one" else (None, {})
                 loading = asyncio.create_task(commands.load(f"load of {name}", name, *sent))
@@ -268,7 +296,7 @@ def test_models_that_take_long_to_be_read_hold_nothing_else_up(tmp_path: Path) -
         desired = await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),)))
         await state.change(desired)
         no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files)
+        commands = ModelCommands(options, state, no_files, ModelTable())
         loads = [asyncio.create_task(commands.load(name, name, None, {})) for name in names]
         await asyncio.sleep(0)  # they begin
         try:
@@ -295,7 +323,7 @@ def test_a_model_that_waits_and_is_refused_meanwhile_leaves_no_trace_of_that_whe
         state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
         await state.change(read_desired_state(options, ClusterFacts((NodeFacts(2),))))
         no_files: Any = None
-        commands = ModelCommands(options, state, no_files)
+        commands = ModelCommands(options, state, no_files, ModelTable())
         with pytest.raises(InvalidArgument, match="needs 3 CPUs"):
             await commands.load("1", "m", None, {})
         desired = await state.until(lambda desired: desired)
@@ -322,7 +350,7 @@ def test_a_load_that_takes_long_to_read_undoes_no_load_of_a_step_meanwhile(tmp_p
         state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
         await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
         no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files)
+        commands = ModelCommands(options, state, no_files, ModelTable())
 
         whole = asyncio.create_task(commands.load("1", "pipe", None, {}))
         while not (tmp_path / "released.asked").exists():
@@ -337,5 +365,34 @@ def test_a_load_that_takes_long_to_read_undoes_no_load_of_a_step_meanwhile(tmp_p
         config = desired.snapshot.models["step"].config
         assert config is not None and config.parameters["mine"].string_value == "1"
         assert desired.runs("pipe")
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_model_that_failed_at_the_start_is_tried_again_when_it_is_to_be_loaded(tmp_path: Path) -> None:
+    repository = write(tmp_path, python_model("m"))
+    options = ControllerOptions(
+        (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=("m",)
+    )
+
+    async def scenario() -> None:
+        table = ModelTable()
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: table.replace(desired, {}))
+        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+        (model,) = table.deployments[0].models
+        table.fail(model, "the weights are not where they were")
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files, table)
+        loading = asyncio.create_task(commands.load("1", "m", None, {}))
+        desired = await state.until(lambda desired: desired if desired.trials else None)
+        reasons = {"m": {1: "nor are they now"}}
+        await state.change(reverted(options, desired, desired.trials[0], reasons, "nor are they now"))
+        with pytest.raises(InvalidArgument, match=r"^nor are they now$"):
+            await loading
+        loading = asyncio.create_task(commands.load("2", "m", None, {}))
+        await commit(state, options)
+        await loading
+        table.succeed(["m"])
+        await commands.load("3", "m", None, {})  # which is ready
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

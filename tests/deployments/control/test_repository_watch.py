@@ -22,6 +22,7 @@ from deployments.control.desired_state import (
     unloaded,
 )
 from deployments.control.model_commands import read_models
+from deployments.control.model_table import ModelTable
 from deployments.control.repository_watch import Changes, RepositoryWatch
 from protocol.limits import Limits
 from repository_loader.namespaces import identifier
@@ -50,6 +51,7 @@ class Watched:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.now_s = 0.0
+        self.failed: list[tuple[str, int]] = []
         self.options = ControllerOptions(
             (str(root),), LoaderOptions(), PlanSettings(), Limits(), repository_quiet_s=QUIET_S
         )
@@ -58,7 +60,7 @@ class Watched:
 
     def look(self, after_s: float = 0.0) -> list[str]:
         self.now_s += after_s
-        return self.changes.look(self.desired)
+        return self.changes.look(self.desired, self.failed)
 
 
 @pytest.fixture
@@ -96,6 +98,25 @@ def test_a_folder_that_has_gone_is_a_change_and_a_repository_that_has_gone_is_no
     assert watched.look(after_s=QUIET_S) == ["b"]
     shutil.rmtree(watched.root)
     assert watched.look(after_s=QUIET_S) == []
+
+
+def test_a_repository_that_cannot_be_read_keeps_what_runs_of_it_and_holds_no_other_up(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first, "a")
+    write(second, "b")
+    options = ControllerOptions(
+        (str(first), str(second)), LoaderOptions(), PlanSettings(), Limits(), repository_quiet_s=0
+    )
+    desired, changes = read_desired_state(options, FACTS), Changes(options)
+    second.rename(tmp_path / "aside")
+    for name in ("added", "b"):  # one of a name that the other has
+        write(first, name)
+    assert changes.look(desired) == ["added"]
+    (tmp_path / "aside").rename(second)
+    shutil.rmtree(first / "b")
+    shutil.rmtree(first / "a")
+    assert sorted(changes.look(desired)) == ["a", "added"]
+    assert changes.is_gone("a")
 
 
 def test_a_change_that_was_taken_is_none_any_more(watched: Watched) -> None:
@@ -136,6 +157,27 @@ def test_what_was_tried_in_vain_is_tried_later_and_later_unless_it_changes(watch
     assert watched.look(after_s=QUIET_S) == ["broken"]
 
 
+def test_what_could_not_be_loaded_at_the_start_is_tried_again_like_what_was_tried_later(tmp_path: Path) -> None:
+    write(tmp_path, "fails")
+    write(tmp_path, "unread")
+    (tmp_path / "unread/config.pbtxt").write_text(CONFIG + "max_batch_size: -3")
+    watched = Watched(tmp_path)
+    watched.failed = [("fails", 1)]
+    assert watched.desired.snapshot.models["unread"].failure
+    pauses_s = []
+    for _ in range(3):
+        last_s = watched.now_s
+        while sorted(watched.look(after_s=1.0)) != ["fails", "unread"]:
+            assert watched.now_s < last_s + 1000
+        pauses_s.append(watched.now_s - last_s)
+        for name in ("fails", "unread"):
+            watched.changes.tried(name)
+        watched.changes.taken(["fails", "unread"])
+    assert pauses_s == [pytest.approx(pause_s, abs=3) for pause_s in (32, 62, 122)]
+    watched.failed = []
+    assert "fails" not in watched.look(after_s=1000) + watched.look(after_s=QUIET_S)
+
+
 class Stubborn(CurrentState):
     """Takes no state without a model `a`, and stores none."""
 
@@ -154,7 +196,7 @@ def test_a_model_whose_change_fails_holds_no_other_up(watched: Watched) -> None:
         await state.change(watched.desired)
         shutil.rmtree(watched.root / "a")
         shutil.rmtree(watched.root / "b")
-        watch = asyncio.create_task(RepositoryWatch(options, state).run())
+        watch = asyncio.create_task(RepositoryWatch(options, state, ModelTable()).run())
         async with asyncio.timeout(10):
             desired = await state.until(lambda desired: None if desired.runs("b") else desired)
         watch.cancel()

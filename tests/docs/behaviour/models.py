@@ -157,6 +157,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "What cannot be loaded is tried again once its": (
         "deployments/control/test_repository_watch.py::test_what_was_tried_in_vain_is_tried_later_and_later_unless_it_changes",
+        "deployments/control/test_repository_watch.py::"
+        "test_what_could_not_be_loaded_at_the_start_is_tried_again_like_what_was_tried_later",
     ),
     "A model that serves already serves on": (
         "e2e/test_poll.py::test_a_model_serves_on_when_a_second_repository_gets_its_name",
@@ -194,7 +196,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_repository_watch.py::test_a_model_that_is_being_copied_is_not_taken_before_it_is_quiet",
         POLL + "test_a_model_that_is_copied_slowly_is_never_loaded_half",
     ),
-    "A repository that cannot be read changes nothing": (
+    "While a repository cannot be read, what runs of it stays": (
+        "deployments/control/test_repository_watch.py::"
+        "test_a_repository_that_cannot_be_read_keeps_what_runs_of_it_and_holds_no_other_up",
         "deployments/control/test_repository_watch.py::"
         "test_a_folder_that_has_gone_is_a_change_and_a_repository_that_has_gone_is_none",
     ),
@@ -294,7 +298,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "addresses are read as Triton reads them": (
         f"{STORAGE}test_location.py::test_reads_tritons_forms",
         f"{STORAGE}test_credentials.py::test_longest_prefix_of_the_credential_file_counts",
-        f"{MIRROR}test_archive_is_a_repository",
+        "repository_loader/storage/test_http_archive.py::test_archive_is_a_repository",
     ),
     "[The forms and the credentials]": (f"{MIRROR}test_models_of_a_store_load_like_those_of_a_folder",),
     "Every node fetches what its replicas load": (
@@ -318,6 +322,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The log says so": (f"{MIRROR}test_store_that_is_down_unloads_nothing",),
     "An archive with links": (
         f"{STORAGE}test_archive.py::test_refuses_what_could_harm_and_writes_nothing_outside",
-        f"{MIRROR}test_archive_with_another_digest_is_refused",
+        "repository_loader/storage/test_http_archive.py::test_archive_with_another_digest_is_refused",
     ),
 }

@@ -1,14 +1,12 @@
-import functools
+import fcntl
 import hashlib
 import http.server
-import io
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -18,7 +16,7 @@ import pytest
 
 from repository_loader.repository import RepositoryError, load_repositories
 from repository_loader.snapshot import LoaderOptions, Snapshot
-from repository_loader.storage import mirror
+from repository_loader.storage import mirror, model_source
 from repository_loader.storage.location import Location, read_location
 from repository_loader.storage.model_cache import DIRECTORY_VARIABLE, ModelCache
 from repository_loader.storage.model_source import fetch_all, provide
@@ -28,6 +26,7 @@ from tests.full_disk import full_disk
 from tests.object_stores import EMULATORS, S3_ENVIRONMENT, Bucket, as_container, emulator, gs_bucket, s3_bucket
 from tests.repeating import repeating
 from tests.repository_loader.repositories import TENSORS, python_model
+from tests.repository_loader.storage.web_site import serving, write_archive
 
 STORES = {"s3": s3_bucket, "gs": gs_bucket, "as": as_container}
 
@@ -251,6 +250,40 @@ class FullDisk(ModelCache):
         return False
 
 
+def test_a_full_disk_keeps_the_model_that_is_being_loaded(
+    tmp_path: Path, site: tuple[Path, str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a node whose other files leave less than a fifth of it free."""
+    write_archive(site[0] / "models.tgz", "a")
+    package = read(f"{site[1]}/models.tgz", tmp_path / "here").models["a"].packages[0]
+    assert package.source is not None
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "there"))
+    monkeypatch.setattr(model_source, "ModelCache", FullDisk)
+    folder, held = provide(package.source, package.model_path)
+    assert Path(folder, "1/model.py").is_file()
+    os.close(held)
+
+
+def test_a_folder_that_is_removed_while_it_is_to_be_held_is_not_there(
+    tmp_path: Path, site: tuple[Path, str, list[int]]
+) -> None:
+    write_archive(site[0] / "models.tgz", "a")
+    package = read(f"{site[1]}/models.tgz", tmp_path).models["a"].packages[0]
+    assert package.source is not None
+    tree = package.source.tree
+    mark = tmp_path / "models" / tree / ".held"
+    os.utime(mark, (0, 0))
+    with ThreadPoolExecutor(1) as threads:
+        with mark.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            holding = threads.submit(ModelCache(tmp_path).hold, tree)
+            while not mark.stat().st_mtime:  # it has found the folder, and waits for the lock
+                time.sleep(0.01)
+            shutil.rmtree(mark.parent)
+        with pytest.raises(FileNotFoundError):
+            holding.result()
+
+
 class Contended(ModelCache):
     """A cache on such a disk, of which others evict whenever this process makes something."""
 
@@ -332,116 +365,3 @@ def test_a_download_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         file = RemoteFile("weights", 32, '"x"')
         ObjectStore(read_location(f"s3://{address}/bucket/a")).fetch(file, tmp_path / "weights")
     assert (tmp_path / "weights").read_bytes() == b"x" * 32
-
-
-# Archives.
-
-
-@contextmanager
-def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """A web server's host and port."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[Path, str, list[int]]]:
-    """A web server: its folder, its address, and the statuses of what it has answered."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    statuses: list[int] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            statuses.append(int(code))
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with serving(functools.partial(Handler, directory=folder)) as address:
-        yield folder, f"http://{address}", statuses
-
-
-def write_archive(path: Path, *models: str, folder: str = "") -> str:
-    with tarfile.open(path, "w:gz") as archive:
-        for model in models:
-            for name, content in python_model(model).items():
-                assert isinstance(content, str)
-                info = tarfile.TarInfo(f"{folder}{name}")
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content.encode()))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_archive_is_a_repository(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
-    folder, address, statuses = site
-    digest = write_archive(folder / "models.tar.gz", "a", "b", folder="./repo/")
-    uri = f"{address}/models.tar.gz#folder=repo&sha256={digest}"
-    first = read(uri, tmp_path / "cache")
-    assert {name: model.failure for name, model in first.models.items()} == {"a": None, "b": None}
-    assert read(uri, tmp_path / "cache") == first
-    assert statuses == [200, 304]
-    package = first.models["a"].packages[0]
-    assert package.source is not None
-    folder_there, held = provide(package.source, package.model_path)
-    os.close(held)
-    assert folder_there == package.model_path
-
-
-def test_an_archive_that_is_the_same_under_another_tag_is_downloaded_once_more(
-    site: tuple[Path, str, list[int]], tmp_path: Path
-) -> None:
-    folder, url, statuses = site
-    write_archive(folder / "models.tgz", "a")
-    for at_s in (1e9, 2e9, 2e9):
-        os.utime(folder / "models.tgz", (at_s, at_s))
-        assert set(read(f"{url}/models.tgz", tmp_path / "cache").models) == {"a"}
-    assert statuses == [200, 200, 304]
-
-
-def test_a_cache_that_cannot_be_written_has_what_was_read_before(
-    site: tuple[Path, str, list[int]], tmp_path: Path
-) -> None:
-    folder, url, _ = site
-    cache = tmp_path / "cache"
-    write_archive(folder / "models.tgz", "a")
-    before = read(f"{url}/models.tgz", cache).models
-    (cache / "archives").rename(tmp_path / "aside")
-    (cache / "archives").touch()
-    found = read(f"{url}/models.tgz", cache)
-    assert found.models == before
-    assert any(
-        "cannot be written: File exists; what was read before is used" in each.message for each in found.findings
-    )
-    (cache / "archives").unlink()
-    (index,) = (cache / "repositories").glob("*/.index.json")
-    index.unlink()
-    index.mkdir()
-    assert read(f"{url}/models.tgz", cache).models == before
-
-
-def test_archive_with_another_digest_is_refused(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
-    folder, address, _ = site
-    digest = write_archive(folder / "models.tar.gz", "a")
-    uri = f"{address}/models.tar.gz#sha256={digest}"
-    before = read(uri, tmp_path / "cache")
-    write_archive(folder / "models.tar.gz", "a", "changed")
-    os.utime(folder / "models.tar.gz", (2e9, 2e9))
-    after = read(uri, tmp_path / "cache")
-    assert after.models == before.models
-    assert [f for f in after.findings if "another SHA-256" in f.message]
-
-
-@pytest.mark.parametrize("content", [b"<html>", b""])
-def test_what_is_no_archive_is_an_error(content: bytes, site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
-    folder, address, _ = site
-    (folder / "models.tar.gz").write_bytes(content)
-    for name in ("models.tar.gz", "missing.zip"):
-        with pytest.raises(RepositoryError, match=name):
-            read(f"{address}/{name}", tmp_path / "cache")

@@ -1,0 +1,124 @@
+"""Repositories that are archives on a web server."""
+
+import http.server
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from repository_loader.repository import RepositoryError, load_repositories
+from repository_loader.snapshot import LoaderOptions, Snapshot
+from repository_loader.storage.model_source import provide
+from tests.repository_loader.storage.web_site import serving, write_archive
+
+
+def read(uri: str, cache: Path) -> Snapshot:
+    return load_repositories([uri], LoaderOptions(cache_dir=str(cache)), None)
+
+
+def test_archive_is_a_repository(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
+    folder, address, statuses = site
+    digest = write_archive(folder / "models.tar.gz", "a", "b", folder="./repo/")
+    uri = f"{address}/models.tar.gz#folder=repo&sha256={digest}"
+    first = read(uri, tmp_path / "cache")
+    assert {name: model.failure for name, model in first.models.items()} == {"a": None, "b": None}
+    assert read(uri, tmp_path / "cache") == first
+    assert statuses == [200, 304]
+    package = first.models["a"].packages[0]
+    assert package.source is not None
+    folder_there, held = provide(package.source, package.model_path)
+    os.close(held)
+    assert folder_there == package.model_path
+
+
+def test_an_archive_that_is_the_same_under_another_tag_is_downloaded_once_more(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, statuses = site
+    write_archive(folder / "models.tgz", "a")
+    for at_s in (1e9, 2e9, 2e9):
+        os.utime(folder / "models.tgz", (at_s, at_s))
+        assert set(read(f"{url}/models.tgz", tmp_path / "cache").models) == {"a"}
+    assert statuses == [200, 200, 304]
+
+
+def test_a_cache_that_cannot_be_written_has_what_was_read_before(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, _ = site
+    cache = tmp_path / "cache"
+    write_archive(folder / "models.tgz", "a")
+    before = read(f"{url}/models.tgz", cache).models
+    (cache / "archives").rename(tmp_path / "aside")
+    (cache / "archives").touch()
+    found = read(f"{url}/models.tgz", cache)
+    assert found.models == before
+    assert any(
+        "cannot be written: File exists; what was read before is used" in each.message for each in found.findings
+    )
+    (cache / "archives").unlink()
+    (index,) = (cache / "repositories").glob("*/.index.json")
+    index.unlink()
+    index.mkdir()
+    assert read(f"{url}/models.tgz", cache).models == before
+
+
+def test_a_model_that_has_gone_leaves_also_when_a_process_died_as_it_had_come(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, _ = site
+    write_archive(folder / "models.tgz", "a", "b")
+    assert set(read(f"{url}/models.tgz", tmp_path / "cache").models) == {"a", "b"}
+    (index,) = (tmp_path / "cache/repositories").glob("*/.index.json")
+    known = json.loads(index.read_bytes())
+    index.write_text(json.dumps({"a": known["a"]}))  # what is there between the link of `b` and the next index
+    write_archive(folder / "models.tgz", "a")
+    os.utime(folder / "models.tgz", (2e9, 2e9))
+    assert set(read(f"{url}/models.tgz", tmp_path / "cache").models) == {"a"}
+
+
+def test_archive_with_another_digest_is_refused(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
+    folder, address, _ = site
+    digest = write_archive(folder / "models.tar.gz", "a")
+    uri = f"{address}/models.tar.gz#sha256={digest}"
+    before = read(uri, tmp_path / "cache")
+    write_archive(folder / "models.tar.gz", "a", "changed")
+    os.utime(folder / "models.tar.gz", (2e9, 2e9))
+    after = read(uri, tmp_path / "cache")
+    assert after.models == before.models
+    assert [f for f in after.findings if "another SHA-256" in f.message]
+
+
+@pytest.mark.parametrize("content", [b"<html>", b""])
+def test_what_is_no_archive_is_an_error(content: bytes, site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
+    folder, address, _ = site
+    (folder / "models.tar.gz").write_bytes(content)
+    for name in ("models.tar.gz", "missing.zip"):
+        with pytest.raises(RepositoryError, match=name):
+            read(f"{address}/{name}", tmp_path / "cache")
+
+
+def test_an_archive_that_is_cut_short_removes_no_model_and_is_downloaded_again(tmp_path: Path) -> None:
+    """A part of a tar file is another one that is whole."""
+    write_archive(tmp_path / "models.tar", "a", "b", mode="w")
+    whole = (tmp_path / "models.tar").read_bytes()
+    sent = [whole, whole[: len(whole) // 2], whole]
+
+    class Cut(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("ETag", f'"{len(sent)}"')
+            self.send_header("Content-Length", str(len(whole)))
+            self.end_headers()
+            self.wfile.write(sent.pop(0))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(Cut) as address:
+        uri = f"http://{address}/models.tar"
+        for cut in (False, True, False):
+            found = read(uri, tmp_path / "cache")
+            assert set(found.models) == {"a", "b"}
+            assert any("bytes early; what was read before is used" in each.message for each in found.findings) is cut
