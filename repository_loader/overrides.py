@@ -36,8 +36,8 @@ OVERRIDES = {
     "(default 16)",
     "autoscaling.target_latency_ms": "mean time that a request shall take at most, in milliseconds (default: any)",
     "autoscaling.downscale_delay_s": "how long fewer replicas must have done before there are fewer (default 30)",
-    "execution_timeout_ms": "how long a batch of a Python model may run before its process is ended and started again "
-    "(1 to 86400000; default: for any time)",
+    "execution_timeout_ms": "how long a batch of a Python model may run before its process is ended and started again, "
+    "or, in its warm-up, the load fails (1 to 86400000; default: for any time)",
     "traffic": "weights of the versions for requests that name none, as `<version>=<weight>`, separated by commas",
     "shadow": "versions that get copies of such requests and whose answers are dropped, as `<version>=<percentage>`",
     "inline": "`true`: its batches may always run on the event loop; `false`: never",
