@@ -227,11 +227,15 @@ class OnnxModel:
         return array.reshape((1,) * len(spec.dims))
 
     def _split(self, batch: Batch, names: list[str], arrays: list[Array]) -> list[InferResponse | ServingError]:
-        faults: dict[int, ServingError] = {}
-        if self._batching:
-            sources = self._ragged.sources
-            by_rows = [pair for pair in zip(names, arrays, strict=True) if pair[0] not in sources]
-            faults = row_faults(by_rows, batch.requests)
+        if not self._batching:
+            return self._cut(batch.requests, names, arrays)
+        rows, sources = (batch.rows,), self._ragged.sources
+        odd = [
+            (name, array)
+            for name, array in zip(names, arrays, strict=True)
+            if array.shape[:1] != rows and name not in sources
+        ]
+        faults = row_faults(odd, batch.requests) if odd else {}
         results = self._cut(batch.requests, names, arrays)
         for place, fault in faults.items():
             results[place] = fault
