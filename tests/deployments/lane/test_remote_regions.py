@@ -275,18 +275,22 @@ def test_what_a_model_of_this_node_can_reach_is_left_to_it(regions: Regions) -> 
     assert kept["outputs"] == header["outputs"]
 
 
+async def near_and_far(folder: str, loop: asyncio.AbstractEventLoop) -> tuple[Replica, Replica]:
+    """Return a replica of this node and one of another."""
+    near, far = (Replica(folder, name, loop) for name in ("near", "far"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    await near.server.listen([near.sock])
+    await far.server.listen([far.sock, listener])
+    far.address = replace(far.address, node_id="node-2", tcp_host="127.0.0.1", tcp_port=listener.getsockname()[1])
+    return near, far
+
+
 def test_large_json_for_another_node_is_parsed_elsewhere_where_it_may_name_a_region(regions: Regions) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         with tempfile.TemporaryDirectory() as folder:
-            near, far = (Replica(folder, name, loop) for name in ("near", "far"))
-            listener = socket.create_server(("127.0.0.1", 0))
-            listener.setblocking(False)
-            await near.server.listen([near.sock])
-            await far.server.listen([far.sock, listener])
-            far.address = replace(
-                far.address, node_id="node-2", tcp_host="127.0.0.1", tcp_port=listener.getsockname()[1]
-            )
+            near, far = await near_and_far(folder, loop)
             fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), regions=regions)
             fleet.set_replicas("echo#v1", {"near": near.address})
             await Lanes.until(lambda: fleet.target("echo") is not None)
@@ -311,14 +315,7 @@ def test_a_request_whose_replica_of_this_node_dies_goes_to_another_node_with_wha
     async def run() -> None:
         loop = asyncio.get_running_loop()
         with tempfile.TemporaryDirectory() as folder:
-            near, far = (Replica(folder, name, loop) for name in ("near", "far"))
-            listener = socket.create_server(("127.0.0.1", 0))
-            listener.setblocking(False)
-            await near.server.listen([near.sock])
-            await far.server.listen([far.sock, listener])
-            far.address = replace(
-                far.address, node_id="node-2", tcp_host="127.0.0.1", tcp_port=listener.getsockname()[1]
-            )
+            near, far = await near_and_far(folder, loop)
             fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()), regions=regions, away_s=0.0)
             if asleep:
                 fleet.set_sleepers({("echo", 1)}, lambda: None)
