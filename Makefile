@@ -55,7 +55,10 @@ soak: install
 	$(BIN)/python -m pytest --hypothesis-profile soak --timeout 600 tests/protocol $(ARGS)
 	SEQUENCES=10000 $(BIN)/python -m pytest tests/deployments/lane/test_sequence_lanes.py -k interleaved $(ARGS)
 
+# Ray starts a process of Python for each replica, and where PYTHONDONTWRITEBYTECODE is set none of them would keep what it
+# has compiled: a sixth of their start.
 install: $(STAMP)
+	@$(BIN)/python -m compileall -q app deployments eagleray protocol repository_loader tests
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
