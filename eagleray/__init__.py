@@ -7,6 +7,7 @@ say `__module__ = "eagleray"`. Importing this package alone claims nothing: othe
 """
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -71,9 +72,14 @@ def __getattr__(name: str) -> Any:
 
 def main() -> None:
     """Run the command line."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback through imports tells a user nothing
     try:
         _packages.claim(*_SHARED, "app")
         from app.cli.main import main as run
     except ImportError as error:
         sys.exit(f"error: {error}")
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     run()

@@ -310,6 +310,17 @@ def test_sigint_during_the_start_stops_cleanly(
         server.kill()
 
 
+def test_sigint_before_anything_is_started_says_nothing(tmp_path: Path) -> None:
+    command = Process([sys.executable, "-v", EAGLERAY, "serve", "--help"], tmp_path / "log")
+    try:
+        command.wait_for("import 'pydantic'")
+        command.send_signal(signal.SIGINT)
+        assert command.exit_code() == -signal.SIGINT
+        assert "Traceback" not in command.log()
+    finally:
+        command.kill()
+
+
 def test_a_third_signal_kills_everything_at_once(digits: Path, tmp_path: Path) -> None:
     server = start(digits, tmp_path)
     try:
