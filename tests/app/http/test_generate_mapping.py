@@ -1,4 +1,5 @@
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -112,6 +113,7 @@ TOO_DEEP = {
 }
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="its parser takes thousands, and the codec refuses them")
 @pytest.mark.parametrize("body", TOO_DEEP.values(), ids=TOO_DEEP.keys())
 def test_json_that_nests_as_deep_as_a_parser_takes_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidArgument):

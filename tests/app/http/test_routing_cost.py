@@ -44,6 +44,7 @@ def test_a_request_takes_as_many_steps_among_a_thousand_models_as_alone() -> Non
         assert len(served.target.bodies) == 2
         return found
 
+    asyncio.run(cost(1))  # Python 3.13 does not see all steps of the first
     costs = {asyncio.run(cost(count)) for count in (1, 100, 1000)}
     ((new, known),) = costs
     print(f"{new} steps where the head is new, {known} where it is known")
