@@ -61,6 +61,9 @@ def execute_async(
 ) -> "asyncio.Future[InferenceResponse | ResponseIterator]":
     """Do as `execute` does, at once, and return a future of this thread's event loop; cancelling it gives the call up.
 
+    The future of a decoupled call is done with the first response, as in Triton: a model may then read on with a plain
+    `for`, and holds up its loop no longer than between two responses.
+
     Raises:
         TritonModelException: no model may call others here.
         RuntimeError: no event loop runs on this thread.
@@ -70,10 +73,13 @@ def execute_async(
     if not server.may_wait():
         raise TritonModelException(NOT_ON_LOOP)
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
+    answer: asyncio.Future[InferenceResponse | ResponseIterator]
     if decoupled:
-        answer.set_result(ResponseIterator(partial(_send, module, server, make)))
+        responses = ResponseIterator(partial(_send, module, server, make))
+        answer = loop.create_task(_begun(responses))
+        answer.add_done_callback(lambda done: responses.cancel() if done.cancelled() else None)
         return answer
+    answer = loop.create_future()
 
     def settle(*item: Any) -> None:
         if not answer.done():
@@ -142,6 +148,12 @@ class ResponseIterator:
             self._give_up()
 
 
+async def _begun(responses: ResponseIterator) -> InferenceResponse | ResponseIterator:
+    """Return the responses when the first of them is there."""
+    await responses._responses.come()
+    return responses
+
+
 class _KeptResponses:
     """What an iterator has given, to give it again; nothing once that is too much."""
 
@@ -190,12 +202,18 @@ class _Responses:
 
     async def wait(self) -> _Item:
         while True:
+            await self.come()
+            with suppress(queue.Empty):  # another reader was quicker
+                return self.items.get_nowait()
+
+    async def come(self) -> None:
+        """Return when there is a response to read."""
+        while True:
             woken = asyncio.Event()
             self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
-            try:
-                return self.items.get_nowait()
-            except queue.Empty:
-                await woken.wait()
+            if not self.items.empty():
+                return
+            await woken.wait()
 
 
 class _AnsweredTensor(Tensor):

@@ -66,7 +66,10 @@ class PythonInstance:
         )
 
     def execute(self, batch: Batch) -> None:
-        """Run the batch; the model's exception fails all of it, a response with an error its own request."""
+        """Run the batch; a response with an error fails its own request.
+
+        The model's exception fails all requests that it has not answered through their senders until then.
+        """
         make, output_names, make_sender = self._request_class, self._output_names, self._make_sender
         requests = [make(request, output_names, make_sender) for request in batch.requests]
         batch.infer_start_ns = monotonic_ns()
@@ -78,8 +81,9 @@ class PythonInstance:
             failure = self._failure(error, batch)
         self._module.requests = ()
         batch.infer_end_ns = monotonic_ns()
-        if failure is not None:
-            raise failure  # not in the handler: the model's frames, and so its arrays, would live on with it
+        if failure is not None:  # not in the handler: the model's frames, and so its arrays, would live on with it
+            self._fail_unanswered(failure, batch, requests)
+            return
         responses = self._checked(responses, len(requests))
         views: Views = []
         read = self._reader.read
@@ -206,6 +210,14 @@ class PythonInstance:
         sender = request.get_response_sender()
         assert isinstance(sender, SingleResponseSender)
         return sender.answer
+
+    def _fail_unanswered(self, failure: Internal, batch: Batch, requests: list[ServedRequest]) -> None:
+        """Fail the requests that have no response yet, by raising where that is all of them."""
+        senders = [request._sender for request in requests]
+        sent = [sender.answer.outcome if isinstance(sender, SingleResponseSender) else None for sender in senders]
+        if self._iterative or isinstance(failure, GpuFault) or sent.count(None) == len(sent):
+            raise failure
+        batch.results = [failure if outcome is None else outcome for outcome in sent]
 
     def _refuse_rescheduled(self, results: list[Outcome | None], requests: list[InferRequest], responses: Any) -> None:
         """Fail requests that the model has rescheduled and answered."""

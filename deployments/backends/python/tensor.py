@@ -21,9 +21,9 @@ class Tensor:
     __slots__ = ("_array", "_name")
 
     def __init__(self, name: str, array: Array) -> None:
-        self._name = name = _checked_name(name)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}' needs a numpy.ndarray, found type '{type(array)}'.")
+        self._name = _checked_name(name)
         if type(array) is not np.ndarray:
             array = np.asarray(array)
         self._array: Array = array if array.flags.c_contiguous else array.copy(order="C")

@@ -411,6 +411,21 @@ def test_sender_of_a_model_that_is_not_decoupled_sends_once(load, caplog):
     ]
 
 
+def test_what_the_sender_has_sent_stays_when_the_model_fails_afterwards(load):
+    instance = load("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones((1, 1), np.float32))])
+                requests[0].get_response_sender().send(response)
+                self.unused = requests[1].get_response_sender()
+                raise ValueError("too late")
+    """)
+    answered, unanswered, untouched = run(instance, *[request_of(X=floats(1)) for _ in range(3)])
+    assert answered.outputs["Y"].tolist() == [[1]]
+    assert unanswered.message == untouched.message
+    assert untouched.message.endswith("ValueError: too late")
+
+
 def test_strings_of_numpy_are_strings(load):
     instance = load("""
         class TritonPythonModel:

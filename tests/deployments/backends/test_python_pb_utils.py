@@ -194,6 +194,7 @@ def test_a_request_is_not_made_of_wrong_arguments(arguments, error):
     [
         (lambda: Tensor(None, np.ones(1)), TypeError),
         (lambda: Tensor("", np.ones(1)), TritonModelException),
+        (lambda: Tensor("", None), TypeError),
         (lambda: Tensor.from_dlpack("", np.ones(1)), TritonModelException),
         (lambda: Tensor.from_dlpack("T", None), TritonModelException),
         (lambda: pb_utils.InferenceResponse(None), TypeError),

@@ -195,62 +195,6 @@ async def test_a_model_may_write_to_what_it_is_answered(models: Models, count: i
         assert await call("caller", *range(count)) == [2 * (number + 1) for number in range(count)]
 
 
-@pytest.mark.parametrize("way", ["for response in got", "async for response in got"])
-@on_a_loop
-async def test_the_responses_of_a_decoupled_model_come_one_by_one(models: Models, way: str) -> None:
-    models.add("countdown", COUNTDOWN, DECOUPLED)
-    models.add(
-        "caller",
-        f"""
-        class TritonPythonModel:
-            async def execute(self, requests):
-                got = await request_to("countdown", x_of(requests[0])).async_exec(decoupled=True)
-                numbers = []
-                {way}:
-                    numbers += [int(tensor.as_numpy()[0]) for tensor in response.output_tensors()]
-                return [answer(np.array(numbers, np.int32)) for r in requests]
-        """,
-    )
-    models.add(
-        "blocking",
-        """
-        class TritonPythonModel:
-            def execute(self, requests):
-                got = list(request_to("countdown", x_of(requests[0])).exec(decoupled=True))
-                assert not got[-1].output_tensors() and not got[-1].has_error()
-                return [answer(np.concatenate([r.output_tensors()[0].as_numpy() for r in got[:-1]])) for _ in requests]
-        """,
-    )
-    async with models.hosted() as call:
-        assert await call("caller", 3) == [3, 2, 1]
-        assert await call("blocking", 4) == [4, 3, 2, 1]
-
-
-@on_a_loop
-async def test_responses_that_have_ended_can_be_iterated_again(models: Models) -> None:
-    models.add("countdown", COUNTDOWN, DECOUPLED)
-    models.add(
-        "caller",
-        """
-        class TritonPythonModel:
-            def execute(self, requests):
-                def values(responses):
-                    return [int(t.as_numpy()[0]) for r in responses for t in r.output_tensors()]
-                got = request_to("countdown", x_of(requests[0])).exec(decoupled=True)
-                heard = values([next(got)]) + values(got)
-                assert next(got, None) is None
-                heard += values(got)
-                for response in got:
-                    break
-                heard += values(got)
-                return [answer(np.array(heard, np.int32))]
-        """,
-    )
-    async with models.hosted() as call:
-        assert await call("caller", 3) == [3, 2, 1, 3, 2, 1, 2, 1]
-        assert await call("caller", 2000) == [*range(2000, 0, -1)]
-
-
 @on_a_loop
 async def test_errors_are_responses_with_tritons_texts(models: Models) -> None:
     models.add("countdown", COUNTDOWN, DECOUPLED).add("to_countdown", CALLER % "countdown")

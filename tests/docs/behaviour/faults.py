@@ -233,6 +233,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         TRACED_MODELS + "test_a_call_over_a_lane_is_a_child_too",
     ),
     "What goes wrong with a call": (CALLS + "test_errors_are_responses_with_tritons_texts",),
+    "The future of `async_exec(decoupled=True)`": (
+        "deployments/replica/test_decoupled_calls.py::test_async_exec_of_a_decoupled_model_is_done_with_the_first_response",
+        "deployments/replica/test_decoupled_calls.py::test_a_decoupled_call_is_given_up_with_the_future_of_its_first_response",
+    ),
+    "What a model has sent through its response sender": (
+        "deployments/backends/test_python_backend.py::test_what_the_sender_has_sent_stays_when_the_model_fails_afterwards",
+    ),
     "The caller may write to the outputs": (
         "deployments/replica/test_model_calls.py::test_a_model_may_write_to_what_it_is_answered",
     ),
