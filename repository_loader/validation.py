@@ -18,7 +18,7 @@ from tritonclient.grpc.model_config_pb2 import (
     ModelWarmup,
 )
 
-from repository_loader.backend_traits import platform_backend, traits_of
+from repository_loader.backend_traits import PYTHON, platform_backend, traits_of
 from repository_loader.ensemble_validation import check_ensemble
 from repository_loader.findings import Fault
 from repository_loader.model_files import ENSEMBLE, is_ensemble, leaves_folder
@@ -220,7 +220,7 @@ def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
             tensor = declared.get(name)
             if tensor is not None:
                 yield from _check_warmup_input(config, path, tensor, given)
-            elif name not in added:
+            elif name not in added and traits_of(config).name != PYTHON:  # a Python model gets what is not declared too
                 yield Fault(path, f"unexpected inference input '{name}' for model '{config.name}'")
             if any(dim < 0 for dim in given.dims):
                 message = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"

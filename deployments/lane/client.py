@@ -16,6 +16,7 @@ from deployments.lane.frames import (
     FINAL,
     GONE,
     HEADER_SIZE,
+    LISTENS,
     MAX_FRAME_BYTES,
     NO_JSON_LENGTH,
     PROTOCOL_VERSION,
@@ -292,6 +293,14 @@ class LaneClient(FrameProtocol):
         if self.calls.pop(call.id, None) is not None:
             self.inflight_bytes -= call.size
             self.send(Kind.CANCEL, call.id, size=0)
+
+    def tell_cancelled(self, call: LaneCall) -> bool:
+        """Tell the replica that a call is given up, and hear its answer still; returns whether it is under way here."""
+        under_way = self.calls.get(call.id) is call
+        if under_way:
+            call.delivered = True  # no other replica would know that it is given up
+            self.send(Kind.CANCEL, call.id, size=0, flags=LISTENS)
+        return under_way
 
     def end_sequence(self, index: int, sequence_id: int | str) -> None:
         """Tell the replica that a sequence of the model at `index` of its table has started anew elsewhere."""

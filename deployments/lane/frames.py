@@ -51,10 +51,12 @@ TRACED: Final = 0x20
 """A lone request whose body follows the identity of its trace."""
 PATIENT: Final = 0x40
 """A lone request that others may have to wait for longer."""
+LISTENS: Final = 0x01
+"""The client still hears the answer to a call that it gives up."""
 SHARED: Final = 0x80
 PLACE: Final = struct.Struct("<QQ")
 """Offset and size of a body in an arena."""
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 """Raised when frames change: an older replica may still run beside a newer ingress."""
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 # From this size on a body goes through shared memory, where both sides are on one node.
@@ -77,8 +79,8 @@ class Kind(IntEnum):
     ERROR = 5
     """The end of a call; of call 0: why the server refuses the lane."""
     CANCEL = 6
-    """Client to server: give a call up; of call 0: the sequence in the body, as JSON, of the model at `number` has
-    started anew elsewhere."""
+    """Client to server: give a call up, with `LISTENS` to hear its answer still; of call 0: the sequence in the body,
+    as JSON, of the model at `number` has started anew elsewhere."""
     ARENA = 12
     """The path of the sender's arena, once, before it is used."""
     ARENA_OPEN = 13

@@ -14,6 +14,7 @@ from deployments.lane.frames import (
     FINAL,
     GONE,
     HEADER_SIZE,
+    LISTENS,
     MAX_FRAME_BYTES,
     NO_JSON_LENGTH,
     PATIENT,
@@ -32,7 +33,7 @@ from deployments.lane.trace_frames import read_identity, records, wall_ahead_ns
 from deployments.lane.wire import LONG_BYTES, WireCodec
 from deployments.lane.work_queue import Work
 from deployments.log.line_format import about_trace
-from protocol.errors import Internal, QueueFull, ServingError, Unavailable
+from protocol.errors import Cancelled, Internal, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
 from protocol.trace import Trace
 
@@ -221,6 +222,8 @@ class LaneServerConnection(FrameProtocol):
             self._take_lone(number, call, flags, json_length, body)
         elif kind == Kind.CANCEL and not call:
             self._end_sequence(number, body)
+        elif kind == Kind.CANCEL and flags & LISTENS:
+            self._tell_cancelled(call)
         elif kind == Kind.CANCEL:
             self._lone_calls.discard(call)
             entry = self.inflight.pop(call, None)
@@ -228,6 +231,24 @@ class LaneServerConnection(FrameProtocol):
                 _give_up(*entry)
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
+
+    def _tell_cancelled(self, call: int) -> None:
+        """Give a call up whose client hears the answer still; one that no model has got yet ends."""
+        entry = self.inflight.get(call)
+        if entry is not None:
+            model, request = entry
+            if isinstance(request, InferRequest):
+                model.cancel_request(request)
+                return
+            if not model.slow.decodes(request):  # its last response is being encoded
+                return
+            del self.inflight[call]
+            model.slow.withdraw(request)
+        elif call in self._lone_calls:
+            self._lone_calls.remove(call)
+        else:
+            return
+        self._send_error(call, Cancelled(""))
 
     def _take_lone(self, number: int, call: int, flags: int, json_length: int, body: Buffer) -> None:
         if self.shared_offset >= 0:

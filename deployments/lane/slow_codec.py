@@ -46,6 +46,10 @@ class SlowCodec:
         """How many responses are to be encoded."""
         return len(self._encoding)
 
+    def decodes(self, work: Work) -> bool:
+        """Return whether the work is a request that is to be decoded."""
+        return work in self._decoding
+
     def decode(
         self,
         wire: int,

@@ -349,6 +349,10 @@ class LaneTarget:
         if token.given_up is not None:
             token.given_up(token)
 
+    def tell_cancelled(self, token: LaneCall | None) -> bool:
+        """Give up a request whose sink still hears what is sent; returns False where that cannot be, as on no lane."""
+        return token is not None and token.lane is not None and token.lane.tell_cancelled(token)
+
 
 def _serve_knows() -> None:
     """Wake nobody: Serve replaces a replica that died without being asked."""

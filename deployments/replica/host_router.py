@@ -60,10 +60,11 @@ class _RemoteStep:
         if request is not None:
             self._clock.call_soon(partial(reply, request, error))
 
-    def cancel(self) -> None:
-        """Tell the replica, which answers no more, and end the step here."""
-        self._target.cancel(self._token)
-        self.on_error(Cancelled(""))
+    def cancel(self, *, listens: bool) -> None:
+        """Tell the replica; unless the step `listens`, it answers no more, and the step ends here."""
+        if not (listens and self._target.tell_cancelled(self._token)):
+            self._target.cancel(self._token)
+            self.on_error(Cancelled(""))
 
 
 class HostRouter:
@@ -174,11 +175,11 @@ class HostRouter:
             request.reply = tell
         tell(request, result)
 
-    def cancel(self, request: InferRequest) -> None:
-        """Give a request up; its reply still comes."""
+    def cancel(self, request: InferRequest, *, listens: bool = False) -> None:
+        """Give a request up; its reply still comes, from another process at once unless the sender `listens`."""
         step = request.context
         if isinstance(step, _RemoteStep):
-            step.cancel()
+            step.cancel(listens=listens)
         else:
             self._core.cancel(request)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from deployments.backends.python.server import CallResult, ModelCall, Take
+from deployments.backends.python.server import CallResult, GiveUp, ModelCall, Take
 from deployments.core.clock import Clock
 from deployments.core.core import Core
 from deployments.log.line_format import about_requests
@@ -50,7 +50,7 @@ class ModelCalls:
         """Whether this thread is another than the loop's."""
         return threading.get_ident() != self._thread
 
-    def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
+    def call(self, call: ModelCall, take: Take) -> GiveUp:
         """Send a request; see `ModelServer`."""
         if call.goes_on:
             call = replace(call, inputs={name: array.copy() for name, array in call.inputs.items()})
@@ -206,13 +206,19 @@ class _OpenCall:
         self._request = request
         self._calls.router.infer(self._name, call.model_version, request)
 
-    def give_up(self) -> None:
-        """End the call as cancelled; on any thread."""
+    def give_up(self, *, listens: bool = False) -> None:
+        """Give the call up, on any thread; see `GiveUp`."""
         if not self._ended:
             try:
-                self._calls.clock.call_soon_threadsafe(self.cancel)
+                self._calls.clock.call_soon_threadsafe(self._tell if listens else self.cancel)
             except RuntimeError:  # the loop is closed, and so nothing comes any more
                 self._ended = True
+
+    def _tell(self) -> None:
+        if self._request is None:
+            self.cancel()
+        else:
+            self._calls.router.cancel(self._request, listens=True)
 
     def cancel(self) -> None:
         if self._ended:

@@ -7,6 +7,7 @@ from repository_loader.validation import Surroundings, check_config, check_name
 X = 'input { name: "X" data_type: TYPE_FP32 dims: 4 }'
 Y = 'output { name: "Y" data_type: TYPE_FP32 dims: 4 }'
 PYTHON = f'backend: "python" {X} {Y} '
+ONNX = f'backend: "onnxruntime" {X} {Y} '
 ENSEMBLE = f'platform: "ensemble" {X} {Y} '
 STEP = 'model_name: "a" input_map { key: "x" value: "X" } output_map { key: "y" value: "Y" }'
 
@@ -230,7 +231,7 @@ RULES = {
         "input 'X' of warmup of model 'm' has data-type INT64, but the model expects FP32",
     ),
     "warmup name": (
-        f'{PYTHON} model_warmup {{ inputs {{ key: "Z" value {{ data_type: TYPE_FP32 dims: 1 zero_data: true }} }} }}',
+        f'{ONNX} model_warmup {{ inputs {{ key: "Z" value {{ data_type: TYPE_FP32 dims: 1 zero_data: true }} }} }}',
         'model_warmup[0].inputs["Z"]',
         "unexpected inference input 'Z' for model 'm'",
     ),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from deployments.backends.python.errors import TritonModelException, of_serving_error
 from deployments.backends.python.model_module import ModelModule, calling_model, only_model
 from deployments.backends.python.response import InferenceResponse
-from deployments.backends.python.server import CallResult, ModelCall, ModelServer, Take
+from deployments.backends.python.server import CallResult, GiveUp, ModelCall, ModelServer, Take
 from deployments.backends.python.tensor import BFloat16Tensor, Tensor
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -30,7 +30,6 @@ _OVERRUN = f"The model left more than {MAX_UNREAD_RESPONSES:,} responses to a ca
 MakeCall = Callable[[Sequence[InferRequest], tuple[str, ...]], ModelCall]
 """Makes a call of its `parents` and its `callers`."""
 
-GiveUp = Callable[[], None]
 _Item = tuple[CallResult, frozenset[str]]
 
 
@@ -129,8 +128,8 @@ class ResponseIterator:
             raise StopAsyncIteration from None
 
     def cancel(self) -> None:
-        """Give the call up; unless it has ended, its last response is an error."""
-        self._give_up()
+        """Tell the called model that nobody needs the rest; what it sends until it ends can be iterated still."""
+        self._give_up(listens=True)
 
     def _next(self, item: _Item) -> InferenceResponse:
         if self._responses.overrun:
@@ -248,7 +247,7 @@ def _send(module: ModelModule, server: ModelServer, make: MakeCall, take: Take) 
     return server.call(call, take)
 
 
-def _nothing() -> None:
+def _nothing(*, listens: bool = False) -> None:
     pass
 
 

@@ -49,6 +49,14 @@ class ModelCall:
     goes_on: bool = False
 
 
+class GiveUp(Protocol):
+    """Gives a call up; one that has ended stays as it is."""
+
+    def __call__(self, *, listens: bool = False) -> None:
+        """Tell the called model, and end the call as cancelled; one that `listens` ends when the model ends it."""
+        ...
+
+
 class ModelServer(Protocol):
     """Calls of other models, and control of models; any thread may use it. A `ServingError` raised has Triton's text.
 
@@ -60,11 +68,8 @@ class ModelServer(Protocol):
         """Whether this thread may wait for an answer: not the one that has to bring it."""
         ...
 
-    def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
-        """Send a request; every outcome comes through `take`, and nothing is raised.
-
-        Returns a function that gives the call up: unless it has ended, it then ends as cancelled.
-        """
+    def call(self, call: ModelCall, take: Take) -> GiveUp:
+        """Send a request; every outcome comes through `take`, and nothing is raised."""
         ...
 
     def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
@@ -95,7 +100,7 @@ class NamespacedServer:
         """Whether this thread may wait; see `ModelServer`."""
         return self._server.may_wait()
 
-    def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
+    def call(self, call: ModelCall, take: Take) -> GiveUp:
         """Send a request; see `ModelServer`."""
         return self._server.call(replace(call, namespace=self._namespace), take)
 

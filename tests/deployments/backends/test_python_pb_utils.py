@@ -23,6 +23,14 @@ def test_tensor_is_contiguous_and_shares_memory_when_it_can():
     assert Tensor("T", array.T).as_numpy().tolist() == array.T.tolist()
 
 
+def test_a_tensor_from_dlpack_that_is_not_contiguous_is_copied():
+    torch = pytest.importorskip("torch")
+    source = torch.arange(6, dtype=torch.int32).reshape(2, 3).T
+    for tensor in (Tensor.from_dlpack("T", source), Tensor.from_dlpack("T", source.__dlpack__())):
+        assert tensor.as_numpy().flags.c_contiguous
+        assert tensor.as_numpy().tolist() == source.tolist()
+
+
 def test_tensor_takes_only_arrays():
     with pytest.raises(TypeError, match=r"Tensor 'T' needs a numpy\.ndarray, found type '<class 'list'>'"):
         Tensor("T", [1, 2])

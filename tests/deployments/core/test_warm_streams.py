@@ -87,6 +87,31 @@ def test_a_backend_whose_responses_the_loop_sends_is_warmed_up(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("own_process", [False, True], ids=["here", "process"])
+def test_an_input_that_is_not_declared_reaches_a_python_model(tmp_path: Path, own_process: bool) -> None:
+    more = """
+        from pathlib import Path
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                tensor = pb_utils.get_input_tensor_by_name(requests[0], "MORE")
+                Path(__file__).with_name("shape").write_text(str(tensor and tensor.shape()))
+                requests[0].get_response_sender().send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+    (tmp_path / "model.py").write_text(textwrap.dedent(more))
+    sample = """model_warmup { name: "more" batch_size: 1
+        inputs { key: "IN" value { data_type: TYPE_INT32 dims: 1 zero_data: true } }
+        inputs { key: "MORE" value { data_type: TYPE_STRING dims: [ 2, 3 ] zero_data: true } } }"""
+
+    async def run() -> None:
+        version = await loaded(tmp_path, "python", own_process=own_process, more=sample)
+        assert (tmp_path / "shape").read_text() == "[2, 3]"
+        await version.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("own_process", [False, True], ids=["here", "process"])
 def test_a_sample_that_is_to_run_again_is_over(tmp_path: Path, own_process: bool) -> None:
     again = """
         import triton_python_backend_utils as pb_utils

@@ -5,6 +5,7 @@ from tests.docs.behaviour.modules import (
     BLS,
     CALLS,
     CAMPAIGN,
+    CANCELLED_CALLS,
     CLUSTER,
     CUSTOM_METRICS,
     ENVIRONMENT,
@@ -13,6 +14,7 @@ from tests.docs.behaviour.modules import (
     FULL_DISK,
     LANE,
     LINK,
+    LISTENING_CALLS,
     LONE,
     PLAN,
     POISON,
@@ -261,6 +263,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         BLS + "test_models_that_would_wait_for_each_other_are_told_so",
     ),
     "When all requests that a model runs": (CALLS + "test_a_cancelled_request_ends_the_calls_that_are_made_for_it",),
+    "`cancel()` of the responses of a decoupled call": (
+        CANCELLED_CALLS + "test_a_cancelled_stream_gives_what_its_model_still_sends",
+        LISTENING_CALLS + "test_the_model_hears_of_it_and_the_sink_what_the_model_sends_then",
+    ),
+    "A request that no model has got yet": (
+        CANCELLED_CALLS + "test_one_whose_request_still_waits_ends_as_cancelled",
+        LISTENING_CALLS + "test_one_that_is_being_decoded_ends_as_cancelled_and_reaches_no_model",
+    ),
     "A call on the thread of an event loop": (CALLS + "test_a_model_that_hides_its_calls_leaves_the_loops_thread",),
     "A call of a model that has no replica at the moment": (
         "deployments/replica/test_far_model_calls.py::test_a_call_wakes_a_model_without_a_replica_and_waits_for_it",

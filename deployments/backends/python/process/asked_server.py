@@ -2,12 +2,13 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deployments.backends.python.process.channel import Writer
 from deployments.backends.python.process.exchange import ProcessRequest, ResultFields, read_call_result
-from deployments.backends.python.server import ModelCall, Take
+from deployments.backends.python.server import GiveUp, ModelCall, Take
 from protocol.errors import Internal
 from protocol.infer import Array, InferResponse
 
@@ -28,7 +29,7 @@ class AskedServer:
         """Return False on the thread that brings the answers."""
         return threading.current_thread() is not self._questions.thread
 
-    def call(self, call: ModelCall, take: Take) -> Callable[[], None]:
+    def call(self, call: ModelCall, take: Take) -> GiveUp:
         """Send a request by way of the replica; see `ModelServer`."""
         writer = Writer()
         number = self._questions.number()
@@ -54,7 +55,7 @@ class AskedServer:
         except Exception as error:  # what the model gave cannot be sent
             del self._takes[number]
             take(Internal(f"the request to model '{call.model_name}' could not be sent: {error}"), frozenset())
-        return lambda: self._give_up(number)
+        return partial(self._give_up, number)
 
     def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; see `ModelServer`."""
@@ -68,9 +69,9 @@ class AskedServer:
         """Return whether a model takes requests; see `ModelServer`."""
         return bool(self._questions.ask("is_model_ready", name, version))
 
-    def _give_up(self, number: int) -> None:
+    def _give_up(self, number: int, *, listens: bool = False) -> None:
         if number in self._takes:
-            self._questions.tell("give_up", number)
+            self._questions.tell("give_up", number, listens)
 
     def _take_result(
         self, place: Array | None, number: int, final: bool, bfloat16: tuple[str, ...], fields: ResultFields

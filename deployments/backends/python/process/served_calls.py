@@ -8,7 +8,7 @@ from typing import Any
 
 from deployments.backends.python.process.channel import Channel
 from deployments.backends.python.process.outbox import Outbox
-from deployments.backends.python.server import CallResult, ModelCall, ModelServer
+from deployments.backends.python.server import CallResult, GiveUp, ModelCall, ModelServer
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 
@@ -31,7 +31,7 @@ class ServedCalls:
         self._channel = channel
         self._outbox = outbox
         self._parents = parents
-        self._give_ups: dict[int, Callable[[], None]] = {}
+        self._give_ups: dict[int, GiveUp] = {}
 
     def call(self, number: int, fields: tuple[Any, ...], place: Array | None) -> None:
         """Send a request to a model, and its responses to the process."""
@@ -58,11 +58,11 @@ class ServedCalls:
         )
         self._give_ups[number] = self._server.call(call, partial(self._take, number))
 
-    def give_up(self, number: int) -> None:
-        """Give a call up, unless it has ended."""
+    def give_up(self, number: int, listens: bool = False) -> None:
+        """Give a call up, unless it has ended; see `GiveUp`."""
         give_up = self._give_ups.get(number)
         if give_up is not None:
-            give_up()
+            give_up(listens=listens)
 
     def give_all_up(self) -> None:
         """Give all calls up: their process is dead."""
