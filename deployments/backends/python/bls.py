@@ -76,7 +76,7 @@ def execute_async(
     if decoupled:
         responses = ResponseIterator(partial(_send, module, server, make))
         answer = loop.create_task(_begun(responses))
-        answer.add_done_callback(lambda done: responses.cancel() if done.cancelled() else None)
+        answer.add_done_callback(lambda done: responses._give_up() if done.cancelled() else None)
         return answer
     answer = loop.create_future()
 
