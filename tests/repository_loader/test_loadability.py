@@ -27,6 +27,21 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "1:1",
         "unable to load model 'm', backend 'tensorflow' is not supported: convert the model to ONNX (tf2onnx)",
     ),
+    "unknown backend without tensors": (
+        {"m/1/weights": b"", "m/config.pbtxt": 'backend: "mine"'},
+        "1:1",
+        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration.",
+    ),
+    "tensorflow without its file": (
+        {"m/1/weights": b"", "m/config.pbtxt": f'\nplatform: "tensorflow_graphdef" {FLAT}'},
+        "1:1",
+        "unable to load model 'm', backend 'tensorflow' is not supported: convert the model to ONNX (tf2onnx)",
+    ),
+    "misspelt platform": (
+        {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": '\nplatform: "onnxruntim" backend: "onnxruntime"'},
+        "2:1",
+        "unexpected 'platform' and 'backend' pair, got:onnxruntim, onnxruntime",
+    ),
     "runtime": (
         {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'platform: "pytorch_libtorch" {FLAT}\nruntime: "model.py"'},
         "2:1",
