@@ -210,7 +210,8 @@ class ModelReader:
             self._fail(text, [Fault("runtime", str(error))])
         if shared:
             return shared, None
-        self._fail(text, [*check_platform(config), *check_backend(config)])
+        self._fail(text, check_platform(config))
+        self._fail(text, check_backend(config))
         try:
             name, warning = default_file(config, version_path)
             path = inside(version_path, name, self._name)

@@ -158,6 +158,12 @@ def test_what_loading_would_refuse_is_refused_with_its_place(
     assert f"{tmp_path}/m/config.pbtxt:{place}: error: {reason}" in map(str, model.findings)
 
 
+def test_a_platform_that_is_none_is_refused_once(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": 'platform: "onnxruntime"'})
+    findings = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].findings
+    assert [finding.message for finding in findings] == ["unexpected platform type 'onnxruntime' for m"]
+
+
 def test_torchscript_is_told_by_what_is_in_the_archive(tmp_path: Path) -> None:
     write(tmp_path, {"m/1": None, "m/config.pbtxt": FLAT})
     with zipfile.ZipFile(tmp_path / "m/1/model.pt", "w") as archive:
