@@ -210,6 +210,8 @@ def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
     added = {state.input_name for state in sequence.state} | {control.name for control in sequence.control_input}
     declared = {tensor.name: tensor for tensor in config.input}
     for index, sample in enumerate(config.model_warmup):
+        if not sample.batch_size:
+            continue  # it is never run, whatever it says
         if sample.batch_size > config.max_batch_size > 0:
             yield Fault(
                 f"model_warmup[{index}].batch_size",

@@ -176,6 +176,16 @@ def test_an_engine_is_loadable_where_there_is_a_gpu(tmp_path: Path) -> None:
     assert load_repositories([str(tmp_path)], LoaderOptions(gpu_count=1), None).models["m"].failure is None
 
 
+def test_a_warmup_sample_that_is_never_run_keeps_no_model_from_loading(tmp_path: Path) -> None:
+    given = 'inputs { key: "X" value { data_type: TYPE_INT8 dims: [ 8, 4 ] input_data_file: "gone" } }'
+    text = f'backend: "python" {TENSORS}\nmodel_warmup {{ name: "golden" batch_size: 0 {given} }}'
+    write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": text})
+    model = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"]
+    assert model.failure is None
+    warning = "2:1: warning: 'model_warmup[0]' of model 'm' has no effect: it has no batch_size"
+    assert list(map(str, model.findings)) == [f"{tmp_path}/m/config.pbtxt:{warning}"]
+
+
 def test_warnings_stand_where_the_field_does(tmp_path: Path) -> None:
     text = f'backend: "python" {TENSORS}\noptimization {{\n  graph {{ level: 1 }} }}'
     write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": text})
