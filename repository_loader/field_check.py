@@ -19,6 +19,10 @@ def ignored_fields(config: ModelConfig) -> Iterator[Fault]:
         if config.backend == "tensorrt" and len(group.profile) > 1:
             path = f"instance_group[{index}].profile[1]"
             yield Fault(path, f"'{path}' of model '{config.name}' has no effect: instances use the first profile only")
+    for index, sample in enumerate(config.model_warmup):
+        if not sample.batch_size:
+            path = f"model_warmup[{index}]"
+            yield Fault(path, f"'{path}' of model '{config.name}' has no effect: it has no batch_size")
 
 
 def refused_fields(config: ModelConfig) -> Iterator[Fault]:

@@ -23,16 +23,22 @@ def check_loadable(config: ModelConfig, settings: Mapping[str, str]) -> Iterator
 
     `settings` are those of its backend that the server was given.
     """
-    if not is_ensemble(config):
-        backend = traits_of(config)
-        if not backend.implementation:
-            yield Fault("backend", _no_backend(config, backend.instead))
-            return
+    missing = [*check_backend(config)]
+    yield from missing
+    if missing:
+        return
     yield from refused_fields(config)
     yield from unreadable_parameters(config, settings)
     if not is_ensemble(config):
         yield from _check_kinds(config)
         yield from _check_accelerators(config)
+
+
+def check_backend(config: ModelConfig) -> Iterator[Fault]:
+    """Yield that the backend, which has been chosen, is not there: no file and no other field would help."""
+    backend = traits_of(config)
+    if not is_ensemble(config) and not backend.implementation:
+        yield Fault("backend", _no_backend(config, backend.instead))
 
 
 def check_model_file(config: ModelConfig, file_path: str, graph: OnnxGraph | None) -> Iterator[Fault]:

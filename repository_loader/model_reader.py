@@ -13,7 +13,7 @@ from repository_loader.config_text import MAX_CONFIG_BYTES, ConfigText, empty_co
 from repository_loader.field_check import ignored_fields
 from repository_loader.findings import Fault, Finding
 from repository_loader.fingerprint import Fingerprint, take_fingerprint
-from repository_loader.loadability import check_loadable, check_model_file, missing_packages
+from repository_loader.loadability import check_backend, check_loadable, check_model_file, missing_packages
 from repository_loader.model_files import (
     ModelFileError,
     backend_needs_file,
@@ -31,7 +31,7 @@ from repository_loader.python_based_backend import choose_python_based_backend
 from repository_loader.side_files import check_side_files
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from repository_loader.storage.model_source import source_of
-from repository_loader.validation import Surroundings, check_config, check_name
+from repository_loader.validation import Surroundings, check_config, check_name, check_platform
 from repository_loader.version_policy_agent import apply_version_policy
 from repository_loader.versions import NoVersionError, find_versions, missing_versions, select_versions
 
@@ -210,6 +210,8 @@ class ModelReader:
             self._fail(text, [Fault("runtime", str(error))])
         if shared:
             return shared, None
+        self._fail(text, check_platform(config))
+        self._fail(text, check_backend(config))
         try:
             name, warning = default_file(config, version_path)
             path = inside(version_path, name, self._name)

@@ -37,7 +37,7 @@ def _named(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
     for index, tensor in enumerate(config.output):
         yield f"output[{index}].label_filename", "", tensor.label_filename
     for index, sample in enumerate(config.model_warmup):
-        for key, given in sample.inputs.items():
+        for key, given in sample.inputs.items() if sample.batch_size else ():
             yield f'model_warmup[{index}].inputs["{key}"].input_data_file', "warmup", given.input_data_file
     for index, state in enumerate(config.sequence_batching.state):
         for initial in state.initial_state:

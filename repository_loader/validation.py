@@ -49,7 +49,7 @@ def check_name(name: str) -> str | None:
 
 def check_config(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fault]:
     """Yield every fault, the gravest first."""
-    yield from _check_platform(config)
+    yield from check_platform(config)
     if config.max_batch_size < 0:
         yield Fault("max_batch_size", f"'max_batch_size' must be non-negative value for {config.name}")
     yield from check_tensors(config)
@@ -70,7 +70,8 @@ def check_config(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fa
         yield Fault(f'parameters["{error.key}"]', str(error))
 
 
-def _check_platform(config: ModelConfig) -> Iterator[Fault]:
+def check_platform(config: ModelConfig) -> Iterator[Fault]:
+    """Yield what is wrong with the fields that say which code is to run which files; needs nothing completed."""
     name = config.name
     if not name:
         yield Fault("name", "model configuration must specify 'name'")
@@ -209,6 +210,8 @@ def _check_warmup(config: ModelConfig) -> Iterator[Fault]:
     added = {state.input_name for state in sequence.state} | {control.name for control in sequence.control_input}
     declared = {tensor.name: tensor for tensor in config.input}
     for index, sample in enumerate(config.model_warmup):
+        if not sample.batch_size:
+            continue  # it is never run, whatever it says
         if sample.batch_size > config.max_batch_size > 0:
             yield Fault(
                 f"model_warmup[{index}].batch_size",

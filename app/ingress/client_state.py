@@ -5,9 +5,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from app.ingress.all_ingresses import all_ingresses, ask_all
 from protocol.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -35,11 +35,8 @@ class ClusterState:
                 epoch, generation = await self._keep(dict(rows))
         except TimeoutError:
             raise Unavailable("settings cannot be changed at present") from None
-        context = serve.get_replica_context()
-        ingresses = serve.get_deployment_handle(context.deployment, context.app_name)
         try:
-            followed = ingresses.broadcast("has_followed", epoch, generation)
-            await followed.results_async(timeout_s=_FOLLOW_TIMEOUT_S, return_exceptions=True)
+            await ask_all(all_ingresses(), "has_followed", epoch, generation, timeout_s=_FOLLOW_TIMEOUT_S)
         except TimeoutError:
             logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from app.ingress.all_ingresses import all_ingresses, ask_all
 from app.service.model_control import LoadRequest
 from app.service.models import Models
 from protocol.errors import Unavailable, from_grpc_code
@@ -121,10 +121,7 @@ class ClusterControl:
             await asyncio.sleep(_RETRY_S)
 
     async def _followed(self, epoch: str, generation: int) -> None:
-        context = serve.get_replica_context()
-        ingresses = serve.get_deployment_handle(context.deployment, context.app_name)
         try:
-            followed = ingresses.broadcast("has_followed", epoch, generation)
-            await followed.results_async(timeout_s=_FOLLOW_TIMEOUT_S, return_exceptions=True)
+            await ask_all(all_ingresses(), "has_followed", epoch, generation, timeout_s=_FOLLOW_TIMEOUT_S)
         except TimeoutError:
             logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)

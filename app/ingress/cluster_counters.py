@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import ray
-from ray import serve
 
+from app.ingress.all_ingresses import all_ingresses, ask_all
 from app.service.statistics import NodeTotals
 from deployments.core.counts import BATCH_REASON, CLIENT, CPU, GPU, STATE, STATISTICS, Totals
 from deployments.replica.node_counters import NodeCounters
@@ -60,11 +60,8 @@ class ClusterCounters:
         return nodes
 
     async def _ask_others(self) -> None:
-        context = serve.get_replica_context()
-        handle = serve.get_deployment_handle(context.deployment, context.app_name)
         try:
-            asked = handle.broadcast("node_counters", self._node_id)
-            answers = await asked.results_async(timeout_s=_TIMEOUT_S, return_exceptions=True)
+            answers = await ask_all(all_ingresses(), "node_counters", self._node_id, timeout_s=_TIMEOUT_S)
         except TimeoutError:
             logger.warning("the statistics of other nodes are as they were told last: no answer in %g s", _TIMEOUT_S)
             return

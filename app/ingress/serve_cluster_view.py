@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app.doctor.finding import ERROR, Finding
 from app.doctor.machine import CHECKS, findings_of, ray_here
 from app.doctor.versions import compare, versions
+from app.ingress.all_ingresses import all_ingresses, ask_all
 from app.service.cluster_view import NodeFinding, NodeLog
 from deployments.lane.fleet import Fleet
 from deployments.log.line_format import spelled_out
@@ -111,11 +111,7 @@ class ServeClusterView:
 
     async def _others(self, method: str, timeout_s: float, *arguments: Any) -> list[Any]:
         """Return what the method of every ingress returns or raises, which is given this node's id first."""
-        context = serve.get_replica_context()
-        handle = serve.get_deployment_handle(context.deployment, context.app_name)
-        asked = handle.broadcast(method, self._node_id, *arguments)
-        answers: list[Any] = await asked.results_async(timeout_s=timeout_s, return_exceptions=True)
-        return answers
+        return await ask_all(all_ingresses(), method, self._node_id, *arguments, timeout_s=timeout_s)
 
     async def _examine(self) -> Examination:
         async with self._readers:

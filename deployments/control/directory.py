@@ -23,7 +23,8 @@ class VersionEntry:
     """One version of a model: its state as Triton names it, where it runs and how long loading took.
 
     `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones;
-    `held` that it gets no requests before the whole change that it is part of has succeeded.
+    `held` that it gets no requests before the whole change that it is part of has succeeded; `stepless` that it is an
+    ensemble one of whose steps was unloaded.
     """
 
     state: str = LOADING
@@ -34,6 +35,7 @@ class VersionEntry:
     seconds: float = 0.0
     replacing: bool = False
     held: bool = False
+    stepless: bool = False
 
     def loaded(self, reason: str, seconds: float) -> None:
         """Note that the version is ready, or why it is not."""
@@ -55,8 +57,8 @@ class VersionEntry:
 
     @property
     def left(self) -> bool:
-        """Whether the version was loaded and shall not be any more."""
-        return self.state == UNLOADING or (self.state == UNAVAILABLE and self.reason == UNLOADED)
+        """Whether the version was loaded and shall not be any more, or cannot be for that reason."""
+        return self.state == UNLOADING or (self.state == UNAVAILABLE and (self.stepless or self.reason == UNLOADED))
 
     @property
     def taken(self) -> bool:

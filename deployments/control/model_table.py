@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -30,6 +30,14 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _RAN = (READY, LOADING, UNLOADING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """Why an ensemble cannot serve; `unloaded` says that nothing has failed."""
+
+    reason: str
+    unloaded: bool
 
 
 class ModelTable:
@@ -207,21 +215,21 @@ class ModelTable:
                 entry.loaded(reason, seconds)
                 served.add((name, version))
 
-    def _failed_ensembles(self) -> dict[str, dict[int, str]]:
-        """Return why ensembles cannot serve whose steps failed to load or were unloaded, by name and version."""
+    def _failed_ensembles(self) -> dict[str, dict[int, _Missing]]:
+        """Return what ensembles lack whose steps failed to load or were unloaded, by name and version."""
         models = [model for deployment in self.deployments for model in deployment.models if model.dependencies]
         models += [model for model in self.plan.embedded if model.dependencies]
-        failed: dict[str, dict[int, str]] = {}
+        failed: dict[str, dict[int, _Missing]] = {}
         count = -1
         while len(failed) > count:  # an ensemble that fails may be a step of another
             count = len(failed)
             for model in models:
-                reason = self._missing_step(model, failed)
-                if reason:
-                    failed.setdefault(model.name, {})[model.version] = reason
+                missing = self._missing_step(model, failed)
+                if missing is not None:
+                    failed.setdefault(model.name, {})[model.version] = missing
         return failed
 
-    def _missing_step(self, model: ModelPlan, failed: Mapping[str, Mapping[int, str]]) -> str:
+    def _missing_step(self, model: ModelPlan, failed: Mapping[str, Mapping[int, _Missing]]) -> _Missing | None:
         for name in model.dependencies:
             needed = self.models.get(name)
             if needed is None:
@@ -229,13 +237,14 @@ class ModelTable:
             also = failed.get(name, {})
             if not all(version.failed or version.left or number in also for number, version in needed.versions.items()):
                 continue
-            reasons = (also.get(number) or version.reason for number, version in needed.versions.items())
-            cause = needed.reason or next(reasons, "")
-            return (
+            causes = [also.get(number) or _Missing(each.reason, each.left) for number, each in needed.versions.items()]
+            cause = needed.reason or next((each.reason for each in causes), "")
+            reason = (
                 f"ensemble '{model.name}' depends on '{name}' which has no loaded version. "
                 f"Model '{name}' loading failed with error: {cause or UNLOADED}"
             )
-        return ""
+            return _Missing(reason, unloaded=not needed.reason and all(each.unloaded for each in causes))
+        return None
 
     @property
     def settled(self) -> bool:
@@ -278,12 +287,18 @@ def _deployment_row(deployment: DeploymentPlan) -> list[Any]:
     return row if names == [deployment.app_name] else [*row, names]
 
 
-def _told(entry: ModelEntry, failed: Mapping[int, str]) -> ModelEntry:
+def _told(entry: ModelEntry, failed: Mapping[int, _Missing]) -> ModelEntry:
     """Return an entry with the versions unavailable that have failed for another model's sake."""
     if not failed:
         return entry
     versions = {
-        number: replace(version, state=UNAVAILABLE, reason=failed[number], replacing=False)
+        number: replace(
+            version,
+            state=UNAVAILABLE,
+            reason=failed[number].reason,
+            replacing=False,
+            stepless=failed[number].unloaded,
+        )
         if number in failed and not version.failed
         else version
         for number, version in entry.versions.items()

@@ -242,6 +242,7 @@ def test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_nee
     (state, reason), *_ = states(server, "digits_pipeline").values()
     assert state == "UNAVAILABLE"
     assert reason.startswith("ensemble 'digits_pipeline' depends on 'digits' which has no loaded version.")
+    assert triton.is_server_ready(), "nothing has failed"
     triton.load_model("digits")
     wait_until(lambda: triton.is_model_ready("digits_pipeline"), "the ensemble, when its step is back")
     triton.unload_model("digits_pipeline", unload_dependents=True)

@@ -27,6 +27,21 @@ REFUSED: dict[str, tuple[dict[str, str | bytes | None], str, str]] = {
         "1:1",
         "unable to load model 'm', backend 'tensorflow' is not supported: convert the model to ONNX (tf2onnx)",
     ),
+    "unknown backend without tensors": (
+        {"m/1/weights": b"", "m/config.pbtxt": 'backend: "mine"'},
+        "1:1",
+        "unable to find backend library for backend 'mine', try specifying runtime on the model configuration.",
+    ),
+    "tensorflow without its file": (
+        {"m/1/weights": b"", "m/config.pbtxt": f'\nplatform: "tensorflow_graphdef" {FLAT}'},
+        "1:1",
+        "unable to load model 'm', backend 'tensorflow' is not supported: convert the model to ONNX (tf2onnx)",
+    ),
+    "misspelt platform": (
+        {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": '\nplatform: "onnxruntim" backend: "onnxruntime"'},
+        "2:1",
+        "unexpected 'platform' and 'backend' pair, got:onnxruntim, onnxruntime",
+    ),
     "runtime": (
         {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": f'platform: "pytorch_libtorch" {FLAT}\nruntime: "model.py"'},
         "2:1",
@@ -143,6 +158,12 @@ def test_what_loading_would_refuse_is_refused_with_its_place(
     assert f"{tmp_path}/m/config.pbtxt:{place}: error: {reason}" in map(str, model.findings)
 
 
+def test_a_platform_that_is_none_is_refused_once(tmp_path: Path) -> None:
+    write(tmp_path, {"m/1/model.onnx": BATCHING_ONNX, "m/config.pbtxt": 'platform: "onnxruntime"'})
+    findings = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"].findings
+    assert [finding.message for finding in findings] == ["unexpected platform type 'onnxruntime' for m"]
+
+
 def test_torchscript_is_told_by_what_is_in_the_archive(tmp_path: Path) -> None:
     write(tmp_path, {"m/1": None, "m/config.pbtxt": FLAT})
     with zipfile.ZipFile(tmp_path / "m/1/model.pt", "w") as archive:
@@ -153,6 +174,16 @@ def test_torchscript_is_told_by_what_is_in_the_archive(tmp_path: Path) -> None:
 def test_an_engine_is_loadable_where_there_is_a_gpu(tmp_path: Path) -> None:
     write(tmp_path, {"m/1/model.plan": b"x", "m/config.pbtxt": TENSORS})
     assert load_repositories([str(tmp_path)], LoaderOptions(gpu_count=1), None).models["m"].failure is None
+
+
+def test_a_warmup_sample_that_is_never_run_keeps_no_model_from_loading(tmp_path: Path) -> None:
+    given = 'inputs { key: "X" value { data_type: TYPE_INT8 dims: [ 8, 4 ] input_data_file: "gone" } }'
+    text = f'backend: "python" {TENSORS}\nmodel_warmup {{ name: "golden" batch_size: 0 {given} }}'
+    write(tmp_path, {"m/1/model.py": PYTHON_MODEL, "m/config.pbtxt": text})
+    model = load_repositories([str(tmp_path)], LoaderOptions(), None).models["m"]
+    assert model.failure is None
+    warning = "2:1: warning: 'model_warmup[0]' of model 'm' has no effect: it has no batch_size"
+    assert list(map(str, model.findings)) == [f"{tmp_path}/m/config.pbtxt:{warning}"]
 
 
 def test_warnings_stand_where_the_field_does(tmp_path: Path) -> None:

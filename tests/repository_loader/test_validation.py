@@ -206,12 +206,12 @@ RULES = {
         "instance group g of model m specifies profile field which is only supported for TensorRT models",
     ),
     "warmup dims": (
-        f'{PYTHON} model_warmup {{ inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: -1 zero_data: true }} }} }}',
+        f'{PYTHON} model_warmup {{ batch_size: 1 inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: -1 zero_data: true }} }} }}',
         'model_warmup[0].inputs["X"].dims',
         "warmup setting expects all variable-size dimensions are specified for input 'X'",
     ),
     "warmup data": (
-        f'{PYTHON} model_warmup {{ inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: 1 }} }} }}',
+        f'{PYTHON} model_warmup {{ batch_size: 1 inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: 1 }} }} }}',
         'model_warmup[0].inputs["X"]',
         "warmup setting expects input 'X' to have input_data_type set",
     ),
@@ -221,17 +221,17 @@ RULES = {
         "failed to run warmup sample 'w': batch size 5 for 'm', max allowed is 4",
     ),
     "warmup shape": (
-        f'{PYTHON} model_warmup {{ inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: 2 zero_data: true }} }} }}',
+        f'{PYTHON} model_warmup {{ batch_size: 1 inputs {{ key: "X" value {{ data_type: TYPE_FP32 dims: 2 zero_data: true }} }} }}',
         'model_warmup[0].inputs["X"].dims',
         "input 'X' of warmup of model 'm' has dims [2], but the model expects [4]",
     ),
     "warmup type": (
-        f'{PYTHON} model_warmup {{ inputs {{ key: "X" value {{ data_type: TYPE_INT64 dims: 1 zero_data: true }} }} }}',
+        f'{PYTHON} model_warmup {{ batch_size: 1 inputs {{ key: "X" value {{ data_type: TYPE_INT64 dims: 1 zero_data: true }} }} }}',
         'model_warmup[0].inputs["X"].data_type',
         "input 'X' of warmup of model 'm' has data-type INT64, but the model expects FP32",
     ),
     "warmup name": (
-        f'{ONNX} model_warmup {{ inputs {{ key: "Z" value {{ data_type: TYPE_FP32 dims: 1 zero_data: true }} }} }}',
+        f'{ONNX} model_warmup {{ batch_size: 1 inputs {{ key: "Z" value {{ data_type: TYPE_FP32 dims: 1 zero_data: true }} }} }}',
         'model_warmup[0].inputs["Z"]',
         "unexpected inference input 'Z' for model 'm'",
     ),

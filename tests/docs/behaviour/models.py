@@ -143,6 +143,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
     ),
     "An ensemble without one of its steps": (
+        "deployments/control/test_model_table.py::test_an_ensemble_whose_step_was_unloaded_has_not_failed",
         CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
     ),
     "Commands for one model are done one after the other": (

@@ -1,0 +1,34 @@
+"""Calls of a method of every ingress, of the one that calls too."""
+
+import asyncio
+from typing import Any, Final
+
+from ray import serve
+from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+_RETRY_S: Final = 0.05
+
+
+def all_ingresses() -> DeploymentHandle:
+    """Return the handle of the deployment that this ingress is a replica of."""
+    context = serve.get_replica_context()
+    return serve.get_deployment_handle(context.deployment, context.app_name)
+
+
+async def ask_all(ingresses: DeploymentHandle, method: str, *arguments: Any, timeout_s: float) -> list[Any]:
+    """Return what the method of every ingress returns or raises.
+
+    An ingress listens before Serve has told it of the replicas of its own deployment: until then it asks again.
+
+    Raises:
+        TimeoutError: not all of them have answered by then, or Serve names none.
+    """
+    async with asyncio.timeout(timeout_s):
+        while True:
+            try:
+                asked = ingresses.broadcast(method, *arguments)
+                answers: list[Any] = await asked.results_async(timeout_s=timeout_s, return_exceptions=True)
+                return answers
+            except DeploymentUnavailableError:
+                await asyncio.sleep(_RETRY_S)
