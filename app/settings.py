@@ -118,7 +118,9 @@ class Settings(BaseModel):
         "given several times.",
     )
     http_header_forward_pattern: str = Field(
-        "", description="Headers in whose name this regular expression is found become parameters of the request."
+        "",
+        description="Headers in whose name this regular expression is found become parameters of the request; it goes "
+        "by the case if it begins with (?-i).",
     )
     grpc_header_forward_pattern: str = Field("", description="The same for the metadata of gRPC calls.")
     allow_grpc: bool = Field(True, description="Whether gRPC is served.")

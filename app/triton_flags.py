@@ -29,7 +29,6 @@ REASONS: dict[str, str] = {
     "model-load-gpu-limit": "Ray places a replica by the share of a GPU that it asks for",
     "pinned-memory-pool-byte-size": _POOLS,
     "repoagent-directory": "repository agents are part of Eagleray, and no shared library is loaded",
-    "response-cache-byte-size": "use --cache-config local,size=<bytes>",
     "sagemaker-port": _SAGEMAKER,
     "sagemaker-safe-port-range": _SAGEMAKER,
     "sagemaker-thread-count": _SAGEMAKER,
@@ -39,14 +38,15 @@ REASONS: dict[str, str] = {
 }
 """Flag, without its dashes → why it means nothing here."""
 
-OLD_TRACE_FLAGS: dict[str, str] = {
-    "trace-count": "count",
-    "trace-file": "triton,file",
-    "trace-level": "level",
-    "trace-log-frequency": "triton,log-frequency",
-    "trace-rate": "rate",
+OLD_FLAGS: dict[str, tuple[str, str]] = {
+    "response-cache-byte-size": ("cache-config", "local,size"),
+    "trace-count": ("trace-config", "count"),
+    "trace-file": ("trace-config", "triton,file"),
+    "trace-level": ("trace-config", "level"),
+    "trace-log-frequency": ("trace-config", "triton,log-frequency"),
+    "trace-rate": ("trace-config", "rate"),
 }
-"""Flag, without its dashes, that tritonserver still takes → the setting of `--trace-config` that it stands for."""
+"""Flag, without its dashes, that tritonserver still takes → the flag and the key in it that it stands for."""
 
 ALIASES: dict[str, tuple[str, ...]] = {"model_repository": ("--model-store",)}
 """Setting → the other flags that tritonserver has for it."""
@@ -59,24 +59,25 @@ def merged_settings(given: Mapping[str, Any], environment: Mapping[str, Any]) ->
     Flags are named with underscores. Those without effect are left out; old ones become what they stand for.
     """
     settings: dict[str, Any] = {}
-    traces: list[str] = []
+    old: dict[str, list[str]] = {}
     warnings = []
     for name, value in given.items():
         flag = name.replace("_", "-")
         if flag in REASONS:
             warnings.append(f"--{flag} has no effect: {REASONS[flag]}")
-        elif flag in OLD_TRACE_FLAGS:
-            found = [f"{OLD_TRACE_FLAGS[flag]}={each}" for each in _several(value)]
-            warnings += [f"--{flag} is deprecated: use --trace-config {setting}" for setting in found]
-            traces += found
+        elif flag in OLD_FLAGS:
+            new, key = OLD_FLAGS[flag]
+            found = [f"{key}={each}" for each in _several(value)]
+            warnings += [f"--{flag} is deprecated: use --{new} {setting}" for setting in found]
+            old.setdefault(new.replace("-", "_"), []).extend(found)
         elif name in _OTHER_NAMES:
             setting = _OTHER_NAMES[name]
             settings[setting] = (*_several(given.get(setting, ())), *_several(value))
         else:
             settings.setdefault(name, value)
     merged = {**environment, **settings}
-    if traces:
-        merged["trace_config"] = (*traces, *_several(merged.get("trace_config", ())))
+    for name, found in old.items():
+        merged[name] = (*found, *_several(merged.get(name, ())))
     return merged, warnings
 
 

@@ -9,8 +9,10 @@ TENSORS: Final = 2
 CONTEXT: Final = 4
 """Models get the W3C's trace context to hand on."""
 
-ID_BITS: Final = 53
-"""So many bits of an id are random, so that a reader of JSON who has only doubles keeps it."""
+ID_BITS: Final = 52
+"""So many bits of an id are random. With those that children add, a reader of JSON who has only doubles keeps it."""
+CHILD_ID_BITS: Final = 45
+"""So many random bits are added to an id for that of a child, 128 times at least within the 53 bits of a double."""
 MAX_RECORDS: Final = 4096
 """Timestamps, tensors and traces of models, of one request, that a process keeps."""
 RESERVED_RECORDS: Final = 64
@@ -84,8 +86,12 @@ class Trace:
         return next((at_ns for each, at_ns in reversed(self.timestamps) if each == name), None)
 
     def child(self, model_name: str = "", version: int = -1) -> "Trace":
-        """Begin the part of another model, which this one asks."""
-        child = Trace(self.flags, self.trace_id, new_id(), self.id, model_name, version, room=self.room)
+        """Begin the part of another model, which this one asks.
+
+        Its id is the greater one, as in Triton: `trace_summary.py` sorts by ids, and finds no child before its parent.
+        """
+        id = self.id + 1 + _random(CHILD_ID_BITS)
+        child = Trace(self.flags, self.trace_id, id, self.id, model_name, version, room=self.room)
         self.adopt(child)
         return child
 
@@ -137,4 +143,8 @@ def new_trace(flags: int, trace_id: int = 0, parent_id: int = 0) -> Trace:
 
 def new_id() -> int:
     """Return an id that no other trace has."""
-    return int.from_bytes(os.urandom(8), "big") >> (64 - ID_BITS) or 1
+    return _random(ID_BITS) or 1
+
+
+def _random(bits: int) -> int:
+    return int.from_bytes(os.urandom(8), "big") >> (64 - bits)

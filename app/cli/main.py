@@ -30,7 +30,7 @@ from app.environment import environment, unknown_variables
 from app.listeners import Listener, clash
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
-from app.triton_flags import ALIASES, OLD_TRACE_FLAGS, REASONS, merged_settings
+from app.triton_flags import ALIASES, OLD_FLAGS, REASONS, merged_settings
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def triton_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command accept the rest of tritonserver's flags: they mean nothing here, or are old."""
-    for flag in (*REASONS, *OLD_TRACE_FLAGS):
+    for flag in (*REASONS, *OLD_FLAGS):
         command = click.option(f"--{flag}", hidden=True, multiple=True)(command)
     return command
 

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 
 from protocol.errors import InvalidArgument
 
+_CASE_COUNTS = "(?-i)"
+"""What a pattern of Triton's begins with that goes by the case; Python has it for parts of a pattern only."""
+
 RESERVED = frozenset(
     {
         "binary_data_output",
@@ -19,15 +22,16 @@ RESERVED = frozenset(
 
 
 class HeaderForwarding:
-    """Which headers are forwarded: those in whose name the pattern is found, in whatever case.
+    """Which headers are forwarded: those in whose name the pattern is found, in any case but where it says `(?-i)`.
 
     Raises:
         ValueError: the pattern is no regular expression.
     """
 
     def __init__(self, pattern: str) -> None:
+        flags = re.NOFLAG if pattern.startswith(_CASE_COUNTS) else re.IGNORECASE
         try:
-            self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+            self._pattern = re.compile(pattern.removeprefix(_CASE_COUNTS), flags) if pattern else None
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from None
 

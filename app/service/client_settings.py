@@ -1,11 +1,12 @@
 """The trace and log settings that clients read and change, at whichever ingress."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from app.service.health import Health
 from app.service.log_settings import LogSettings
 from app.service.trace_settings import TraceSettings
+from app.trace.tracing import Tracing
 from protocol.errors import InvalidArgument
 
 
@@ -22,35 +23,37 @@ class ClientState(Protocol):
 
 
 class ClientSettings:
-    """Both sets of settings as this ingress has taken them; `trace_changed` hears when those of traces may differ."""
+    """Both sets of settings as this ingress has taken them; `tracing` hears when those of traces may differ."""
 
-    def __init__(self, trace: TraceSettings, log: LogSettings, health: Health) -> None:
+    def __init__(self, trace: TraceSettings, log: LogSettings, health: Health, tracing: Tracing) -> None:
         self._trace = trace
         self._log = log
         self._health = health
+        self._tracing = tracing
         self.state: ClientState | None = None
-        self.trace_changed: Callable[[], None] = _nothing
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Make what clients have set be this, and nothing else."""
         self._trace.take(state)
         self._log.take(state)
-        self.trace_changed()
+        self._tracing.settings_changed()
 
     def trace(self, model: str = "") -> dict[str, Any]:
         """Return the trace settings of the server or, as far as they differ, of a model.
+
+        `trace_count` is how many more this ingress traces, as in Triton's trace extension.
 
         Raises:
             InvalidArgument: there is no such model, or it is not ready (Triton's code for it).
         """
         self._check_traced(model)
-        return self._trace.get(model)
+        return {**self._trace.get(model), "trace_count": str(self._tracing.count_left(model))}
 
     async def update_trace(self, changes: dict[str, Any], model: str = "") -> dict[str, Any]:
         """Change trace settings (None: back to the default) and return all; raises as `trace`."""
         self._check_traced(model)
         await self._change(self._trace.read(changes, model))
-        return self._trace.get(model)
+        return self.trace(model)
 
     def _check_traced(self, model: str) -> None:
         if model and not self._health.model_ready(model):
@@ -76,7 +79,3 @@ class ClientSettings:
         if rows:
             assert self.state is not None
             await self.state.change(rows)
-
-
-def _nothing() -> None:
-    pass

@@ -45,10 +45,9 @@ class Service:
         self.health = Health(self.models, self.routing, strict_readiness)
         self.metadata = Metadata(server_id, version, self.models, self.routing)
         trace = trace or TraceSettings()
-        self.settings = ClientSettings(trace, log or LogSettings(), self.health)
         self.tracing = Tracing(trace)
+        self.settings = ClientSettings(trace, log or LogSettings(), self.health, self.tracing)
         self.routing.traced = self.tracing.target
-        self.settings.trace_changed = self.tracing.settings_changed
         self.shared_memory = ClientSharedMemory(host.regions, allowed=allow_client_shm)
         self.statistics = Statistics(self.models, counters)
         self.control = control or NoModelControl()

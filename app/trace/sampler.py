@@ -21,20 +21,21 @@ class Sampling:
 class Sampler:
     """Takes turns. The caller lowers `left`; at 0 it traces the request and calls `taken`.
 
+    `count_left` is how many more it traces, -1 any number.
     `ended` says that other settings hold now; only requests that are under way still come to an end.
     """
 
-    __slots__ = ("_count_left", "ended", "left", "sampling")
+    __slots__ = ("count_left", "ended", "left", "sampling")
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
         self.ended = False
-        self._count_left = sampling.count
+        self.count_left = sampling.count
         self.left = sampling.rate if sampling.count else 0
 
     def taken(self) -> None:
         """Begin to count to the next one; with none left, `left` stays below 0."""
-        if self._count_left > 0:
-            self._count_left -= 1
-        if self._count_left:
+        if self.count_left > 0:
+            self.count_left -= 1
+        if self.count_left:
             self.left = self.sampling.rate

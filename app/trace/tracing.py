@@ -53,10 +53,17 @@ class Tracing:
 
     def target(self, name: str, target: Target) -> Target:
         """Return where requests to a model go that would go to this target."""
-        sampler = self._samplers.get(name) or self._samplers[""]
+        sampler = self._sampler(name)
         if not sampler.sampling.flags or not self._goes:
             return target
         return TracedTarget(target, sampler, self._collector.put)
+
+    def count_left(self, model: str = "") -> int:
+        """Return how many more requests to a model, or to those without settings of their own, are traced; -1: any."""
+        return self._sampler(model).count_left
+
+    def _sampler(self, model: str) -> Sampler:
+        return self._samplers.get(model) or self._samplers[""]
 
     def close(self, timeout_s: float) -> None:
         """Write what is left; blocks."""

@@ -405,15 +405,15 @@ def _to_fixed_width(name: str, array: Array) -> Array:
     """Return BYTES that are not UTF-8 as ONNX Runtime takes them, each element as long as the longest.
 
     Raises:
-        InvalidArgument: most of it would be padding, or padding could not be told from an element's end.
+        InvalidArgument: most of it would be padding, or an element would end for ONNX Runtime before it does.
     """
     elements = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
     lengths = [len(element) for element in elements]
     padded = len(elements) * max(lengths)
     if padded > _MAX_PADDED_BYTES + _MAX_PADDED_TIMES * sum(lengths):
         raise InvalidArgument(f"input '{name}' is not valid UTF-8, and its elements differ too much in length")
-    if any(element.endswith(b"\0") for element in elements):
-        raise InvalidArgument(f"input '{name}' is not valid UTF-8, and has an element that ends with a zero byte")
+    if any(b"\0" in element for element in elements):
+        raise InvalidArgument(f"input '{name}' is not valid UTF-8, and has an element with a zero byte")
     return np.array(elements, dtype="S").reshape(array.shape)
 
 

@@ -142,7 +142,8 @@ class ModelCommands:
         try:
             given = config_from_json(config)
         except ConfigJsonError as error:
-            raise InvalidArgument(f"Invalid config override: {error}") from None
+            # Clients look for Triton's first words, as its example of the model control does.
+            raise InvalidArgument(f"failed to load '{name}', Invalid config override: {error}") from None
         if not files:
             return Override(given, "")
         async with self._files_lock:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from app.builder import build
 from app.cli.main import main, read_settings, settings_options, triton_options
 from app.settings import Settings
-from app.triton_flags import OLD_TRACE_FLAGS, REASONS, merged_settings
+from app.triton_flags import OLD_FLAGS, REASONS, merged_settings
 
 FLAGS = [
     "allow-client-shm=false",
@@ -128,8 +128,9 @@ def test_every_flag_of_tritonserver_is_taken(given: str, repository: str, tmp_pa
     name = given.partition("=")[0]
     if name in REASONS:
         assert f"warning: --{name} has no effect: {REASONS[name]}" in output
-    elif name in OLD_TRACE_FLAGS:
-        assert f"warning: --{name} is deprecated: use --trace-config {OLD_TRACE_FLAGS[name]}=" in output
+    elif name in OLD_FLAGS:
+        flag, key = OLD_FLAGS[name]
+        assert f"warning: --{name} is deprecated: use --{flag} {key}=" in output
     else:
         assert name.replace("-", "_") in Settings.model_fields
         assert "warning" not in output
@@ -148,7 +149,7 @@ def test_every_flag_of_tritonserver_is_taken_by_serve_deploy(
     args = {"model_store": [str(tmp_path)], name: [value] if several else value.lower() if equals else True}
     assert build({"model_control_mode": "explicit", **args} if name == "load_model" else args)
     warned = [record.getMessage() for record in caplog.records]
-    assert any(each.startswith(f"--{flag} ") for each in warned) == (flag in REASONS or flag in OLD_TRACE_FLAGS)
+    assert any(each.startswith(f"--{flag} ") for each in warned) == (flag in REASONS or flag in OLD_FLAGS)
 
 
 def test_flags_stand_over_the_environment_and_other_names_beside_each_other() -> None:
@@ -166,6 +167,13 @@ def test_old_flags_of_traces_are_what_they_stand_for(tmp_path: Path) -> None:
     assert code == 0 and f"ran {expected}" in output, output
     output, code = invoke(f"--model-repository={tmp_path}", "--trace-level=MOST")
     assert code == 2 and "Unable to parse 'trace_level', got: MOST" in output
+
+
+def test_the_old_flag_of_the_cache_is_what_it_stands_for(tmp_path: Path) -> None:
+    for given, size_bytes in (({}, 1048576), ({"cache_config": ("local,size=4096",)}, 4096)):
+        merged, warnings = merged_settings({"response_cache_byte_size": "1048576", **given}, {})
+        assert warnings == ["--response-cache-byte-size is deprecated: use --cache-config local,size=1048576"]
+        assert Settings(model_repository=(str(tmp_path),), **merged).response_cache_bytes() == size_bytes
 
 
 def test_a_flag_may_be_followed_by_its_value(tmp_path: Path) -> None:

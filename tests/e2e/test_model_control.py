@@ -214,7 +214,7 @@ def test_config_and_files_of_a_client_take_the_place_of_the_repositorys(
     triton.load_model("sent", config=config % (tensors, "files"), files={"file:3/model.onnx": onnx})
     assert states(server, "sent") == {"3": ("READY", "")}
     assert server.infer("sent", tensor("X", "FP32", [2], [1, 2])).json["outputs"][0]["data"] == [1, 2]
-    with pytest.raises(InferenceServerException, match="Invalid config override"):
+    with pytest.raises(InferenceServerException, match="failed to load 'floats', Invalid config override: "):
         triton.load_model("floats", config='{"nonesuch": 1}')
     good = (repository / "floats/config.pbtxt").read_text()
     (repository / "floats/config.pbtxt").write_text(good + "nonesuch {")

@@ -12,6 +12,7 @@ from app.service.log_settings import LogSettings
 from app.service.models import Models
 from app.service.routing import Routing
 from app.service.trace_settings import TraceSettings
+from app.trace.tracing import Tracing
 from deployments.control.directory import LOADING, READY, ModelEntry, VersionEntry
 from deployments.control.publisher import Publisher
 from deployments.core.counts import Totals
@@ -99,7 +100,8 @@ class Followed:
         self.followed_when_told: list[bool] = []
         loop = asyncio.get_running_loop()
         health = Health(self.models, Routing(self.models, Refusals(Totals())), strict_readiness=True)
-        self.settings = ClientSettings(TraceSettings(), LogSettings(), health)
+        trace = TraceSettings()
+        self.settings = ClientSettings(trace, LogSettings(), health, Tracing(trace))
         self.follower = DirectoryFollower(controller, self.models, self.settings, host, fleet, loop, self._told)
         self.task = loop.create_task(self.follower.run())
 

@@ -60,6 +60,25 @@ async def test_a_count_that_is_set_again_begins_anew_and_other_settings_leave_it
 
 
 @on_loop
+async def test_the_count_tells_how_many_more_are_traced(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, *FLAGS)
+    settings = bench.service.settings
+    assert settings.trace()["trace_count"] == "-1"
+    for model, changes, left in (
+        ("", {"trace_count": "2"}, ["2", "1", "0", "0"]),
+        ("good", {"trace_count": "5", "trace_rate": "2"}, ["5", "5", "4", "4"]),
+        ("good", {"trace_count": None, "trace_rate": None}, ["0", "0", "0", "0"]),
+        ("", {"trace_count": None}, ["-1", "-1", "-1", "-1"]),
+    ):
+        told = [(await settings.update_trace(changes, model))["trace_count"]]
+        bench.context.routes_changed()
+        for _ in left[1:]:
+            assert (await bench.infer()).status == 200
+            told.append(settings.trace("good")["trace_count"])
+        assert told == left
+
+
+@on_loop
 async def test_receiving_and_sending_are_noted(tmp_path: Path) -> None:
     bench = Bench(tmp_path, *FLAGS)
     assert (await bench.infer()).status == 200

@@ -108,8 +108,12 @@ def test_bytes_that_are_no_text_are_as_long_as_the_longest_where_that_is_little(
         InvalidArgument, match="input 'X' is not valid UTF-8, and its elements differ too much in length"
     ):
         run(zeros, {"X": uneven})
-    with pytest.raises(InvalidArgument, match="has an element that ends with a zero byte"):
-        run(zeros, {"X": np.array([[b"\xff"], ["abc\0"]], object)})
+
+
+@pytest.mark.parametrize("zero", [b"abc\0", b"\0abc", b"ab\0c", b"ab\0\xff"])
+def test_bytes_that_are_no_text_and_have_a_zero_byte_are_not_cut_there(echo, zero):
+    with pytest.raises(InvalidArgument, match="'X' is not valid UTF-8, and has an element with a zero byte"):
+        run(echo, {"X": np.array([[b"\xff", zero]], object)})
 
 
 def test_others_are_read_as_they_are_beside_what_is_no_text(echo):

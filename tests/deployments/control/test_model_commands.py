@@ -113,6 +113,8 @@ def test_without_namespaces_nothing_else_is_loaded_or_unloaded_than_what_is_name
         await commands.unload("1", "m", False)
         with pytest.raises(Internal, match=r"^failed to load 'm', failed to poll from model repository$"):
             await commands.load("2", "m", None, {})
+        with pytest.raises(InvalidArgument, match=r"^failed to load 'm', Invalid config override: "):
+            await commands.load("3", "m", '"parameters": {}', {})
         assert state.desired is not None and state.desired.runs(dated)
 
     asyncio.run(scenario())
