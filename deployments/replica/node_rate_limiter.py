@@ -199,7 +199,7 @@ class _Connection(asyncio.Protocol):
     """A connection to the arbiter.
 
     What is said goes out two turns of the loop later: the scheduler of an instance that has run forms the next batch in
-    the turn between, and the arbiter must know that the instance goes on before it grants to others what that gave back.
+    the turn between, and the arbiter must know that the instance goes on before it grants what that gave back.
     """
 
     def __init__(self, limiter: NodeRateLimiter, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
