@@ -73,14 +73,15 @@ class Arbiter:
     def grants(self) -> list[str]:
         """Return the instances that run from now on: of those that wait, those with the fewest turns by priority first.
 
-        What an instance has to wait for is not given to those after it.
+        With as many turns the one of the higher priority is first. What an instance has to wait for is not given to
+        those after it.
         """
         limits = self._limits()
         used = Counter[Place]()
         for key in self._held:
             used.update(_places(self._needs[key]))
         granted = []
-        for key in sorted(self._waiting, key=self._rank):
+        for key in sorted(self._waiting, key=lambda each: (self._rank(each), self._needs[each].priority)):
             places = _places(self._needs[key])
             if all(used[place] + count <= limits[place] for place, count in places.items()):
                 used.update(places)
@@ -95,8 +96,8 @@ class Arbiter:
         return granted
 
     def _rank(self, key: str) -> int:
-        """Return the turns of an instance, by its priority."""
-        return self._turns[key] * self._needs[key].priority
+        """Return the turns that an instance has had after its next one, by its priority."""
+        return (self._turns[key] + 1) * self._needs[key].priority
 
     def _limits(self) -> dict[Place, int]:
         limits: dict[Place, int] = {}

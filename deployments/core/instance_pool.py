@@ -44,7 +44,8 @@ class InstancePool:
     A batch runs inline, on the loop's thread, when its instance, `may_run_inline` and the `InlineGate` allow that, in
     the instance's thread otherwise. `finished` is set by the scheduler and is called on the loop's thread, for an
     inline batch before `run` returns. `idle` holds the instances that wait for work: truthy when `run` may be called.
-    An instance that runs elsewhere may die and come back: `died` and `revived` are set by the scheduler too.
+    An instance that runs elsewhere may die and come back: `died` and `revived` are set by the scheduler too, and so is
+    `grow`, which a pool in which batches wait calls before it runs one.
     All but `begin_close` and `close` belongs to the loop's thread.
     """
 
@@ -61,6 +62,7 @@ class InstancePool:
         self._gate = InlineGate()
         self.died: Callable[[], None] = _nothing
         self.revived: Callable[[], None] = _nothing
+        self.grow: Callable[[Batch], None] = _stays_as_it_is
         self._alive_changed: Callable[[], None] = _nothing
         for worker in self._workers:
             if worker.remote is not None:
@@ -286,6 +288,10 @@ def _nobody(batch: Batch) -> None:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _stays_as_it_is(batch: Batch) -> None:
     pass
 
 

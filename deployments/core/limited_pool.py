@@ -16,7 +16,8 @@ class LimitedPool(InstancePool):
     """Has each batch wait for the resources of the instance that is to run it, which are free again right after.
 
     `keys` are those of the instances in the limiter, "" for one that needs nothing. What waits runs on such an instance
-    instead, once one is idle, and before what waits for a shorter time. The wait counts as time in the queue.
+    instead, once one is idle, and before what waits for a shorter time. The wait counts as time in the queue, and the
+    batch takes along what came meanwhile and fits.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class LimitedPool(InstancePool):
             self._waiting[next(other for other, given in self._waiting.items() if given is worker)] = its_worker
         del self._waiting[batch]
         self._holders[batch] = self._keys[worker]
+        if not batch.cancelled:
+            self.grow(batch)
         self.idle.append(worker)
         if batch.cancelled:
             fail(batch, Cancelled(""), self._now_ns())
@@ -93,6 +96,8 @@ class LimitedPool(InstancePool):
         if key:
             self._limiter.release(key)
         self._use_free()
+        for waiting in self._waiting:  # before the idle instance forms another batch of what has come
+            self.grow(waiting)
         self._tell(batch)
 
     def _use_free(self) -> None:
@@ -101,6 +106,7 @@ class LimitedPool(InstancePool):
         if free is not None:
             first, worker = next(iter(self._waiting.items()))
             del self._waiting[first]
+            self.grow(first)
             self.idle.insert(0, worker)
             self._run_on(free, first)
 

@@ -196,19 +196,31 @@ class NodeRateLimiter:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection to the arbiter."""
+    """A connection to the arbiter.
+
+    What is said goes out two turns of the loop later: the scheduler of an instance that has run forms the next batch in
+    the turn between, and the arbiter must know that the instance goes on before it grants what that gave back.
+    """
 
     def __init__(self, limiter: NodeRateLimiter, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
         self._limiter = limiter
         self._loop = loop
         self._buffer = b""
+        self._said = b""
         self._pidfd = pidfd
         self._transport: asyncio.Transport | None = None
         self.gone = False
 
     def say(self, *message: object) -> None:
+        if not self._said:
+            self._loop.call_soon(self._loop.call_soon, self._send)
+        self._said += orjson.dumps(message) + b"\n"
+
+    def _send(self) -> None:
         assert self._transport is not None
-        self._transport.write(orjson.dumps(message) + b"\n")
+        said, self._said = self._said, b""
+        if not self._transport.is_closing():
+            self._transport.write(said)
 
     def close(self) -> None:
         assert self._transport is not None

@@ -11,6 +11,7 @@ from deployments.core.clock import Clock, Timer
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import REJECTED, ModelStatistics
 from deployments.schedulers.equal_inputs import EqualInputs
+from deployments.schedulers.late_requests import take_along
 from deployments.schedulers.priority_queue import NEVER_NS, PriorityQueue
 from deployments.schedulers.scheduler import PoolScheduler
 from protocol.errors import Unavailable
@@ -57,6 +58,7 @@ class DynamicBatcher(PoolScheduler):
         self._hold_count = held_request_count()
         self._timer: Timer | None = None
         self._timer_ns = NEVER_NS
+        pool.grow = self._grow
 
     @property
     def oldest_queued_ns(self) -> int:
@@ -126,6 +128,10 @@ class DynamicBatcher(PoolScheduler):
             if rows in self._preferred:
                 preferred = _Pending(count, rows, True, oldest_ns)
         return _Pending(count, rows, False, oldest_ns), preferred
+
+    def _grow(self, batch: Batch) -> None:
+        count = take_along(batch, self._requests, self._preferred, self._equal_inputs)
+        self._statistics.counts.pending_count -= count
 
     def _finished(self, batch: Batch) -> None:
         if self._running is None:

@@ -5,6 +5,7 @@ from deployments.core.clock import Clock
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.equal_inputs import EqualInputs
+from deployments.schedulers.late_requests import take_along
 from deployments.schedulers.returning_clients import SLOW_BATCH_NS, ReturningClients
 from deployments.schedulers.scheduler import PlainQueue, PoolScheduler
 from protocol.infer import InferRequest
@@ -23,6 +24,7 @@ class FifoBatcher(PoolScheduler):
         self._max_rows = max(1, signature.max_batch_size)
         self._equal_inputs = EqualInputs.of(signature)
         self._clients = ReturningClients(clock, self._wait_is_over)
+        pool.grow = self._grow
 
     def _finished(self, batch: Batch) -> None:
         self._answer(batch)
@@ -34,6 +36,10 @@ class FifoBatcher(PoolScheduler):
     def _wait_is_over(self) -> None:
         self._clients.end(len(self._requests))
         self._go_on()
+
+    def _grow(self, batch: Batch) -> None:
+        sizes = frozenset((self._max_rows,))
+        self._statistics.counts.pending_count -= take_along(batch, self._requests, sizes, self._equal_inputs)
 
     def _fill_a_batch(self) -> bool:
         return sum(request.rows for request in self._requests) >= self._max_rows

@@ -26,7 +26,7 @@ from deployments.schedulers.sequence_oldest import OldestBatcher
 from deployments.schedulers.sequence_slots import NEVER_NS, SequenceBatcher, SequenceId, SequenceSlots, Slot
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
-from protocol.infer import RESCHEDULED, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
+from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
 from protocol.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -293,8 +293,9 @@ class SequenceScheduler:
     def held(self) -> bool:
         """Whether `TRITONSERVER_DELAY_SCHEDULER` and its like for the backlog still hold the first batch back."""
         if self._hold_count and not self._stopping:
-            queued = sum(len(slot.queue) for slot in self._slots.slots)
-            backlog = sum(len(backlog.queue) for backlog in self._slots.backlogs())
+            following = sum(_following_count(slot.queue) for slot in self._slots.slots)
+            queued = sum(len(slot.queue) for slot in self._slots.slots) - following
+            backlog = sum(len(backlog.queue) for backlog in self._slots.backlogs()) + following
             if queued < self._hold_count or backlog < self._hold_backlog_count:
                 return True
             self._hold_count = 0
@@ -414,6 +415,12 @@ def _blank(array: Array) -> Array:
 
 def _unheard(request: InferRequest, result: InferResponse | ServingError) -> None:
     pass
+
+
+def _following_count(queue: deque[InferRequest]) -> int:
+    """Return how many requests in a slot belong to later sequences of its id, which Triton has in its backlog."""
+    ends = (place for place, request in enumerate(queue, start=1) if request.flags & SEQUENCE_END)
+    return len(queue) - next(ends, len(queue))
 
 
 def held_backlog_count() -> int:

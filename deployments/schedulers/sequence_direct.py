@@ -35,7 +35,7 @@ class DirectBatcher:
     """Runs one request of every slot that has one, up to the last such slot; rows between them are not ready.
 
     It waits for more slots only where both a delay and a `minimum_slot_utilization` are set. A request whose inputs do
-    not fit the first one's waits for a later batch.
+    not fit the first one's waits for a later batch; its row is not ready in this one.
     """
 
     def __init__(
@@ -110,8 +110,7 @@ class DirectBatcher:
             return None
         key = self._key(ready[0])
         running = {slot for slot in ready if self._key(slot) == key}
-        last = max(slot.number for slot in running)
-        slots = [slot if slot in running else None for slot in self.slots[: last + 1]]
+        slots = [slot if slot in running else None for slot in self.slots[: ready[-1].number + 1]]
         reason = self._reason(len(ready), len(running))
         taken = {slot: owner.take(slot) for slot in slots if slot is not None}
         like = taken[ready[0]]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -10,12 +11,18 @@ from deployments.backends.backend import Batch, ModelInstance
 from deployments.backends.testing.expectations import expect, expect_tensors
 from deployments.core.clock import Clock
 from deployments.core.traced_request import begin_streams
+from protocol.errors import Internal, ServingError
 from protocol.infer import RESCHEDULED, InferRequest, StreamedResponse
 from repository_loader.package import InstanceSpec, ModelPackage
 
+NOT_ITERATIVE: Final = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+    "such a flag"
+)
+
 
 class IterativeSequenceBackend:
-    """Sends one response and reschedules the request until none is left to send."""
+    """Sends one response and reschedules the request until none is left to send; fails where nothing may run again."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock
@@ -48,15 +55,16 @@ class IterativeSequenceInstance:
         for request in batch.requests:
             taken = request.inputs["INPUT"]
             left = self._left.get(request.sequence_id, int(taken.flat[0])) - 1
-            again = left > 0 and self._iterative
-            if left > 0:
+            again = left > 0
+            if again and self._iterative:
                 self._left[request.sequence_id] = left
+                request.flags |= RESCHEDULED
             else:
                 self._left.pop(request.sequence_id, None)
-            if again:
-                request.flags |= RESCHEDULED
             response = StreamedResponse({"OUTPUT": np.full(taken.shape, left, np.int32)}, None, not again, 0)
             self._clock.call_soon_threadsafe(partial(_send, request, response))
+            if again and not self._iterative:
+                self._clock.call_soon_threadsafe(partial(_send, request, Internal(NOT_ITERATIVE)))
         batch.infer_end_ns = time.monotonic_ns()
         batch.answered = True
 
@@ -65,5 +73,5 @@ class IterativeSequenceInstance:
         self._left.clear()
 
 
-def _send(request: InferRequest, response: StreamedResponse) -> None:
+def _send(request: InferRequest, response: StreamedResponse | ServingError) -> None:
     request.reply(request, response)

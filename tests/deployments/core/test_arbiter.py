@@ -2,10 +2,12 @@
 
 import random
 from collections import Counter
+from functools import partial
 
+import numpy as np
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 
 from deployments.backends.backend import RemoteInstance
 from deployments.core.arbiter import Arbiter
@@ -14,9 +16,12 @@ from deployments.core.limited_pool import LimitedPool
 from deployments.core.rate_limit import ALL_DEVICES, Needs, Resource, needs_of
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.default import DefaultScheduler
+from deployments.schedulers.dynamic import DynamicBatcher
+from deployments.schedulers.fifo import FifoBatcher
 from protocol.infer import InferResponse
+from protocol.signature import Signature
 from repository_loader.package import InstanceSpec
-from tests.deployments.fakes import Answers, FakeClock, FakeInstance
+from tests.deployments.fakes import Answers, FakeClock, FakeInstance, config_of
 
 
 def needs(*resources, priority=1):
@@ -66,6 +71,16 @@ def test_turns_go_by_priority():
         arbiter.done(key)
         arbiter.want(key)
     assert turns == {"once": 200, "half": 100}
+
+
+def test_with_as_many_turns_the_higher_priority_is_first():
+    arbiter = arbiter_of(half=needs(("R", 0, 1), priority=2), once=needs(("R", 0, 1), priority=1))
+    order = []
+    for _ in range(6):
+        order += arbiter.grants()
+        arbiter.done(order[-1])
+        arbiter.want(order[-1])
+    assert order == ["once", "once", "half", "once", "once", "half"]
 
 
 def test_who_comes_late_takes_turns_with_who_has_had_many():
@@ -212,6 +227,68 @@ def test_a_batch_waits_for_its_instances_turn():
         clock.wait_for_thread()
         assert turnstile.log == ["release k"] * number
     assert answers.order == ["r0", "r1"] and not turnstile.waiting
+    pool.close(10)
+
+
+SIGNATURE = Signature.for_backend(config_of('max_batch_size: 4 input { name: "X" data_type: TYPE_FP32 dims: -1 }'))
+BATCHERS = {
+    "fifo": FifoBatcher,
+    "sizes": partial(DynamicBatcher, ModelDynamicBatching(preferred_batch_size=[1, 2, 4])),
+}
+
+
+@pytest.mark.parametrize("batcher", BATCHERS.values(), ids=BATCHERS)
+def test_a_batch_that_waits_for_its_turn_takes_along_what_comes_and_fits(batcher):
+    clock, answers, turnstile = FakeClock(), Answers(), Turnstile()
+    instance = FakeInstance(clock, "limited_0", may_run_inline=False)
+    pool = LimitedPool([instance], clock, turnstile, ["k"])
+    statistics = ModelStatistics("m", 1, Totals())
+    scheduler = batcher(SIGNATURE, pool, statistics, clock)
+    for number in range(5):
+        scheduler.submit(answers.request(f"r{number}"))
+        clock.run()
+    assert statistics.counts.pending_count == 4
+    turnstile.grant("k")
+    clock.wait_for_thread()
+    clock.run()
+    assert statistics.counts.pending_count == 0
+    turnstile.grant("k")
+    clock.wait_for_thread()
+    assert instance.batches == [["r0", "r1", "r2", "r3"], ["r4"]] and len(answers.order) == 5
+    pool.close(10)
+
+
+def test_what_comes_joins_the_batch_that_waits_before_another_is_formed():
+    clock, answers = FakeClock(), Answers()
+    turnstile = Turnstile()
+    instances = [FakeInstance(clock, f"limited_{number}", may_run_inline=False) for number in range(2)]
+    pool = LimitedPool(instances, clock, turnstile, ["k", "l"])
+    scheduler = FifoBatcher(SIGNATURE, pool, ModelStatistics("m", 1, Totals()), clock)
+    for number in range(2):
+        scheduler.submit(answers.request(f"r{number}"))
+        clock.run()
+    turnstile.grant("k")
+    scheduler.submit(answers.request("r2"))
+    clock.wait_for_thread()
+    turnstile.grant("l")
+    clock.wait_for_thread()
+    assert [instance.batches for instance in instances] == [[["r0"]], [["r1", "r2"]]] and not turnstile.waiting
+    pool.close(10)
+
+
+def test_a_batch_that_waits_for_its_turn_grows_to_a_preferred_size_and_by_its_own_shape():
+    clock, answers, turnstile = FakeClock(), Answers(), Turnstile()
+    instance = FakeInstance(clock, "limited_0", may_run_inline=False)
+    pool = LimitedPool([instance], clock, turnstile, ["k"])
+    batching = ModelDynamicBatching(preferred_batch_size=[1, 3])
+    scheduler = DynamicBatcher(batching, SIGNATURE, pool, ModelStatistics("m", 1, Totals()), clock)
+    for name, width in (("r0", 2), ("r1", 2), ("wide", 3)):
+        scheduler.submit(answers.request(name, inputs={"X": np.zeros((1, width), np.float32)}))
+        clock.run()
+    for _ in range(3):
+        turnstile.grant("k")
+        clock.wait_for_thread()
+    assert instance.batches == [["r0"], ["r1"], ["wide"]]
     pool.close(10)
 
 

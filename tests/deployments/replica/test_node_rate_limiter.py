@@ -1,10 +1,17 @@
 """The rate limiter of a node with real processes, of which some are killed."""
 
+import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
 
+from deployments.core.rate_limit import Needs, Resource
+from deployments.replica.node_rate_limiter import NodeRateLimiter
 from tests.line_process import TIMEOUT_S, LineProcess
 from tests.serving import wait_until
 
@@ -23,12 +30,11 @@ class Holder(LineProcess):
 
 
 @pytest.fixture
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Holder]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Holder]]:
     started: list[Holder] = []
-    folder = tmp_path_factory.mktemp("n")
 
     def start_one(*names: str) -> Holder:
-        holder = Holder(folder, *names)
+        holder = Holder(tmp_path, *names)
         started.append(holder)
         holder.hear("ready")
         return holder
@@ -96,3 +102,34 @@ def test_what_is_held_stays_held_while_the_arbiter_changes(start: Callable[..., 
     assert second.silent()
     first.say(f"done {name}")
     second.hear(f"granted {other}")
+
+
+def test_an_instance_that_goes_on_keeps_its_share_of_the_turns(start: Callable[..., Holder], tmp_path: Path) -> None:
+    """Each wants its next turn as a scheduler does, in the turn of the loop after it has given its last one back."""
+    start()  # the arbiter is another process
+    turns = Counter[str]()
+
+    async def take_turns() -> None:
+        loop = asyncio.get_running_loop()
+        limiter = NodeRateLimiter(tmp_path, (), loop)
+        over = asyncio.Event()
+
+        def want(key: str) -> None:
+            limiter.acquire(key, partial(loop.call_later, 0.001, run, key))
+
+        def run(key: str) -> None:
+            turns[key] += 1
+            if turns.total() == 150:
+                over.set()
+            limiter.release(key)
+            time.sleep(0.002)  # the answers of its batch are sent
+            loop.call_soon(want, key)
+
+        for key, priority in (("once", 1), ("half", 2)):
+            await limiter.add(key, Needs((Resource("R", 0, 1),), priority))
+            want(key)
+        await asyncio.wait_for(over.wait(), TIMEOUT_S)
+        limiter.close()
+
+    uvloop.run(take_turns())
+    assert turns["half"] == pytest.approx(50, abs=3)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deployments.schedulers.sequence import BACKLOG_HOLD_VARIABLE, EXPIRED, MOVED
+from deployments.schedulers.sequence import EXPIRED, MOVED
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import InferRequest
@@ -348,6 +348,15 @@ def test_direct_runs_inputs_of_another_shape_in_a_batch_of_their_own():
     assert sequences.pools[0].batches == [[9], [None, 1, None, 3], [None, None, 2]]
 
 
+def test_direct_keeps_the_rows_of_slots_that_wait_for_their_own_shape():
+    sequences = Sequences(sequence_config("direct { }", 4))
+    sequences.send("busy", 9, START)
+    for sequence_id, width in ((1, 1), (2, 2)):
+        sequences.send(f"{sequence_id}", sequence_id, START, width=width)
+    sequences.finish_all()
+    assert sequences.pools[0].batches == [[9], [None, 1, None], [None, None, 2]]
+
+
 def test_oldest_holds_more_sequences_than_a_batch_and_takes_one_request_of_each():
     sequences = Sequences(sequence_config("oldest { max_candidate_sequences: 3 }", 2))
     for sequence_id in (1, 2, 3, 4):
@@ -379,16 +388,6 @@ def test_oldest_counts_the_whole_wait_of_a_request():
     sequences.clock.advance(30)
     sequences.finish_all()
     assert sequences.statistics.counts.queue_ns == 30_000_000
-
-
-def test_variables_hold_the_first_batch_back(monkeypatch):
-    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
-    monkeypatch.setenv(BACKLOG_HOLD_VARIABLE, "2")
-    sequences = Sequences(sequence_config("direct { }", 1), instances=2)
-    for name, sequence_id, flags in (("a", 1, START), ("b", 2, START), ("c", 1, 0), ("d", 3, START), ("e", 4, START)):
-        assert not any(pool.batches for pool in sequences.pools)
-        sequences.send(name, sequence_id, flags)
-    assert [pool.batches for pool in sequences.pools] == [[[1]], [[2]]]
 
 
 CONTROL_TYPES = {

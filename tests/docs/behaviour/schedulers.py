@@ -5,6 +5,7 @@ from tests.docs.behaviour.modules import (
     BRANCHES,
     CACHED,
     ENSEMBLES,
+    HELD,
     IMPLICIT_STATE,
     PLAN,
     RETURNING,
@@ -94,7 +95,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "An instance that is loaded later counts": (ARBITER + "test_who_comes_late_takes_turns_with_who_has_had_many",),
     "Of the instances that wait, the one runs next": (
         ARBITER + "test_turns_go_by_priority",
+        ARBITER + "test_with_as_many_turns_the_higher_priority_is_first",
         ARBITER + "test_what_needs_much_is_not_starved_and_holds_up_nobody_else",
+    ),
+    "An instance that has run and goes on at once": (
+        "deployments/replica/test_node_rate_limiter.py::test_an_instance_that_goes_on_keeps_its_share_of_the_turns",
     ),
     "What a process holds is free as soon as": (
         "deployments/replica/test_node_rate_limiter.py::test_a_holder_that_is_killed_frees_what_it_held",
@@ -104,6 +109,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A batch that waits runs on an instance of its model": (
         ARBITER + "test_what_waits_for_a_turn_runs_on_an_instance_that_needs_nothing_and_is_idle_first",
         ARBITER + "test_who_has_waited_longest_runs_first_whichever_instance_has_its_turn",
+    ),
+    "A batch that waits for resources takes along": (
+        ARBITER + "test_a_batch_that_waits_for_its_turn_takes_along_what_comes_and_fits",
+        ARBITER + "test_a_batch_that_waits_for_its_turn_grows_to_a_preferred_size_and_by_its_own_shape",
     ),
     "A model that needs more than `--rate-limit-resource`": (
         ARBITER + "test_what_can_never_run_is_refused_in_tritons_words",
@@ -227,7 +236,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
     ),
     "`TRITONSERVER_DELAY_SCHEDULER` and": (
-        SEQUENCES + "test_variables_hold_the_first_batch_back",
+        HELD + "test_variables_hold_the_first_batch_back",
+        HELD + "test_a_sequence_that_follows_one_of_its_id_is_held_as_one_in_the_backlog",
         "deployments/schedulers/test_dynamic.py::test_held_scheduler_starts_when_enough_requests_are_queued",
     ),
 }
