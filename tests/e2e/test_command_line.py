@@ -312,7 +312,11 @@ def test_sigint_during_the_start_stops_cleanly(
 
 def test_sigint_before_anything_is_started_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import signal\nprint('imported', flush=True)\nsignal.pause()\n")
-    command = Process([EAGLERAY, "serve"], tmp_path / "log", environment(PYTHONPATH=str(tmp_path)))
+    # As from a terminal: what runs in the background of a script ignores SIGINT, and so does all that it starts.
+    foreground = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{foreground}; import eagleray; eagleray.main()"
+    env = environment(PYTHONPATH=str(tmp_path))
+    command = Process([sys.executable, "-c", script, "serve"], tmp_path / "log", env)
     try:
         command.wait_for("imported")
         command.send_signal(signal.SIGINT)
