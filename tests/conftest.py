@@ -1,4 +1,4 @@
-"""How the tests are shared between workers: a file to each, but all files that share servers to one; longest first."""
+"""How the tests are divided between workers: a file to each, or a folder whose files share servers; longest first."""
 
 from typing import Any
 
@@ -13,36 +13,17 @@ settings.register_profile("soak", max_examples=5000, deadline=None)
 settings.load_profile("tests")
 """For tests that try random damage and say no number of examples; `make soak` names the other profile."""
 
-SHARING = {
-    "bad_input",
-    "batching",
-    "dashboards",
-    "decoupled",
-    "ensembles",
-    "faults",
-    "hostile_grpc",
-    "hostile_http",
-    "inference",
-    "log_rotation",
-    "metadata",
-    "repository_index",
-    "response_cache",
-    "sequences",
-    "statistics",
-}
-"""The files of `tests/e2e` whose tests share the servers of its `conftest.py`: in two workers, these would start twice."""
-
-SHARING_OPEN = {"clients", "perf_analyzer"}
-"""The files of `tests/e2e` whose tests share the servers that let clients register shared memory."""
+SHARING = ("tests/conformance", "tests/e2e/shared", "tests/e2e/clients", "tests/e2e/hostile")
+"""The folders whose tests share servers: in two workers, these would start twice."""
 
 
 class SharedServersTogether(LoadScopeScheduling):
-    """Gives a worker one file at a time, and in the same place the files that share servers."""
+    """Gives a worker one file at a time, or one folder of files that share servers."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        name = file.removeprefix("tests/e2e/test_").removesuffix(".py")
-        return "tests/e2e" if name in SHARING else "tests/e2e/open" if name in SHARING_OPEN else file
+        folder = file.rpartition("/")[0]
+        return folder if folder in SHARING else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedServersTogether:

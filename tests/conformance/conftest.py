@@ -14,7 +14,7 @@ from tests.repositories import write_broken_models, write_small_models
 from tests.serving import Client, Server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Host and port of the server's HTTP and of its gRPC."""
     given = os.environ.get("EAGLERAY_TEST_URL")
@@ -33,7 +33,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
         server.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def address(addresses: tuple[str, str]) -> str:
     """Host and port of the server's HTTP."""
     return addresses[0]
@@ -45,7 +45,7 @@ def client(address: str) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def channel(addresses: tuple[str, str]) -> Iterator[grpc.Channel]:
     """One connection to the server's gRPC, for all cases."""
     if not addresses[1]:

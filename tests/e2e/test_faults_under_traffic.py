@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from tests.checked_load import CheckedLoad, Outcome, write_doubles
-from tests.e2e.test_decoupled import ended_count
-from tests.e2e.test_faults import canceled, seconds, state
+from tests.e2e.shared.test_decoupled import ended_count
+from tests.e2e.shared.test_faults import canceled, seconds, state
 from tests.repositories import write_small_models
 from tests.serving import Answer, Server, environment, infer_path, run, tensor, title_of, wait_until
 

@@ -52,7 +52,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "One that never is alone in that time": (RETRY + "test_a_request_that_never_is_alone_kills_four",),
     "A client that makes the object of its shared memory smaller": (
         "deployments/replica/test_guarded_mapping.py::test_the_process_goes_on_and_the_region_is_refused",
-        "e2e/test_clients.py::test_shared_memory_that_shrinks_while_it_is_used_ends_no_process",
+        "e2e/clients/test_clients.py::test_shared_memory_that_shrinks_while_it_is_used_ends_no_process",
     ),
     "A wall clock that jumps by an hour": (
         "deployments/test_clocks.py::test_no_time_is_taken_from_the_wall_clock_but_what_clients_are_shown",

@@ -288,7 +288,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         TESTING + "test_a_wrong_configuration_is_refused_with_tritons_text",
         TESTING + "test_repeat_sends_each_element_after_its_delay",
         TESTING + "test_square_sends_its_number_that_often_then_fails_then_sends_nothing",
-        "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
+        "e2e/shared/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
         IMPLICIT_STATE + "test_what_tritons_test_of_implicit_state_tries",
         SEQUENCE_MODELS + "test_an_iterative_sequence_runs_until_its_model_releases_it",
     ),

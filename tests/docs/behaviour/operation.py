@@ -113,11 +113,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         LOG + "test_a_log_file_that_was_moved_is_made_anew_and_one_that_cannot_be_written_harms_nobody",
     ),
     "Each file in the log folder of the Ray": (
-        "e2e/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
-        "e2e/test_log_rotation.py::test_a_server_says_when_its_user_does_not",
+        "e2e/shared/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
+        "e2e/shared/test_log_rotation.py::test_a_server_says_when_its_user_does_not",
     ),
     "A cluster of your own goes by": (
-        "e2e/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
+        "e2e/shared/test_log_rotation.py::test_what_models_write_is_put_aside_and_the_oldest_removed",
     ),
     "What clients are refused, over HTTP or gRPC": (
         REFUSALS + "test_a_kind_has_one_line_a_second_and_what_is_left_out_is_counted",
@@ -303,8 +303,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A p99 is compared with its baseline": (ALERTS + "test_alerts_fire_when_they_should_and_not_else",),
     "Every panel of the [dashboards](dashboards.md)": (
-        "e2e/test_dashboards.py::test_every_panel_shows_data_while_the_examples_serve",
-        "e2e/test_dashboards.py::test_panels_of_what_is_not_here_show_data_of_samples_that_are_made_up",
+        "e2e/shared/test_dashboards.py::test_every_panel_shows_data_while_the_examples_serve",
+        "e2e/shared/test_dashboards.py::test_panels_of_what_is_not_here_show_data_of_samples_that_are_made_up",
         "deploy/test_grafana.py::test_its_file_is_current",
     ),
     "Summaries (`--metrics-config summary_latencies=true`)": (
@@ -344,7 +344,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "behaviours/test_behaviours.py::test_every_request_is_counted_once",
     ),
     "A gRPC deadline that passes gives a request up": (
-        "e2e/test_statistics.py::test_a_model_that_ends_after_its_clients_deadline_has_succeeded_though_its_client_gave_up",
+        "e2e/shared/test_statistics.py::test_a_model_that_ends_after_its_clients_deadline_has_succeeded_though_its_client_gave_up",
     ),
     "What the full queue of a model in the ingress itself": (
         "deployments/core/test_loader.py::test_queues_are_bounded_unless_the_model_has_a_policy_for_them",

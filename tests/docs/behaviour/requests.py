@@ -24,7 +24,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     # Limits
     "| request body |": (
         HOSTILE,
-        "e2e/test_bad_input.py::test_body_over_the_limit_is_refused_and_the_next_connection_serves",
+        "e2e/shared/test_bad_input.py::test_body_over_the_limit_is_refused_and_the_next_connection_serves",
     ),
     "| request bodies of an ingress together": (BACK_PRESSURE + "test_bodies_under_way_are_bounded_in_total",),
     "| request head |": (
@@ -138,7 +138,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     # HTTP
     "A malformed request is answered once": (HOSTILE, HTTP + "test_refuses_what_is_not_http_and_closes"),
-    "well-formed HTTP and wrong otherwise": ("e2e/test_hostile_http.py::test_case_of_the_codec_keeps_its_connection",),
+    "well-formed HTTP and wrong otherwise": (
+        "e2e/hostile/test_hostile_http.py::test_case_of_the_codec_keeps_its_connection",
+    ),
     "Refused outright": (HOSTILE,),
     "A refused request is read to its end": (
         BACK_PRESSURE + "test_the_refusal_of_too_large_a_body_reaches_a_client_that_goes_on_sending",
@@ -194,7 +196,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     # Readiness
     "`/v2/health/live` answers": (STARTING + "test_http_is_live_and_not_ready",),
     "`/v2/health/ready` is 200": (
-        "e2e/test_metadata.py::test_server_with_broken_models_is_not_ready",
+        "e2e/shared/test_metadata.py::test_server_with_broken_models_is_not_ready",
         CLUSTER + "test_deployed_service_is_ready_and_answers",
     ),
     "Until an ingress has heard from the controller": (STARTING + "test_http_answers_503_and_when_to_come_again",),

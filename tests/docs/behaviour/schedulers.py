@@ -122,7 +122,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         CACHED + "test_the_same_request_runs_once",
         CACHED + "test_a_request_that_differs_runs",
         "deployments/core/test_loader.py::test_responses_of_models_and_ensembles_are_kept_where_they_want_that",
-        "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
+        "e2e/shared/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
     ),
     "It never holds more than that size": (
         CACHED + "test_what_is_kept_is_bounded_and_what_is_in_use_stays",
@@ -154,15 +154,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Hits and misses are in the statistics": (
         CACHED + "test_hits_and_misses_are_counted_as_triton_counts_them",
-        "e2e/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
+        "e2e/shared/test_response_cache.py::test_the_same_request_runs_once_whatever_protocol_brings_it",
     ),
     "What a client does to its shared memory while it waits": (
         "deployments/schedulers/test_cached.py::test_what_a_client_changes_in_its_shared_memory_is_no_answer_to_others",
     ),
     # Sequences
     "`sequence_batching` works with ONNX": (
-        "e2e/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
-        "e2e/test_sequences.py::test_a_request_without_a_start_is_refused_with_tritons_text",
+        "e2e/shared/test_sequences.py::test_interleaved_sequences_end_with_their_sums",
+        "e2e/shared/test_sequences.py::test_a_request_without_a_start_is_refused_with_tritons_text",
         IMPLICIT_STATE + "test_each_sequence_gets_its_own_state_back",
     ),
     "`direct` gives each sequence a row": (

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import tritonclient.grpc
 
-from tests.e2e.test_decoupled import Stream, ended_count, final
-from tests.e2e.test_faults import canceled, pending
+from tests.e2e.shared.test_decoupled import Stream, ended_count, final
+from tests.e2e.shared.test_faults import canceled, pending
 from tests.serving import Server, infer_path, tensor, wait_until
 
 

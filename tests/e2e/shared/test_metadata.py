@@ -9,7 +9,7 @@ import pytest
 import tritonclient.http as http_client
 import tritonclient.http.aio as aio_client
 
-from tests.e2e.conftest import isolated
+from tests.e2e.shared.conftest import isolated
 from tests.serving import Answer, Client, Server, title_of, wait_until
 
 _LOOK_S = 2.0

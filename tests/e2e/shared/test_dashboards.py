@@ -10,7 +10,7 @@ from deploy.grafana.dashboards import load as dashboards
 from tests.app.metrics.test_eagleray_metrics import MODELS, own
 from tests.app.metrics.test_triton_metrics import ALL, everything
 from tests.deploy.test_prometheus import FOLDER
-from tests.e2e.conftest import isolated
+from tests.e2e.shared.conftest import isolated
 from tests.prometheus import Prometheus, load, needs_prometheus, prometheus, samples
 from tests.serving import Server, wait_until
 

@@ -11,7 +11,7 @@ import tritonclient.http.aio as aio_client
 from tritonclient.utils import InferenceServerException
 
 from examples.held_out import held_out_images, held_out_pngs
-from tests.e2e.conftest import isolated
+from tests.e2e.shared.conftest import isolated
 from tests.serving import Server, tensor
 
 FIRST, SECOND = np.arange(16, dtype=np.int32).reshape(1, 16), np.full((1, 16), 3, np.int32)

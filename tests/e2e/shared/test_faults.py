@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import isolated
+from tests.e2e.shared.conftest import isolated
 from tests.repeating import asking
 from tests.repositories import EXAMPLES
 from tests.serving import EAGLERAY, Answer, Client, Server, infer_path, run, tensor, title_of, wait_until

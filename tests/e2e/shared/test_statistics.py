@@ -16,8 +16,8 @@ from tritonclient.utils import InferenceServerException
 
 from tests.app.metrics.scraped import families
 from tests.docs.test_metrics_page import metrics_of_the_page
-from tests.e2e.conftest import isolated
-from tests.e2e.test_faults import Load
+from tests.e2e.shared.conftest import isolated
+from tests.e2e.shared.test_faults import Load
 from tests.serving import Client, Server, infer_path, tensor, title_of, wait_until
 
 PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
