@@ -182,7 +182,7 @@ def _device(label: Label, labels_of: Callable[[str, int], str]) -> str:
 
 
 def _with_reason(labels: str, reason: str) -> str:
-    """Add a label where Triton has it, which writes labels in the order of their names: scripts look for whole lines."""
+    """Add a label where Triton has it, in the order of the names: scripts look for whole lines."""
     model, separator, version = labels.partition(',version="')  # a quote within a value is escaped
     return f'{model},reason="{reason}"{separator}{version}'
 
