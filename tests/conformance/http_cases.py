@@ -67,7 +67,7 @@ METADATA = (
     ),
     *(
         Case(
-            f"version with a number too large, {what or 'metadata'}",
+            f"version {number} is too large, {what or 'metadata'}",
             "4.2",
             method,
             f"/v2/models/floats/versions/{number}{what}",
