@@ -48,6 +48,9 @@ OLD_FLAGS: dict[str, tuple[str, str]] = {
 }
 """Flag, without its dashes, that tritonserver still takes → the flag and the key in it that it stands for."""
 
+DEPRECATED: dict[str, str] = {"strict-model-config": "disable-auto-complete-config"}
+"""Flag, without its dashes, that tritonserver still takes, as here → the one to give in its place."""
+
 ALIASES: dict[str, tuple[str, ...]] = {"model_repository": ("--model-store",)}
 """Setting → the other flags that tritonserver has for it."""
 _OTHER_NAMES = {flag.strip("-").replace("-", "_"): name for name, flags in ALIASES.items() for flag in flags}
@@ -74,6 +77,8 @@ def merged_settings(given: Mapping[str, Any], environment: Mapping[str, Any]) ->
             setting = _OTHER_NAMES[name]
             settings[setting] = (*_several(given.get(setting, ())), *_several(value))
         else:
+            if flag in DEPRECATED:
+                warnings.append(f"--{flag} is deprecated: use --{DEPRECATED[flag]}")
             settings.setdefault(name, value)
     merged = {**environment, **settings}
     for name, found in old.items():

@@ -153,6 +153,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "neither is what was meant",
     ),
     Deviation(
+        "'sequence_id' that is a string of more than 128 bytes",
+        "refused as not supported",
+        501,
+        "the same text as an invalid argument",
+        400,
+        "the request is wrong, not the server",
+    ),
+    Deviation(
         "bytes that are no ModelInferRequest",
         "an internal error of the gRPC library",
         500,

@@ -5,9 +5,8 @@ from typing import Any
 
 from protocol.errors import Internal, InvalidArgument
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, Parameter
-from protocol.json_document import unparsable
 from protocol.limits import Limits
-from protocol.request_parameters import RequestParameters
+from protocol.request_parameters import RequestParameters, correlation_id_too_long
 from protocol.shared_memory import RegionRange
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
@@ -70,10 +69,8 @@ def _sequence_id(parameter: Any, limits: Limits) -> int | str:
     value: int | str = _typed(parameter, "sequence_id", "int64_param", "string_param")
     if isinstance(value, int):
         return value & _MAX_UINT64  # clients put ids from 2^63 on, which are unsigned, into the field as they are
-    if (length := len(value.encode())) > limits.max_correlation_id_bytes:
-        raise unparsable(
-            "sequence_id", f"string of {length} bytes is longer than {limits.max_correlation_id_bytes} bytes"
-        )
+    if len(value.encode()) > limits.max_correlation_id_bytes:
+        raise correlation_id_too_long(limits)
     return value
 
 

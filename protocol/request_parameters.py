@@ -83,12 +83,15 @@ def _read(found: RequestParameters, key: str, value: Any, limits: Limits) -> Non
         found.custom[key] = _custom(key, value)
 
 
+def correlation_id_too_long(limits: Limits) -> InvalidArgument:
+    """Return the error, with Triton's text."""
+    return InvalidArgument(f"string correlation ID cannot be longer than {limits.max_correlation_id_bytes} characters")
+
+
 def _sequence_id(value: Any, limits: Limits) -> int | str:
     if isinstance(value, str):
-        if (length := len(value.encode())) > limits.max_correlation_id_bytes:
-            raise unparsable(
-                "sequence_id", f"string of {length} bytes is longer than {limits.max_correlation_id_bytes} bytes"
-            )
+        if len(value.encode()) > limits.max_correlation_id_bytes:
+            raise correlation_id_too_long(limits)
         return value
     if type(value) is not int:
         raise unparsable("sequence_id", NON_STRING)

@@ -191,7 +191,9 @@ def _names_gpu(config: ModelConfig) -> bool:
 
 
 def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
-    """Return why a key has no effect, "" when it has one."""
+    """Return why a key has no effect, "" when it has one; `parameters { }` has no key, and says nothing."""
+    if not key:
+        return ""
     if key.startswith(PREFIX):
         name = key.removeprefix(PREFIX)
         if name in OVERRIDES or (is_ensemble(config) and key.startswith((WHEN, DEFAULT))):

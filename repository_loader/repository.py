@@ -1,7 +1,7 @@
 """Reads whole model repositories into a snapshot."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -16,9 +16,8 @@ from repository_loader.model_reader import ModelReader
 from repository_loader.namespaces import FoundModels, identifier, meant_by, shared_name
 from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel, Snapshot
 from repository_loader.storage.location import LocationError, is_remote, read_location
-from repository_loader.storage.mirror import RepositoryFolder, local_folder
+from repository_loader.storage.mirror import Fetched, RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
-from repository_loader.subfolders import subfolders
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
@@ -52,28 +51,33 @@ def load_repositories(
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
     findings: list[Finding] = []
-    unread: dict[str, RepositoryModel] = {}
-    found = _find(paths, options, findings, unread, unreadable)
+    found, mirrors = _find(paths, options, findings, unreadable)
     given = overrides or {}
     folders = {**found.folders, **{name: [each.model_path] for name, each in given.items() if each.model_path}}
     found = replace(found, folders=folders)
-    known = folders.keys() | unread.keys()
-    asked = (
-        known
+    here: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    models: dict[str, RepositoryModel] = {}
+    wanted = sorted(
+        folders.keys()
         if only is None
-        else {each for name in only for each in meant_by(name, known, namespacing=options.namespacing)}
+        else {each for name in only for each in meant_by(name, folders, namespacing=options.namespacing)}
     )
-    models = {name: model for name, model in unread.items() if name in asked}
-    wanted = sorted(asked & folders.keys())
 
     def read(name: str) -> RepositoryModel:
         override = given.get(name) or (given.get(shared_name(name)) if options.namespacing else None)
         own_name = found.names.get(name, name)
-        model = _read(own_name, folders[name], options, complete_python, override)
+        if (reason := missing.get(folders[name][0])) is not None:
+            model = _unread(f"{found.repositories[name]}/{own_name}", own_name, reason)
+        else:
+            model = _read(
+                own_name, [here.get(path, path) for path in folders[name]], options, complete_python, override
+            )
         return found.placed(model, name) if options.namespacing else model
 
     with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
         while wanted:
+            _fetch([folders[name] for name in wanted], mirrors, findings, here, missing)
             for model in threads.map(read, wanted):
                 models[model.name] = model
             needed = {name for model in models.values() if model.config for name in step_models(model.config)}
@@ -99,13 +103,15 @@ def _listed(repository: str, cache_dir: str, findings: list[Finding]) -> tuple[R
         folder = local_folder(repository, cache_dir)
     except (StorageError, LocationError) as error:
         raise RepositoryError(str(error)) from error
+    except OSError as error:
+        path = os.path.abspath(repository)
+        raise RepositoryError(f"model repository '{path}' cannot be read: {error.strerror}") from error
     findings += [Finding("warning", repository, 1, 1, warning) for warning in folder.warnings]
-    return folder, _model_names(folder.path, findings)
+    return folder, _model_names(folder, findings)
 
 
-def _unread(path: str, name: str, reason: str, namespace: str) -> RepositoryModel:
-    findings = (Finding("error", path, 1, 1, reason),)
-    return RepositoryModel(name, path, None, (), findings, reason, namespace=namespace)
+def _unread(path: str, name: str, reason: str) -> RepositoryModel:
+    return RepositoryModel(name, path, None, (), (Finding("error", path, 1, 1, reason),), reason)
 
 
 def find_models(
@@ -116,27 +122,38 @@ def find_models(
 ) -> Mapping[str, list[str]]:
     """List the folders of the repositories that may be models, by the name that each is known by; blocks.
 
-    A model that could not be fetched has none. `unreadable` is as of `load_repositories`; `findings` takes what there
-    is to say.
+    Of a remote repository nothing but the list is fetched. `unreadable` is as of `load_repositories`; `findings` takes
+    what there is to say.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
-    unread: dict[str, RepositoryModel] = {}
-    found = _find(paths, options, [] if findings is None else findings, unread, unreadable)
-    return {name: [] for name in unread} | dict(found.folders)
+    return _find(paths, options, [] if findings is None else findings, unreadable)[0].folders
+
+
+def fetch_models(
+    paths: Sequence[str], options: LoaderOptions, unreadable: dict[str, str], findings: list[Finding]
+) -> Mapping[str, list[str]]:
+    """Do as `find_models`, and have every model here; one that could not be fetched has no folder."""
+    found, mirrors = _find(paths, options, findings, unreadable)
+    here: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    _fetch(found.folders.values(), mirrors, findings, here, missing)
+    return {
+        name: [here.get(path, path) for path in folders if path not in missing]
+        for name, folders in found.folders.items()
+    }
 
 
 def _find(
     paths: Sequence[str],
     options: LoaderOptions,
     findings: list[Finding],
-    unread: dict[str, RepositoryModel],
     unreadable: dict[str, str] | None,
-) -> FoundModels:
-    """Find the models; `findings` takes what there is to say, `unread` the models that could not be fetched."""
+) -> tuple[FoundModels, Mapping[str, RepositoryFolder]]:
+    """Find the models, and the folders of remote repositories, by path; `findings` takes what there is to say."""
     found: dict[str, dict[str, list[str]]] = {}
-    reasons: dict[tuple[str, str], str] = {}
+    mirrors: dict[str, RepositoryFolder] = {}
     for repository in dict.fromkeys(map(normalised, paths)):  # one that is named twice counts once
         try:
             folder, listed = _listed(repository, options.cache_dir, findings)
@@ -145,15 +162,12 @@ def _find(
                 raise
             unreadable[repository] = str(error)
             continue
+        if is_remote(repository):
+            mirrors[folder.path] = folder
         names = options.names.get(repository, {})
         for below in listed:
-            path = os.path.join(folder.path, below)
             present = found.setdefault(names.get(below, below), {}).setdefault(repository, [])
-            present.append(os.path.realpath(path) if is_remote(repository) else path)
-        for below, reason in folder.failures.items():
-            name = names.get(below, below)
-            found.setdefault(name, {}).setdefault(repository, [])
-            reasons[name, repository] = reason
+            present.append(os.path.join(folder.path, below))
     folders: dict[str, list[str]] = {}
     repositories: dict[str, str] = {}
     own_names: dict[str, str] = {}
@@ -162,12 +176,38 @@ def _find(
         for repository, present in by_repository.items():
             known = identifier(name, repository) if shared else name
             repositories[known], own_names[known] = repository, name
-            if present:
-                folders.setdefault(known, []).extend(present)
-            if (name, repository) in reasons:
-                path, namespace = f"{repository}/{name}", repository if options.namespacing else ""
-                unread[known] = _unread(path, known, reasons[name, repository], namespace)
-    return FoundModels(folders, repositories, own_names)
+            folders.setdefault(known, []).extend(present)
+    return FoundModels(folders, repositories, own_names), mirrors
+
+
+def _fetch(
+    models: Iterable[Sequence[str]],
+    mirrors: Mapping[str, RepositoryFolder],
+    findings: list[Finding],
+    here: dict[str, str],
+    missing: dict[str, str],
+) -> None:
+    """Fetch those models, given by their folders, that are in one remote repository alone.
+
+    `here` takes where they are now, `missing` the reason of each that cannot be had, both by the folder that was given.
+    """
+    wanted: dict[str, list[str]] = {}
+    for folders in models:
+        if len(folders) == 1 and (parent := os.path.dirname(folders[0])) in mirrors:
+            wanted.setdefault(parent, []).append(os.path.basename(folders[0]))
+    for parent, names in wanted.items():
+        mirror = mirrors[parent]
+        try:
+            fetched = mirror.fetch(names)
+        except StorageError as error:
+            fetched = Fetched(dict.fromkeys(names, str(error)))
+        findings += [Finding("warning", mirror.address, 1, 1, warning) for warning in fetched.warnings]
+        for name in names:
+            path = os.path.join(parent, name)
+            if name in fetched.failures:
+                missing[path] = fetched.failures[name]
+            else:
+                here[path] = os.path.realpath(path)
 
 
 def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[str]) -> list[str]:
@@ -187,19 +227,16 @@ def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[
     return sorted(chosen)
 
 
-def _model_names(path: str, findings: list[Finding]) -> list[str]:
-    """List the folders that may be models; a hidden one only if it looks like a model."""
-    try:
-        names = subfolders(path)
-    except OSError as error:
-        raise RepositoryError(f"model repository '{path}' cannot be read: {error.strerror}") from error
+def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]:
+    """List the folders that may be models."""
     models = []
-    for name in names:
-        if name.startswith(".") and not os.path.isfile(os.path.join(path, name, "config.pbtxt")):
-            findings.append(Finding("warning", os.path.join(path, name), 1, 1, "hidden folder is no model; ignored"))
+    for name, may_be_model in folder.models.items():
+        if not may_be_model:
+            path = os.path.join(folder.path, name)
+            findings.append(Finding("warning", path, 1, 1, "hidden folder is no model; ignored"))
         elif not _is_text(name):  # which no client could be told of
             remark = f"folder {name!a} is no model, as its name is not UTF-8 text; ignored"
-            findings.append(Finding("warning", path, 1, 1, remark))
+            findings.append(Finding("warning", folder.path, 1, 1, remark))
         else:
             models.append(name)
     return models

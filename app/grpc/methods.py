@@ -13,12 +13,12 @@ from app.grpc.head import GrpcHead
 from app.grpc.infer_call import InferCall
 from app.grpc.method import Handler, Method
 from app.grpc.reflection import reflection_call
-from app.grpc.routes import parse_version
 from app.grpc.stream_infer_call import StreamInferCall
 from app.grpc.unary_call import MethodCall
 from app.service.service import Service
 from protocol.errors import Unavailable, Unsupported
 from protocol.grpc_messages import model_config_response, model_statistics_response, repository_index_response
+from protocol.model_version import parse_version
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 NO_CONTROL: Final = "explicit model load / unload is not allowed if polling is enabled"

@@ -1,21 +1,18 @@
 """Which target an inference request goes to, found by the first bytes of its message."""
 
-import re
 from collections.abc import Callable
 from typing import Final
 
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
-from protocol.errors import InvalidArgument
 from protocol.grpc_route import read_route
+from protocol.model_version import parse_version
 from protocol.protobuf_wire import field_head
 
-_MAX_VERSION: Final = 2**63 - 1
 _MAX_ROUTES: Final = 1024
 # Model name and version with their heads, each under 128 bytes: only such are kept.
 _HEAD_BYTES: Final = 260
 _VERSION: Final = 0x12
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 class Routes:
@@ -54,24 +51,3 @@ class Routes:
                 self._known.clear()
             self._known[key] = target
         return target
-
-
-def parse_version(version: str) -> int:
-    """Return the number of a model version, -1 for none.
-
-    Raises:
-        InvalidArgument: with Triton's text.
-    """
-    if not version:
-        return -1
-    if not _INTEGER.fullmatch(version) or abs(int(version)) > _MAX_VERSION:
-        raise InvalidArgument(
-            f"failed to get model version from specified version string '{version[:64]}' (details: stol), "
-            "version should be an integral value > 0"
-        )
-    number = int(version)
-    if number < 0:
-        raise InvalidArgument(
-            f"invalid model version specified '{version[:64]}' , version should be an integral value > 0"
-        )
-    return number

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from protocol.errors import InvalidArgument
 from protocol.json_document import parse
 from protocol.limits import Limits
+from protocol.model_version import parse_version
 
 _MAX_BYTES: Final = 1 << 18
 _MAX_MEMBERS: Final = 1 << 16
@@ -25,8 +26,12 @@ def path_name(request: Request, parameter: str) -> str:
 
 
 def model_and_version(request: Request) -> tuple[str, int]:
-    """Return the model that the path names, and the version, -1 for none."""
-    return path_name(request, "model"), int(request.path_params.get("version") or -1)
+    """Return the model that the path names, and the version, -1 for none.
+
+    Raises:
+        InvalidArgument: the version is no number of one.
+    """
+    return path_name(request, "model"), parse_version(request.path_params.get("version") or "")
 
 
 async def json_object(request: Request) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from app.http.limits import HttpLimits
 from app.trace.trace_parent import TraceParent
 from protocol.errors import InvalidArgument, ServingError
 from protocol.http_infer import parse_json_length
+from protocol.model_version import MAX_DIGITS
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])?(?::\d{1,5})?")
 _INFERENCE: Final = re.compile(
-    rb"/v2/models/([^/?]+)(?:/versions/(\d{1,19}))?/(infer|generate|generate_stream)(?:\?.*)?", re.DOTALL
+    rb"/v2/models/([^/?]+)(?:/versions/(\d+))?/(infer|generate|generate_stream)(?:\?.*)?", re.DOTALL
 )
 
 INFER: Final = "infer"
@@ -219,7 +220,7 @@ def _read_route(head: Head) -> None:
         return
     head.model = match[1]
     if match[2] is not None:
-        head.version = int(match[2])
+        head.version = int(match[2][:MAX_DIGITS])  # which may be too large for a version: the model's routes refuse it
     head.action = _ACTIONS[match[3]]
     lengths = [value for name, value in head.headers if name == b"inference-header-content-length"]
     if len(lengths) > 1:

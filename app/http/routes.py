@@ -149,7 +149,7 @@ class RouteTable:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    pattern = re.escape(path).replace(r"\{version\}", "(?P<version>[0-9]{1,19})")
+    pattern = re.escape(path).replace(r"\{version\}", "(?P<version>[0-9]+)")
     return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", pattern))
 
 

@@ -29,9 +29,9 @@ def model_labels(models: Mapping[str, ModelEntry]) -> Callable[[str, int], str]:
             entry = models.get(name)
             if entry is None:
                 entry = _NO_ENTRY
-            own = ("model", plain_name(name, entry)), ("version", str(version))
             namespace = (("namespace", entry.namespace),) if entry.namespace else ()
-            text = made[name, version] = labels((*own, *namespace, *config_facts(name, entry.config).tags))
+            own = ("model", plain_name(name, entry)), *namespace, ("version", str(version))
+            text = made[name, version] = labels((*own, *config_facts(name, entry.config).tags))
         return text
 
     return labels_of

@@ -140,7 +140,7 @@ def write_models(
         "counter",
         "Number of failed inference requests, all batch sizes",
         (
-            (f'{labels},reason="{reason}"', count(counts))
+            (_with_reason(labels, reason), count(counts))
             for reason, count in _REASONS
             for labels, counts in (devices if reason == "BACKEND" else versions)
         ),
@@ -178,7 +178,13 @@ def _devices(rows: RowsByKind, labels_of: Callable[[str, int], str]) -> _Version
 
 def _device(label: Label, labels_of: Callable[[str, int], str]) -> str:
     labels = labels_of(label.name, label.version)
-    return f'{labels},gpu_uuid="{escape(label.gpu_uuid)}"' if label.gpu_uuid else labels
+    return f'gpu_uuid="{escape(label.gpu_uuid)}",{labels}' if label.gpu_uuid else labels
+
+
+def _with_reason(labels: str, reason: str) -> str:
+    """Add a label where Triton has it, in the order of the names: scripts look for whole lines."""
+    model, separator, version = labels.partition(',version="')  # a quote within a value is escaped
+    return f'{model},reason="{reason}"{separator}{version}'
 
 
 def _write_cache(out: Exposition, versions: _Versions, options: MetricsOptions) -> None:

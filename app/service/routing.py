@@ -12,6 +12,7 @@ from deployments.lane.remote_regions import ClientRegions
 from deployments.lane.sink import Target
 from protocol.errors import InvalidArgument, NotFound, ServingError, Unavailable, Unsupported
 from protocol.model_metadata import model_metadata
+from protocol.model_version import checked_version
 from repository_loader.namespaces import ambiguous
 
 DECOUPLED_BY_HTTP: Final = "HTTP end point doesn't support models with decoupled transaction policy"
@@ -34,13 +35,13 @@ class Routing:
         """Return the target of an inference request by HTTP.
 
         Raises:
-            InvalidArgument: the name is that of models in several repositories.
+            InvalidArgument: the name is that of models in several repositories, or the version is too large for one.
             NotFound: unknown model or version, or a model without versions.
             Unavailable: the version is known but not ready, or nothing is known of any model yet.
             Unsupported: the model is decoupled.
         """
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
-        target = self.infer_target(name, version)
+        target = self.infer_target(name, checked_version(version))
         if self.decoupled(name):
             raise Unsupported(DECOUPLED_BY_HTTP)
         return target
@@ -48,7 +49,7 @@ class Routing:
     def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
         """Return the target of a generate request, and the model's inputs as its metadata lists them."""
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
-        target = self.infer_target(name, version)
+        target = self.infer_target(name, checked_version(version))
         config = self._models.config(name)
         assert config is not None  # a model that has a target has a configuration
         inputs: list[dict[str, Any]] = model_metadata(config, [target.version])["inputs"]

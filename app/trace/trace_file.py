@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -37,8 +37,9 @@ _SLICE: Final = 2_000
 class TraceFile:
     """Writes traces to `path`, or to `path.0`, `path.1` and so on, as each trace's settings say.
 
-    The array at `path` is whole at any time, but where a process was killed as it wrote: then it is so again with the
-    next trace. What an earlier server has written stays in it. Blocks: for a thread.
+    Settings with a count have a numbered file of their own. An array is whole at any time, but where a process was
+    killed as it wrote: then it is so again with the next trace. What an earlier server has written stays in it. Blocks:
+    for a thread.
     """
 
     def __init__(self, path: str) -> None:
@@ -48,6 +49,8 @@ class TraceFile:
         self._gathered_bytes = 0
         self._counts: dict[Sampler, int] = {}
         """How many traces of each sampler have come."""
+        self._collections: dict[Sampler, str] = {}
+        """The file of each sampler that traces a number of requests."""
 
     def write(self, items: Sequence[Item]) -> None:
         """Write traces, or keep them until there are enough for a file.
@@ -55,7 +58,7 @@ class TraceFile:
         Raises:
             OSError: they cannot be written.
         """
-        now: list[bytes] = []
+        now: dict[str, list[bytes]] = {}
         now_bytes = 0
         pauses = Pauses()
         for trace, sampler in items:
@@ -63,13 +66,14 @@ class TraceFile:
             if sampler.sampling.log_frequency:
                 self._gather(text, sampler)
                 continue
-            now.append(text)
+            now.setdefault(self._file_of(sampler), []).append(text)
             now_bytes += len(text)
             if now_bytes >= _MAX_KEPT_BYTES:
-                append(self._path, b",".join(now))
-                now, now_bytes = [], 0
-        if now:
-            append(self._path, b",".join(now))
+                _append_all(now)
+                now, now_bytes = {}, 0
+        _append_all(now)
+        for sampler in [each for each in self._collections if each.ended]:
+            del self._collections[sampler]
         for sampler in [each for each in self._counts if each.ended]:
             del self._counts[sampler]
             self._write_gathered(sampler)
@@ -96,22 +100,36 @@ class TraceFile:
             self._gathered_bytes -= sum(map(len, texts))
             self._write_next(b"[" + b",".join(texts) + b"]")
 
-    def _write_next(self, data: bytes) -> None:
-        """Write the file with the first number that is free; it appears whole."""
+    def _file_of(self, sampler: Sampler) -> str:
+        """Return the file for traces of a sampler, which goes on with its own."""
+        if sampler.sampling.count <= 0 or (sampler.ended and sampler not in self._collections):
+            return self._path
+        if sampler not in self._collections:
+            self._collections[sampler] = self._write_next(b"")
+        return self._collections[sampler]
+
+    def _write_next(self, data: bytes) -> str:
+        """Write the file with the first number that is free, and return its path; it appears whole."""
         draft = f"{self._path}.{os.getpid()}.draft"
         descriptor = os.open(draft, _FLAGS | os.O_TRUNC, _MODE)
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
             while self._index < _MAX_INDEX:
+                path = f"{self._path}.{self._index}"
                 try:
-                    os.link(draft, f"{self._path}.{self._index}")
-                    return
+                    os.link(draft, path)
+                    return path
                 except FileExistsError:
                     self._index += 1
             raise OSError(errno.EMFILE, f"there are {_MAX_INDEX} trace files", self._path)
         finally:
             os.unlink(draft)
+
+
+def _append_all(texts: Mapping[str, Sequence[bytes]]) -> None:
+    for path, some in texts.items():
+        append(path, b",".join(some))
 
 
 def append(path: str, objects: bytes) -> None:

@@ -19,7 +19,7 @@ from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
 from repository_loader.findings import Finding
 from repository_loader.fingerprint import take_fingerprint
-from repository_loader.repository import find_models
+from repository_loader.repository import fetch_models
 from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Changes:
         """
         unreadable: dict[str, str] = {}
         findings: list[Finding] = []
-        folders = find_models(self._options.repositories, self._options.loader, unreadable, findings)
+        folders = fetch_models(self._options.repositories, self._options.loader, unreadable, findings)
         self._say(findings)
         for reason in unreadable.values():
             logger.error("%s; what runs is kept", reason)

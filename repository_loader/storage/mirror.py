@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,8 +15,10 @@ from repository_loader.storage.model_cache import ModelCache
 from repository_loader.storage.model_source import ModelSource, fetch_all
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from repository_loader.storage.stores import open_store
+from repository_loader.subfolders import subfolders
 
 _INDEX: Final = ".index.json"
+_CONFIG: Final = "config.pbtxt"
 _SAVE_S: Final = 1.0
 
 
@@ -24,93 +26,144 @@ _SAVE_S: Final = 1.0
 class RepositoryFolder:
     """A repository to read.
 
-    `failures` are models that could never be fetched, with the reasons; `warnings` say of what else an earlier state
-    is used.
+    `models` are the names of the folders in it, each with whether it may be a model: a hidden one has to have
+    a `config.pbtxt`. `warnings` say of what an earlier state is used.
     """
 
+    address: str
     path: str
+    models: Mapping[str, bool]
+    warnings: tuple[str, ...] = ()
+    mirror: "Mirror | None" = None
+
+    def fetch(self, names: Collection[str]) -> "Fetched":
+        """Have models in the folder as the repository has them now; blocks. Those of a local one are there."""
+        return Fetched() if self.mirror is None else self.mirror.fetch(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What became of models to fetch.
+
+    `failures` are those that could never be fetched, with the reasons; `warnings` say of what an earlier state is used.
+    """
+
     failures: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
 def local_folder(repository: str, cache_dir: str) -> RepositoryFolder:
-    """Return the folder of a repository: itself, or for a remote one its mirror, brought up to date; blocks.
+    """Return the folder of a repository, itself or for a remote one its mirror, and which models it has; blocks.
 
-    A model changes in the mirror at once and as a whole, when all of it has been fetched. What cannot be had leaves
-    there what was.
+    Of a remote one no model is fetched yet. A model changes in the mirror at once and as a whole, when all of it has
+    been fetched. What cannot be had leaves there what was.
 
     Raises:
         StorageError: a remote repository cannot be read and never was.
         LocationError: its address cannot be.
+        OSError: the folder cannot be listed.
     """
     if not is_remote(repository):
-        return RepositoryFolder(os.path.abspath(repository))
+        path = os.path.abspath(repository)
+        names = subfolders(path)
+        return RepositoryFolder(
+            path,
+            path,
+            {name: not _is_hidden(name) or os.path.isfile(os.path.join(path, name, _CONFIG)) for name in names},
+        )
     try:
         root = Path(cache_dir).expanduser().absolute()
     except RuntimeError as error:
         raise StorageError(f"the model cache {cache_dir} cannot be made: this user has no home folder") from error
-    return Mirror(repository, ModelCache(root)).refresh()
+    return Mirror(repository, ModelCache(root)).look()
 
 
 class Mirror:
-    """One remote repository."""
+    """One remote repository; any number of processes and threads have one of it at a time."""
 
     def __init__(self, repository: str, cache: ModelCache) -> None:
         self._location = read_location(repository)
         self._cache = cache
         self._name = hashlib.sha256(self._location.uri.encode()).hexdigest()[:40]
         self._folder = cache.repositories / self._name
+        self._store: RemoteStore | None = None
+        self._listed: Mapping[str, list[RemoteFile]] = {}
 
-    def refresh(self) -> RepositoryFolder:
-        """Fetch what has changed; processes and threads take turns.
+    def look(self) -> RepositoryFolder:
+        """Ask the store which models there are; what it has no longer leaves the folder.
 
         Raises:
-            StorageError: nothing can be had, and nothing is here.
+            StorageError: it does not say, and nothing is here.
         """
-        try:
-            with self._cache.locked(f"repository-{self._name}"):
-                return self._refreshed()
-        except OSError as error:
-            raise StorageError(f"the model cache {self._cache.root} cannot be written: {error.strerror}") from error
+        with self._index() as index:
+            try:
+                store = open_store(self._location, self._cache)
+                self._listed = _by_model(store.files())
+            except StorageError as error:
+                if not index:
+                    raise
+                models = {name: _may_be_model(name, (file[0] for file in known.files)) for name, known in index.items()}
+                return self._as_folder(models, (f"{error}; what was read before is used",))
+            self._store = store
+            for link in self._folder.iterdir():  # of a process that died one may be there which the index does not have
+                if link.is_symlink() and link.name not in self._listed:
+                    link.unlink()
+            for model in index.keys() - self._listed.keys():
+                del index[model]
+        models = {
+            name: _may_be_model(name, (file.path[len(name) + 1 :] for file in files))
+            for name, files in self._listed.items()
+        }
+        return self._as_folder(models)
 
-    def _refreshed(self) -> RepositoryFolder:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        index = self._read_index()
-        try:
-            store = open_store(self._location, self._cache)
-            listed = _by_model(store.files())
-        except StorageError as error:
-            if not index:
-                raise
-            return RepositoryFolder(str(self._folder), {}, (f"{error}; what was read before is used",))
+    def _as_folder(self, models: Mapping[str, bool], warnings: tuple[str, ...] = ()) -> RepositoryFolder:
+        return RepositoryFolder(self._location.uri, str(self._folder), models, warnings, self)
+
+    def fetch(self, names: Collection[str]) -> Fetched:
+        """Have models in the folder as they were listed; where the store did not answer, as they were read before.
+
+        Raises:
+            StorageError: the cache cannot be written.
+        """
         failures: dict[str, str] = {}
         warnings: list[str] = []
-        changed, saved_s = False, float("-inf")
-        for model, files in listed.items():
-            known = index.get(model)
-            if known is not None and _same(known, files):
-                continue
-            try:
-                index[model] = self._take(store, model, files, known)
-                changed = True
+        if self._store is None:
+            return Fetched()
+        with self._index() as index:
+            before, saved_s = dict(index), float("-inf")
+            for model in names:
+                files, known = self._listed[model], index.get(model)
+                if known is not None and _same(known, files):
+                    continue
+                try:
+                    index[model] = self._take(self._store, model, files, known)
+                except StorageError as error:
+                    if known is None:
+                        failures[model] = str(error)
+                    else:
+                        warnings.append(f"{error}; model '{model}' stays as it was read before")
+                    continue
                 if time.monotonic() - saved_s > _SAVE_S:  # a process that dies now leaves less to be fetched again
                     self._write_index(index)
                     saved_s = time.monotonic()
-            except StorageError as error:
-                if known is None:
-                    failures[model] = str(error)
-                else:
-                    warnings.append(f"{error}; model '{model}' stays as it was read before")
-        for link in self._folder.iterdir():  # of a process that died one may be there which the index does not have
-            if link.is_symlink() and link.name not in listed:
-                link.unlink()
-        for model in index.keys() - listed.keys():
-            del index[model]
-            changed = True
+            changed = index != before
         if changed:
-            self._write_index(index)
             self._cache.evict()
-        return RepositoryFolder(str(self._folder), failures, tuple(warnings))
+        return Fetched(failures, tuple(warnings))
+
+    @contextlib.contextmanager
+    def _index(self) -> Iterator[dict[str, ModelSource]]:
+        """Give what is linked, by name, and write it if it is changed; processes and threads take turns."""
+        try:
+            with self._cache.locked(f"repository-{self._name}"):
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                index = self._read_index()
+                before = dict(index)
+                yield index
+                if index != before:
+                    self._write_index(index)
+        except OSError as error:
+            raise StorageError(f"the model cache {self._cache.root} cannot be written: {error.strerror}") from error
 
     def _take(self, store: RemoteStore, model: str, files: list[RemoteFile], known: ModelSource | None) -> ModelSource:
         """Fetch a model's new files, and have its link point to all of them."""
@@ -161,6 +214,14 @@ def _by_model(files: list[RemoteFile]) -> dict[str, list[RemoteFile]]:
         if separator:
             models.setdefault(model, []).append(file)
     return models
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
+def _may_be_model(name: str, paths: Iterable[str]) -> bool:
+    return not _is_hidden(name) or _CONFIG in paths
 
 
 def _same(known: ModelSource, files: list[RemoteFile]) -> bool:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from app.builder import build
 from app.cli.main import main, read_settings, settings_options, triton_options
 from app.settings import Settings
-from app.triton_flags import OLD_FLAGS, REASONS, merged_settings
+from app.triton_flags import DEPRECATED, OLD_FLAGS, REASONS, merged_settings
 
 FLAGS = [
     "allow-client-shm=false",
@@ -133,7 +133,8 @@ def test_every_flag_of_tritonserver_is_taken(given: str, repository: str, tmp_pa
         assert f"warning: --{name} is deprecated: use --{flag} {key}=" in output
     else:
         assert name.replace("-", "_") in Settings.model_fields
-        assert "warning" not in output
+        told = f"warning: --{name} is deprecated: use --{DEPRECATED[name]}\n" if name in DEPRECATED else "warning"
+        assert (told in output) == (name in DEPRECATED)
 
 
 @pytest.mark.parametrize("given", FLAGS)
@@ -149,7 +150,7 @@ def test_every_flag_of_tritonserver_is_taken_by_serve_deploy(
     args = {"model_store": [str(tmp_path)], name: [value] if several else value.lower() if equals else True}
     assert build({"model_control_mode": "explicit", **args} if name == "load_model" else args)
     warned = [record.getMessage() for record in caplog.records]
-    assert any(each.startswith(f"--{flag} ") for each in warned) == (flag in REASONS or flag in OLD_FLAGS)
+    assert any(each.startswith(f"--{flag} ") for each in warned) == (flag in {**REASONS, **OLD_FLAGS, **DEPRECATED})
 
 
 def test_flags_stand_over_the_environment_and_other_names_beside_each_other() -> None:

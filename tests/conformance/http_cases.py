@@ -5,6 +5,7 @@ from tests.conformance.http_control_cases import REPOSITORY, SETTINGS, SHARED_ME
 from tests.conformance.http_inference_cases import BINARY, COMPRESSION, GENERATE, INFERENCE
 
 NOT_ALLOWED = "Method Not Allowed"
+NO_VERSION = "failed to get model version from specified version string '{}' (details: stol), version should be an integral value > 0"
 UNKNOWN = "Request for unknown model: 'nope' is not found"
 
 
@@ -63,6 +64,24 @@ METADATA = (
         "/v2/models/simple/versions/9",
         404,
         error="Request for unknown model: 'simple' version 9 is not found",
+    ),
+    *(
+        Case(
+            f"version {number} is too large, {what or 'metadata'}",
+            "4.2",
+            method,
+            f"/v2/models/floats/versions/{number}{what}",
+            400,
+            body=body,
+            error=NO_VERSION.format(number),
+        )
+        for number in (2**63, 10**19)
+        for method, what, body in (
+            ("GET", "", None),
+            ("GET", "/ready", None),
+            ("POST", "/infer", {}),
+            ("POST", "/generate", {}),
+        )
     ),
     Case(
         "traversal is just a name",

@@ -281,6 +281,7 @@ def test_a_parameter_without_effect_is_warned_of(column: str, key: str, value: s
     ("column", "key", "value"),
     [
         ("python", "colour", "red"),
+        ("onnxruntime", "", ""),
         ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "yes"),
         ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
         ("ensemble", "eagleray.placement", "packed"),

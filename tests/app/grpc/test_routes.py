@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.grpc.routes import Routes, parse_version
+from app.grpc.routes import Routes
 from protocol.errors import InvalidArgument, NotFound
+from protocol.model_version import parse_version
 from protocol.protobuf_wire import field_head
 
 

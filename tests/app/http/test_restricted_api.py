@@ -51,7 +51,7 @@ NO_ROUTES = [
     "/v2/health/live/",
     "/v2/models/a/versions/x",
     "/v2/models/a/versions/-1",
-    "/v2/models/a/versions/12345678901234567890",
+    "/v2/models/a/versions/1a",
     "/v2/models/a/versions/1/trace/setting",
     "/v2/models//ready",
     "/v2/models/a/b/ready",

@@ -141,6 +141,9 @@ def test_what_instances_do_is_told_by_gpu_and_what_surrounds_them_is_not() -> No
     assert of("nv_inference_exec_count") == {"GPU-1": 1, "GPU-2": 1, "": 1}
     assert of("nv_inference_request_failure", ("reason", "BACKEND")) == {"GPU-1": 1, "GPU-2": 1, "": 1}
     assert of("nv_inference_request_failure", ("reason", "REJECTED")) == {"": 3}
+    lines = text_of(totals).splitlines()
+    assert 'nv_inference_request_failure{gpu_uuid="GPU-1",model="m",reason="BACKEND",version="1"} 1' in lines
+    assert 'nv_inference_request_failure{model="m",reason="REJECTED",version="1"} 3' in lines
     assert of("nv_inference_pending_request_count") == {"": 3}
     assert of("nv_model_load_duration_secs") == {"": 3}
     assert of("nv_cache_num_hits_per_model") == {"": 3}

@@ -125,6 +125,22 @@ def test_the_last_traces_that_are_wanted_are_written_at_once(tmp_path: Path) -> 
     assert [ids(tmp_path / f"t.{number}") for number in range(2)] == [[1, 2, 3], [4, 5]]
 
 
+def test_a_number_of_traces_has_a_file_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    twos, others = (Sampler(Sampling(TIMESTAMPS, 1, count)) for count in (2, 5))
+    file = TraceFile(str(path))
+    file.write([(trace(1), ALL), (trace(2), twos)])
+    file.write([(trace(3), others), (trace(4), twos), (trace(5), ALL)])
+    assert ids(path) == [1, 5]
+    assert [ids(tmp_path / f"t.{number}") for number in range(2)] == [[2, 4], [3]]
+    others.ended = True
+    file.write([(trace(6), others)])
+    file.write([(trace(7), others)])  # after all others of its settings
+    assert (ids(tmp_path / "t.1"), ids(path)) == ([3, 6], [1, 5, 7])
+    TraceFile(str(path)).write([(trace(8), Sampler(Sampling(TIMESTAMPS, 1, 1)))])
+    assert ids(tmp_path / "t.2") == [8]
+
+
 OF_A_KILLED_TRITON = b'[{"id":1,"model_name":"m","model_version":1},{"id":1,"timestamps":[{"name":"REQU'
 
 

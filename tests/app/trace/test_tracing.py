@@ -32,12 +32,13 @@ class Bench(Served):
         self.context.routes_changed()
 
     def written(self) -> list[dict[str, Any]]:
-        """Return what is in the file after the end."""
+        """Return what is in the file, and then in the numbered ones, after the end."""
         self.service.tracing.close(30)
-        return json.loads(self.path.read_text()) if self.path.exists() else []
+        paths = sorted(self.path.parent.glob(f"{self.path.name}*"))
+        return [each for path in paths for each in json.loads(path.read_text())]
 
     def names(self) -> list[str]:
-        """Return the names of the timestamps in the file after the end."""
+        """Return the names of the timestamps in these files after the end."""
         return [each["timestamps"][0]["name"] for each in self.written() if "timestamps" in each]
 
 

@@ -204,7 +204,7 @@ def metric(server: Server, series: str) -> float:
 
 
 def canceled(server: Server, model: str) -> float:
-    return metric(server, f'nv_inference_request_failure{{model="{model}",version="1",reason="CANCELED"}}')
+    return metric(server, f'nv_inference_request_failure{{model="{model}",reason="CANCELED",version="1"}}')
 
 
 def test_client_that_goes_away_in_the_queue_costs_nothing(server: Server) -> None:

@@ -13,6 +13,7 @@ def _with(parameters: Any) -> str:
 
 
 _UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+_LONG_ID = "string correlation ID cannot be longer than 128 characters"
 _BOOL = "attempt to access JSON non-boolean as boolean"
 _RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
 _NO_OBJECT = "failed to get request params.: attempt to get members for non-object"
@@ -39,8 +40,8 @@ for id, parameters, text in (
     ("sequence-id-float", {"sequence_id": 1.5}, "Unable to parse 'sequence_id': "),
     ("sequence-id-bool", {"sequence_id": True}, "Unable to parse 'sequence_id': "),
     ("sequence-id-null", {"sequence_id": None}, "Unable to parse 'sequence_id': "),
-    ("sequence-id-too-long", {"sequence_id": "x" * 129}, "Unable to parse 'sequence_id': string of 129 bytes"),
-    ("sequence-id-too-long-in-bytes", {"sequence_id": "ż" * 65}, "Unable to parse 'sequence_id': string of 130"),
+    ("sequence-id-too-long", {"sequence_id": "x" * 129}, _LONG_ID),
+    ("sequence-id-too-long-in-bytes", {"sequence_id": "ż" * 65}, _LONG_ID),
     ("sequence-start-number", {"sequence_start": 1}, "Unable to parse 'sequence_start': " + _BOOL),
     ("sequence-end-string", {"sequence_end": "true"}, "Unable to parse 'sequence_end': " + _BOOL),
     ("binary-output-number", {"binary_data_output": 1}, "Unable to parse 'binary_data_output': " + _BOOL),

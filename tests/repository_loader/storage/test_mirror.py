@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from repository_loader.repository import RepositoryError, load_repositories
+from repository_loader.repository import RepositoryError, choose_models, load_repositories
 from repository_loader.snapshot import LoaderOptions, Snapshot
 from repository_loader.storage import mirror, model_source
 from repository_loader.storage.location import Location, read_location
@@ -99,6 +99,35 @@ def test_unchanged_files_are_fetched_once(
     assert (fetched, before) == (["a/config.pbtxt"], after)
     read(uri, tmp_path)
     assert fetched == ["a/config.pbtxt"]
+
+
+def test_of_models_that_are_not_asked_for_nothing_is_fetched(
+    bucket: Bucket, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ensemble brings its steps; the names of all others are known."""
+    fetched: list[str] = []
+
+    def noted(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+        fetched.extend(file.path.partition("/")[0] for file in files)
+        return fetch_all(store, location, cache, files)
+
+    monkeypatch.setattr(mirror, "fetch_all", noted)
+    step = 'step { model_name: "b" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }'
+    ensemble = {"e/config.pbtxt": f'platform: "ensemble" {TENSORS} ensemble_scheduling {{ {step} }}'}
+    uri = put(bucket, at, {**python_model("a"), **python_model("b"), **python_model("c"), **ensemble})
+    options = LoaderOptions(cache_dir=str(tmp_path))
+    assert choose_models([uri], options, ["?"]) == ["a", "b", "c", "e"] and not fetched
+    assert set(load_repositories([uri], options, None, only=["a", "missing"]).models) == {"a"}
+    assert set(fetched) == {"a"}
+    fetched.clear()
+    bucket.put({f"{at}/a/1/model.py": "class TritonPythonModel:\n    changed = True\n"})
+    found = load_repositories([uri], options, None, only=["e"]).models
+    assert {name: model.failure for name, model in found.items()} == {"b": None, "e": None}
+    assert set(fetched) == {"b", "e"}
+    fetched.clear()
+    changed = load_repositories([uri], options, None, only=["a"]).models["a"]
+    assert "changed" in Path(changed.model_path, "1/model.py").read_text()
+    assert fetched == ["a"]
 
 
 def test_empty_objects_stand_for_folders(bucket: Bucket, at: str, tmp_path: Path) -> None:
@@ -297,7 +326,8 @@ class Contended(ModelCache):
 
 def test_a_model_is_not_evicted_before_it_is_linked(tmp_path: Path, site: tuple[Path, str, list[int]]) -> None:
     write_archive(site[0] / "models.tgz", "a")
-    repository = mirror.Mirror(f"{site[1]}/models.tgz", Contended(tmp_path / "cache")).refresh()
+    repository = mirror.Mirror(f"{site[1]}/models.tgz", Contended(tmp_path / "cache")).look()
+    assert not repository.fetch(["a"]).failures
     assert (Path(repository.path) / "a/config.pbtxt").is_file()
 
 
