@@ -7,7 +7,7 @@ of its model repository manager, whose texts these are.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
 from repository_loader.ensemble_conditions import DEFAULT, check_condition_types, read_conditions
 from repository_loader.findings import Fault
@@ -156,12 +156,17 @@ def _node(config: ModelConfig, data_type: int, dims: Sequence[int]) -> _Node:
     return _Node(config.name, data_type, tuple(dims), (*batch, *dims))
 
 
+def _own_node(config: ModelConfig, tensor: ModelInput | ModelOutput) -> _Node:
+    """Return a tensor of the ensemble's own as its steps see it: behind its `reshape`."""
+    return _node(config, tensor.data_type, tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+
+
 def _check_edges(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
     """Check names, batch sizes, types and shapes where tensors enter and leave models."""
     name = config.name
     nodes: dict[str, _Node] = {}
     for tensor in (*config.input, *config.output):
-        nodes.setdefault(tensor.name, _node(config, tensor.data_type, tensor.dims))
+        nodes.setdefault(tensor.name, _own_node(config, tensor))
     for index, (step, model) in enumerate(zip(config.ensemble_scheduling.step, steps, strict=True)):
         path = f"{_BASE}.step[{index}]"
         if 0 < model.max_batch_size < config.max_batch_size:
@@ -230,7 +235,7 @@ def _text(dims: Sequence[int]) -> str:
 
 def _check_conditions(config: ModelConfig, steps: Sequence[ModelConfig]) -> Iterator[Fault]:
     """Check conditions and defaults against the types and shapes of their tensors."""
-    nodes = {tensor.name: _node(config, tensor.data_type, tensor.dims) for tensor in config.input}
+    nodes = {tensor.name: _own_node(config, tensor) for tensor in config.input}
     for step, model in zip(config.ensemble_scheduling.step, steps, strict=True):
         outputs = {tensor.name: tensor for tensor in model.output}
         nodes.update(

@@ -88,7 +88,8 @@ def _check_connections(config: ModelConfig, conditions: Conditions) -> Iterator[
         )
     for index, step in enumerate(steps):
         for key, tensor in step.output_map.items():
-            if tensor not in read and tensor not in outputs:
+            in_circle = tensor not in available and awaited[index] <= written.union(inputs)
+            if tensor not in outputs and (tensor not in read or in_circle):
                 path = f'{_BASE}.step[{index}].output_map["{key}"]'
                 yield Fault(path, f"ensemble tensor '{tensor}' is unused in ensemble '{name}'")
         for key, tensor in step.input_map.items():

@@ -38,9 +38,7 @@ def _normalise_scheduler(config: ModelConfig) -> None:
         sequence = config.sequence_batching
         if sequence.max_sequence_idle_microseconds == 0:
             sequence.max_sequence_idle_microseconds = DEFAULT_SEQUENCE_IDLE_US
-        if sequence.WhichOneof("strategy_choice") is None:
-            sequence.direct.SetInParent()
-        elif sequence.HasField("oldest") and not sequence.oldest.preferred_batch_size and config.max_batch_size > 0:
+        if sequence.HasField("oldest") and not sequence.oldest.preferred_batch_size and config.max_batch_size > 0:
             sequence.oldest.preferred_batch_size.append(config.max_batch_size)
 
 

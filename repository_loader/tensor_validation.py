@@ -49,8 +49,6 @@ def _check_tensor(config: ModelConfig, kind: str, tensor: ModelInput | ModelOutp
     if kind == "input":
         if tensor.format != ModelInput.FORMAT_NONE and len(tensor.dims) != 3:
             yield Fault(".format", "model input NHWC/NCHW require 3 dims")
-        if tensor.allow_ragged_batch and config.max_batch_size == 0:
-            yield Fault(".allow_ragged_batch", f"{named}allows ragged batches but the model does not batch")
     elif leaves_folder(tensor.label_filename):
         yield Fault(".label_filename", f"label file of {named.strip()} leaves the model's folder")
     if tensor.is_shape_tensor and config.platform != _TENSORRT:

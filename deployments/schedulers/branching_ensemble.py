@@ -298,7 +298,7 @@ class BranchingEnsembleScheduler:
         for edge in run.plan.outputs:
             array = tensors[edge.tensor]
             if array is not None:
-                outputs[edge.name] = edge.convert(array) if edge.converts else array
+                outputs[edge.name] = edge.leave(array) if edge.converts or edge.spec.reshaped else array
         run.responses.append(StreamedResponse(outputs, sequence_parameters(run), False, 0))
 
     def _answer(self, run: _Run) -> None:

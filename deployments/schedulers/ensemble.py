@@ -180,7 +180,7 @@ class EnsembleScheduler:
         for edge in run.plan.outputs:
             array = run.tensors[edge.tensor]
             if array is not None:  # else its step did not give it
-                outputs[edge.name] = edge.convert(array) if edge.converts else array
+                outputs[edge.name] = edge.leave(array) if edge.converts or edge.spec.reshaped else array
         if not outputs:
             where = f"in ensemble '{self._name}', {request_prefix(request.id)}"
             return self._fail(run, InvalidArgument(where + _DEADLOCK))

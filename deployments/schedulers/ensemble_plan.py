@@ -13,6 +13,7 @@ from deployments.backends.backend import ModelLoadError
 from protocol.datatypes import of_array
 from protocol.errors import InvalidArgument
 from protocol.infer import Array
+from protocol.normalise import client_shape
 from protocol.signature import Signature, TensorSpec
 from repository_loader.ensemble_conditions import Condition, ConditionError, Conditions, Value, read_conditions
 
@@ -47,9 +48,21 @@ class Edge:
 
     def convert(self, array: Array) -> Array:
         """Add or drop a batch dimension of 1 where the tensor needs it to fit its configured dims."""
-        if self.gains_batch and fits(array.shape, self.spec.dims):
+        return self._converted(array, self.spec.dims)
+
+    def leave(self, array: Array) -> Array:
+        """Return an output of the ensemble as its client sees it: with its batch dimension, its `reshape` undone."""
+        spec = self.spec
+        if self.converts:
+            array = self._converted(array, spec.model_dims)
+        if spec.reshaped and fits(array.shape[1:] if self.batched else array.shape, spec.model_dims):
+            return array.reshape(client_shape(spec, self.batched, array.shape))
+        return array
+
+    def _converted(self, array: Array, dims: tuple[int, ...]) -> Array:
+        if self.gains_batch and fits(array.shape, dims):
             return np.expand_dims(array, 0)
-        if self.loses_batch and array.shape[:1] == (1,) and not fits(array.shape, self.spec.dims):
+        if self.loses_batch and array.shape[:1] == (1,) and not fits(array.shape, dims):
             return array.reshape(array.shape[1:])
         return array
 

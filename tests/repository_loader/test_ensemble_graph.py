@@ -97,6 +97,21 @@ JUDGED: dict[str, tuple[dict[str, str], str, str | None]] = {
         "in ensemble e, ensemble tensor t: inconsistent shape: [-1,5] is inferred from model a while [-1,4] is "
         "inferred from model b",
     ),
+    "reshape of the ensemble itself": (
+        {"a": PLAIN, "b": PLAIN},
+        ensemble(
+            A + B,
+            {"X": "data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: 4 }"},
+            {"Y": "data_type: TYPE_FP32 dims: [ 4, 1 ] reshape { shape: 4 }"},
+        ),
+        None,
+    ),
+    "reshape of the ensemble itself to another shape": (
+        {"a": PLAIN, "b": PLAIN},
+        ensemble(A + B, {"X": "data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] }"}),
+        "in ensemble e, ensemble tensor X: inconsistent shape: [2,2] is inferred from model e while [4] is "
+        "inferred from model a",
+    ),
     "type of the ensemble itself": (
         {"a": PLAIN, "b": PLAIN},
         ensemble(A + B, {"X": "data_type: TYPE_STRING dims: 4"}),

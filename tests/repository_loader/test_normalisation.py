@@ -59,7 +59,7 @@ SCHEDULERS = {
     "no batches": ("dynamic_batching { }", "dynamic_batching { }"),
     "sequences": (
         "sequence_batching { }",
-        "sequence_batching { direct { } max_sequence_idle_microseconds: 1000000 }",
+        "sequence_batching { max_sequence_idle_microseconds: 1000000 }",
     ),
     "oldest": (
         "max_batch_size: 2 sequence_batching { oldest { } max_sequence_idle_microseconds: 7 }",

@@ -340,6 +340,15 @@ RULES = {
         "output[1]",
         "ensemble output 'Z' for ensemble m' is not used",
     ),
+    "tensors that only make each other": (
+        ensemble(
+            f"step {{ {STEP} }}"
+            ' step { model_name: "b" input_map { key: "x" value: "U" } output_map { key: "y" value: "V" } }'
+            ' step { model_name: "b" input_map { key: "x" value: "V" } output_map { key: "y" value: "U" } }'
+        ),
+        'ensemble_scheduling.step[1].output_map["y"]',
+        "ensemble tensor 'V' is unused in ensemble 'm'",
+    ),
     "unused tensor": (
         ensemble(f'step {{ {STEP} output_map {{ key: "z" value: "Z" }} }}'),
         'ensemble_scheduling.step[0].output_map["z"]',
