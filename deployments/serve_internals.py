@@ -5,7 +5,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -114,6 +114,20 @@ def _is_steady(controller: Any) -> bool:
         and all(application.status in _AT_REST for application in applications)
         and all(deployment.status in _AT_REST for deployment in deployments)
     )
+
+
+@contextlib.contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, which `ray.init` otherwise replaces with one that raises.
+
+    What it raises in the middle of a start is lost where nobody can catch it, or leaves Ray's locks held.
+    """
+    replace = ray._private.utils.set_sigterm_handler
+    ray._private.utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        ray._private.utils.set_sigterm_handler = replace
 
 
 def end_log_monitor() -> None:

@@ -5,6 +5,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.cli.dashboard_login import DashboardLogin
 from app.cli.ray_token import current_token
@@ -49,27 +50,15 @@ class LocalRay:
             raise StartFailed(other)
         import ray
 
-        from deployments.serve_internals import end_log_monitor
+        from deployments.serve_internals import end_log_monitor, sigterm_kept
 
         options = self._options
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
-            if options.address:
-                context = ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
-            else:
-                context = ray.init(
-                    address="local",
-                    num_cpus=options.num_cpus or len(os.sched_getaffinity(0)),
-                    num_gpus=options.num_gpus,
-                    # None starts it too, and does not end the cluster where it is late.
-                    include_dashboard=None if options.dashboard else False,
-                    dashboard_host="127.0.0.1",
-                    # None lets Ray take the next free port when 8265 is taken.
-                    dashboard_port=options.dashboard_port or None,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                )
+            with sigterm_kept():
+                context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **_cluster(options))
+            if not options.address:
                 end_log_monitor()
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
             raise self.failed(explain(error, options.address)) from error
@@ -101,6 +90,22 @@ class LocalRay:
             return f"http://{dashboard}/#/serve"
         self._login = DashboardLogin(dashboard, token)
         return self._login.url
+
+
+def _cluster(options: RayOptions) -> dict[str, Any]:
+    """Return what tells `ray.init` which cluster to join, or to start."""
+    if options.address:
+        return {"address": options.address}
+    return {
+        "address": "local",
+        "num_cpus": options.num_cpus or len(os.sched_getaffinity(0)),
+        "num_gpus": options.num_gpus,
+        # None starts it too, and does not end the cluster where it is late.
+        "include_dashboard": None if options.dashboard else False,
+        "dashboard_host": "127.0.0.1",
+        # None lets Ray take the next free port when 8265 is taken.
+        "dashboard_port": options.dashboard_port or None,
+    }
 
 
 def explain(error: Exception, address: str) -> str:

@@ -123,12 +123,7 @@ class LocalServer:
                 self._console = ConsolePipe(progress.line)
             except OSError as error:
                 progress.say(f"what models print is in Ray's logs only: {error}")
-        try:
-            self._ray.start()
-        except SystemExit:  # ray.init brings its own handlers, of which that of SIGTERM raises it
-            self._on_signal(signal.SIGTERM, None)
-        finally:
-            self._handle_signals()
+        self._ray.start()
         if self._ray.warning:
             progress.say(f"warning: {self._ray.warning}")
 

@@ -9,7 +9,7 @@ from tests.serving import Server, wait_until
 SUCCESS = "success"
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 _SAMPLE = re.compile(
-    r'^nv_inference_request_(success|failure)\{model="([^"]*)",version="[^"]*"(?:,reason="(\w+)")?\} (\d+)', re.M
+    r'^nv_inference_request_(success|failure)\{model="([^"]*)",(?:reason="(\w+)",)?version="[^"]*"\} (\d+)', re.M
 )
 _PENDING = re.compile(r'^nv_inference_pending_request_count\{model="([^"]*)",version="[^"]*"\} (\d+)', re.M)
 

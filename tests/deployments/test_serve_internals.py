@@ -381,3 +381,35 @@ def test_a_card_of_a_dead_node_is_given_back() -> None:
     done = run(sys.executable, "-c", DEAD_NODE, env=environment(), timeout_s=150)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [True, 1]
+
+
+TERMINATED = """
+import os, signal, threading, time
+import ray
+from deployments.serve_internals import sigterm_kept
+
+got = []
+signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+started = threading.Event()
+
+def terminate():
+    while not started.wait(0.02):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=terminate).start()
+with sigterm_kept():
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+started.set()
+sent = len(got)
+os.kill(os.getpid(), signal.SIGTERM)
+ray.shutdown()
+print(sent > 10, len(got) > sent)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(90)
+def test_sigterm_while_ray_starts_is_ours() -> None:
+    done = run(sys.executable, "-c", TERMINATED, env=environment(), timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True"]

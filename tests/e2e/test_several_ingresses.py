@@ -6,6 +6,7 @@ import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -214,7 +215,7 @@ def test_settings_changed_at_one_hold_at_both(server: Server) -> None:
 def test_traces_of_both_are_in_one_file(server: Server) -> None:
     path = server.log_path.parent / "traces.json"
     with one_client_of_each(server, server.address) as (one, other):
-        settings = {"trace_rate": "1", "trace_count": "3", "trace_level": ["TIMESTAMPS", "TENSORS"]}
+        settings = {"trace_rate": "1", "trace_level": ["TIMESTAMPS", "TENSORS"]}
         one.request("POST", "/v2/models/simple/trace/setting", settings)
         for client, id in ((one, "of one"), (other, "of the other")):
             for _ in range(2):
@@ -233,6 +234,20 @@ def test_traces_of_both_are_in_one_file(server: Server) -> None:
             "shape": "1,16",
             "dtype": "INT32",
         }
+
+
+def test_traces_up_to_a_count_are_in_a_file_of_each(server: Server) -> None:
+    folder = server.log_path.parent
+    with one_client_of_each(server, server.address) as (one, other):
+        settings = {"trace_rate": "1", "trace_count": "3", "trace_level": ["TIMESTAMPS"]}
+        one.request("POST", "/v2/models/simple/trace/setting", settings)
+        for _ in range(4):
+            for client, id in ((one, "of one"), (other, "of the other")):
+                assert client.infer("simple", *ROW, id=id).status == 200
+        files = [folder / f"traces.json.{number}" for number in (0, 1)]
+        found = [wait_until(partial(traced, path, "simple", 3), f"three traces in {path}") for path in files]
+        one.request("POST", "/v2/models/simple/trace/setting", dict.fromkeys(settings))
+    assert sorted([each["request_id"] for each in heads] for heads in found) == [["of one"] * 3, ["of the other"] * 3]
 
 
 def traced(path: Path, model: str, count: int) -> list[dict[str, Any]]:
