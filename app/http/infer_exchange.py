@@ -100,15 +100,15 @@ class InferExchange:
 
     def _submit(self, body: Buffer) -> None:
         head = self._head
+        parts: Sequence[Buffer] = (body,)
+        json_length = head.json_length
         try:
             target = self._context.target(head)
+            if head.forwarded:
+                parts, json_length = add_parameters(body, json_length, head.forwarded)
         except ServingError as error:
             self.on_error(error)
             return
-        parts: Sequence[Buffer] = (body,)
-        json_length = head.json_length
-        if head.forwarded:
-            parts, json_length = add_parameters(body, json_length, head.forwarded)
         self._target = target
         if has_large_json(head, body) and target.shared:
             task = {

@@ -6,10 +6,12 @@ from typing import Final
 import orjson
 
 from deployments.lane.frames import Buffer
+from protocol.errors import InvalidArgument
 from protocol.request_parameters import FORWARDED
 
 _SPACE: Final = b" \t\r\n"
 _TAIL_BYTES: Final = 256
+_MAX_TAIL_BYTES: Final = 1 << 16
 
 
 def add_parameters(
@@ -20,6 +22,9 @@ def add_parameters(
     Nothing is parsed: they become the last member of the object, whatever its size. What does not end as an object
     does is returned as it is, and whoever decodes it will say so; so is a raw request (`json_length` 0), which has no
     place for parameters.
+
+    Raises:
+        InvalidArgument: the JSON ends in very much white space.
     """
     end = len(body) if json_length is None else json_length
     if not 0 < end <= len(body):
@@ -35,12 +40,15 @@ def add_parameters(
 
 
 def _ending(body: Buffer, end: int) -> tuple[int, bytes, bytes]:
-    """Return where the last character is that is no white space, the one before it, and it."""
-    size = _TAIL_BYTES
-    while True:
+    """Return where the last character is that is no white space, the one before it, and it.
+
+    Raises:
+        InvalidArgument: white space takes so much of the end that a search for them would hold up others.
+    """
+    for size in (_TAIL_BYTES, _MAX_TAIL_BYTES):
         first = max(0, end - size)
         text = bytes(body[first:end]).rstrip(_SPACE)
         before = text[:-1].rstrip(_SPACE)
         if before or not first:
             return first + len(text) - 1, before[-1:], text[-1:]
-        size *= 16
+    raise InvalidArgument(f"the request's JSON ends in more than {_MAX_TAIL_BYTES} bytes of white space")

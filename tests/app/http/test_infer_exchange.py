@@ -203,6 +203,14 @@ def test_matching_headers_become_parameters(body: bytes, parameters: dict[str, o
 
 
 @on_loop
+async def test_forwarding_looks_for_the_end_of_the_json_in_a_bounded_part() -> None:
+    wire = Wire(policy=HeadPolicy(forwarding=HeaderForwarding("^x-")))
+    answer = await wire.request("POST", INFER, b"{}" + b" " * (1 << 20), X_A="1")
+    assert (answer.status, answer.error) == (400, "the request's JSON ends in more than 65536 bytes of white space")
+    assert wire.target.bodies == []
+
+
+@on_loop
 async def test_forwarding_moves_the_end_of_the_json() -> None:
     wire = Wire(policy=HeadPolicy(forwarding=HeaderForwarding("^x-")))
     await wire.request("POST", INFER, b'{"inputs":[]}\0\1\2', X_A="é", Inference_Header_Content_Length="13")
