@@ -47,7 +47,7 @@ soak: install
 	SLOW_COPY_ROUNDS=25 CONTROLLER_DIES_AFTER_S="$$(seq -s ' ' 0.9 0.1 2.4)" \
 		$(BIN)/python -m pytest tests/e2e/test_poll.py -k 'slowly or controller' $(ARGS)
 	CHANGE_SECONDS=60 CONTROLLER_DIES_AFTER_S="$$(seq -s ' ' 0 0.05 1)" \
-		$(BIN)/python -m pytest tests/e2e/test_model_control.py -k 'many_clients or controller' $(ARGS)
+		$(BIN)/python -m pytest tests/e2e/control -k 'many_clients or controller' $(ARGS)
 	PLACEMENT=auto $(BIN)/python -m pytest tests/behaviours $(ARGS)
 	PLACEMENT=embedded $(BIN)/python -m pytest tests/behaviours $(ARGS)
 	SOAK_S=600 $(BIN)/python -m pytest -s tests/e2e/test_leaks.py $(ARGS)

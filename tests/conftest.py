@@ -13,7 +13,7 @@ settings.register_profile("soak", max_examples=5000, deadline=None)
 settings.load_profile("tests")
 """For tests that try random damage and say no number of examples; `make soak` names the other profile."""
 
-SHARING = ("tests/conformance", "tests/e2e/shared", "tests/e2e/clients", "tests/e2e/hostile")
+SHARING = tuple(f"tests/{name}" for name in ("conformance", "e2e/clients", "e2e/control", "e2e/hostile", "e2e/shared"))
 """The folders whose tests share servers: in two workers, these would start twice."""
 
 

@@ -21,6 +21,7 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 EAGLERAY = str(Path(sys.executable).parent / "eagleray")
+CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
 READY_LINE = "Ctrl-C drains and stops."
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
@@ -301,3 +302,15 @@ class Server(Process, Endpoint):
             if title_of(process).startswith(("ray::ServeReplica", "ray::ServeController")):
                 found.add(process.pid)
         return found
+
+    def states(self, model: str) -> dict[str, tuple[str, str]]:
+        """Return state and reason of each version in the index; a model that was never loaded has none."""
+        rows = [row for row in self.post("/v2/repository/index").json if row["name"] == model]
+        assert rows, f"{model} is not in the index"
+        return {row["version"]: (row["state"], row.get("reason", "")) for row in rows if "version" in row}
+
+    def kill_controller(self) -> None:
+        """Kill the controller of the repository, which Serve then starts again."""
+        for process in self.descendants():
+            if title_of(process).startswith(CONTROLLER):
+                process.kill()

@@ -19,7 +19,7 @@ from tests.controller_steps.operations import Operation
 from tests.controller_steps.steps import Steps
 from tests.e2e import test_fault_campaign as campaign
 from tests.e2e.test_controller_steps import NUMBERS, traffic, walks
-from tests.serving import free_port, run, wait_until
+from tests.serving import CONTROLLER, free_port, run, wait_until
 
 pytestmark = [walks, pytest.mark.skipif("FAULTS" not in os.environ, reason="takes minutes: make soak")]
 
@@ -87,11 +87,11 @@ def test_the_node_of_the_controller_dies(cluster: Cluster, nodes: campaign.Clust
     """What it was told happens all the same, also if the ingress that was told has died too."""
 
     def on_the_node() -> bool:
-        if nodes.pids(campaign.CONTROLLER, nodes.node):
+        if nodes.pids(CONTROLLER, nodes.node):
             return True
-        for pid in (old := nodes.pids(campaign.CONTROLLER)):
+        for pid in (old := nodes.pids(CONTROLLER)):
             campaign.kill(pid)
-        wait_until(lambda: set(nodes.pids(campaign.CONTROLLER)) - set(old), "another controller", 60)
+        wait_until(lambda: set(nodes.pids(CONTROLLER)) - set(old), "another controller", 60)
         return False
 
     wait_until(on_the_node, "a controller that is not on the head", 240)

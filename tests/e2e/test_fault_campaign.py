@@ -23,7 +23,7 @@ import pytest
 
 from tests.checked_load import QUICK_S, CheckedLoad, Outcome, write_doubles
 from tests.e2e import ray_head
-from tests.serving import Client, Process, free_port, run, slower, tensor, title_of, wait_until
+from tests.serving import CONTROLLER, Client, Process, free_port, run, slower, tensor, title_of, wait_until
 
 ONE_PER_NODE = """
 parameters { key: "eagleray.replicas" value { string_value: "2" } }
@@ -67,7 +67,6 @@ HEAD_ADDRESS, NODE_ADDRESS = "127.0.0.2", "127.0.0.3"
 REPLICA = "ray::ServeReplica:doubles"
 VICTIM = "ray::ServeReplica:victim"
 INGRESS = "ray::ServeReplica:eagleray:Ingress"
-CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
 SERVE_CONTROLLER = "ray::ServeController"
 
 

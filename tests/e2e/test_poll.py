@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.checked_load import CheckedLoad, write_doubles
-from tests.e2e.tagged_models import write_tagged
-from tests.e2e.test_model_control import Asking, ask, kill_controller, states, tag
+from tests.e2e.tagged_models import Asking, ask, tag, write_tagged
 from tests.serving import Server, wait_until
 
 POLL_S, QUIET_S = 0.5, 1.0
@@ -75,8 +74,8 @@ def test_models_follow_the_repository(server: Server, repository: Path) -> None:
         shutil.rmtree(repository / "added/4")
     asking.assert_served()
     shutil.rmtree(repository / "added")
-    wait_until(lambda: states(server, "added").get("3") == ("UNAVAILABLE", "unloaded"), "the model that was removed")
-    assert states(server, "stays") == {"1": ("READY", "")}
+    wait_until(lambda: server.states("added").get("3") == ("UNAVAILABLE", "unloaded"), "the model that was removed")
+    assert server.states("stays") == {"1": ("READY", "")}
     assert server.get("/v2/health/ready").status == 200
 
 
@@ -87,7 +86,7 @@ def test_a_model_serves_on_when_a_second_repository_gets_its_name(
         write_tagged(second, "stays", "9")
         log, serves_on = server.log_path.with_name("all"), "'stays' serves on as it is: model appears in two or more"
         wait_until(lambda: serves_on in log.read_text(), "the second of the name is seen")
-        assert states(server, "stays") == {"1": ("READY", "")}
+        assert server.states("stays") == {"1": ("READY", "")}
         assert answers(server, "stays") == 1
         shutil.rmtree(second / "stays")
         write_tagged(repository, "stays", "2")
@@ -169,11 +168,11 @@ def test_a_change_is_followed_though_the_controller_dies_on_the_way(
     with Asking(server, "survives", count=1).running() as asking:
         write_tagged(repository, "survives", "2")
         shutil.rmtree(repository / "leaves")
-        timer = threading.Timer(after_s, kill_controller, [server])
+        timer = threading.Timer(after_s, server.kill_controller)
         timer.start()
         wait_until(lambda: answers(server, "survives") == 2, "the change", timeout_s=60)
         timer.join(30)
     asking.assert_served()
-    wait_until(lambda: states(server, "leaves").get("1") == ("UNAVAILABLE", "unloaded"), "the model that was removed")
+    wait_until(lambda: server.states("leaves").get("1") == ("UNAVAILABLE", "unloaded"), "the model that was removed")
     tags = [tag(answer) for answer in asking.answers]
     assert tags == sorted(tags)

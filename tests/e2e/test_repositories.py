@@ -11,8 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from repository_loader.namespaces import identifier
 from tests.app.metrics.scraped import samples
-from tests.e2e.tagged_models import TAGGED_CONFIG, write_tagged
-from tests.e2e.test_model_control import kill_controller, tag
+from tests.e2e.tagged_models import TAGGED_CONFIG, tag, write_tagged
 from tests.hostile.watch import grpc_address
 from tests.serving import EAGLERAY, Answer, Server, run, tensor, wait_until
 
@@ -99,14 +98,14 @@ def test_a_repository_is_registered_and_unregistered_though_the_controller_dies(
     write_tagged(tmp_path, "folder", "8")
     assert server.post("/v2/repository/models/later/load").status == 500
     command(server, "register", str(tmp_path), "--name", "folder=extra")
-    kill_controller(server)
+    server.kill_controller()
     control(server, "later", "load")
     control(server, "extra", "load")
     assert (tag(ask(server, "later")), tag(ask(server, "extra"))) == (7, 8)
     assert f"\n{tmp_path}  folder=extra\n" in command(server, "list")
     assert states(server, "folder") == []
     command(server, "unregister", str(tmp_path))
-    kill_controller(server)
+    server.kill_controller()
     assert server.post("/v2/repository/models/folder/load").status == 500
     assert (tag(ask(server, "later")), tag(ask(server, "extra"))) == (7, 8)
 

@@ -16,12 +16,11 @@ import psutil
 import pytest
 
 from tests.repositories import write_sequence_models, write_small_models
-from tests.serving import Answer, Client, Server, tensor, title_of, wait_until
+from tests.serving import CONTROLLER, Answer, Client, Server, tensor, title_of, wait_until
 
 FLAGS = ("--ingresses-per-node", "2", "--allow-client-shm=true", "--num-cpus", "4", "--no-dashboard")
 CACHE = ("--cache-config", "local,size=1048576")
 INGRESS = "ray::ServeReplica:eagleray:Ingress"
-CONTROLLER = "ray::ServeReplica:eagleray:RepositoryController"
 CONNECTIONS = 100
 STAMPS = {
     "HTTP_RECV_START",

@@ -19,11 +19,11 @@ from click.testing import CliRunner, Result
 
 from app.cli.main import main
 from tests.e2e.tagged_models import TAGGED, TAGGED_CONFIG, write_tagged
-from tests.e2e.test_several_ingresses import CONTROLLER, one_client_of_each
+from tests.e2e.test_several_ingresses import one_client_of_each
 from tests.hostile.watch import grpc_address
 from tests.repeating import asking
 from tests.repositories import write_sequence_models, write_tagged_onnx
-from tests.serving import EAGLERAY, Client, Process, Server, run, tensor, title_of, wait_until
+from tests.serving import CONTROLLER, EAGLERAY, Client, Process, Server, run, tensor, title_of, wait_until
 
 FLAGS = ("--model-control-mode", "explicit", "--load-model", "*", "--ingresses-per-node", "2")
 FLAGS += ("--num-cpus", "4", "--no-dashboard")

@@ -10,9 +10,11 @@ from tests.docs.behaviour.modules import (
     COPIED,
     IMPLICIT_STATE,
     MIRROR,
+    MOVES,
     NAMESPACES,
     PLAN,
     POLL,
+    RELOADS,
     REPOSITORIES,
     SCALING,
     SEQUENCE_MODELS,
@@ -105,28 +107,28 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",
     ),
     "A reload loads just the versions": (
-        CONTROL + "test_instances_and_versions_change_in_place",
+        RELOADS + "test_instances_and_versions_change_in_place",
         "repository_loader/test_fingerprint.py::test_a_change_concerns_the_versions_that_have_the_file",
     ),
     "What is new is ready and warm before": (
-        CONTROL + "test_a_reload_under_load_fails_no_request_and_the_new_answers_come_after_the_old",
-        CONTROL + "test_a_new_version_is_ready_before_the_old_one_goes",
+        RELOADS + "test_a_reload_under_load_fails_no_request_and_the_new_answers_come_after_the_old",
+        RELOADS + "test_a_new_version_is_ready_before_the_old_one_goes",
     ),
     "Nor do requests fail for a reload that puts": (
-        CONTROL + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
+        MOVES + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
     ),
     "It serves where it was until": (
-        CONTROL + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
-        CONTROL + "test_a_model_serves_on_where_it_is_when_another_place_cannot_have_it",
+        MOVES + "test_a_model_that_is_loaded_in_another_place_answers_all_the_way",
+        MOVES + "test_a_model_serves_on_where_it_is_when_another_place_cannot_have_it",
     ),
     "Ensembles that have it answer all the while": (
-        CONTROL + "test_an_ensemble_answers_all_the_way_while_its_step_is_loaded_in_other_places",
+        MOVES + "test_an_ensemble_answers_all_the_way_while_its_step_is_loaded_in_other_places",
     ),
     "Where the cluster has no room for both": (
         "deployments/control/test_desired_state.py::test_a_model_for_which_there_is_no_room_twice_goes_first",
         "deployments/control/test_former_places.py::test_a_group_that_grows_needs_room_for_what_it_was_as_well",
     ),
-    "When any version of a load fails": (CONTROL + "test_what_served_serves_on_when_its_successor_does_not_load",),
+    "When any version of a load fails": (RELOADS + "test_what_served_serves_on_when_its_successor_does_not_load",),
     "`config` of a load takes the place": (
         CONTROL + "test_config_and_files_of_a_client_take_the_place_of_the_repositorys",
     ),

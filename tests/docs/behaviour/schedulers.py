@@ -148,7 +148,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_several_ingresses.py::test_what_one_has_answered_the_other_answers_from_the_cache",
     ),
     "A model that is loaded anew answers anew": (
-        "e2e/test_model_control.py::test_a_model_that_is_loaded_anew_forgets_what_it_has_answered",
+        "e2e/control/test_model_control.py::test_a_model_that_is_loaded_anew_forgets_what_it_has_answered",
         "deployments/core/test_loader.py::test_a_model_answers_for_another_process_only_where_its_files_are_the_same",
         "deployments/core/test_loader.py::test_a_model_whose_files_change_while_it_loads_answers_for_no_other",
     ),
