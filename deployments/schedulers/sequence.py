@@ -23,7 +23,7 @@ from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
 from deployments.schedulers.sequence_oldest import OldestBatcher
-from deployments.schedulers.sequence_slots import NEVER_NS, SequenceBatcher, SequenceId, SequenceSlots, Slot
+from deployments.schedulers.sequence_slots import NEVER_NS, RUNNING, SequenceBatcher, SequenceId, SequenceSlots, Slot
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
@@ -144,16 +144,16 @@ class SequenceScheduler:
         for slot in self._slots.slots:
             if request is slot.running:
                 if self._pools[slot.batcher].holds_back(request):
-                    self.cancel_slot(slot)
+                    self.cancel_slot(slot, RUNNING)
                 else:
                     slot.batcher.cancel(request)
                 return
             if request in slot.queue:
-                self.cancel_slot(slot)
+                self.cancel_slot(slot, slot.queue.index(request))
                 return
         for backlog in self._slots.backlogs():
             if request in backlog.queue:
-                self._fail(self._slots.drop_backlog(backlog), Cancelled(""), CANCELED)
+                self._fail(self._slots.cut(backlog, backlog.queue.index(request)), Cancelled(""), CANCELED)
                 return
 
     def drain(self, drained: Callable[[], None]) -> None:
@@ -249,14 +249,17 @@ class SequenceScheduler:
         """End the sequence of a slot whose running request was answered without having run."""
         slot.running = slot.prepared = slot.given = None
         self._open_count -= 1
-        self.cancel_slot(slot)
+        self.cancel_slot(slot, RUNNING)
 
-    def cancel_slot(self, slot: Slot) -> None:
-        """End the sequence of a slot, of which a request that waits was cancelled."""
-        waiting, slot.queue = slot.queue, deque()
-        self._end(slot)
+    def cancel_slot(self, slot: Slot, place: int = 0) -> None:
+        """End the sequence of the request at a place in a slot, which was cancelled."""
+        waiting = self._slots.cut(slot, place)
+        if slot.ended:
+            self._end(slot)
         self._fail(waiting, Cancelled(""), CANCELED)
-        if slot.idle and slot.sequence_id is not None:
+        if slot.queue:
+            slot.batcher.wake(slot)
+        elif slot.idle and slot.sequence_id is not None:
             self._release(slot)
 
     def end_sequence(self, sequence_id: SequenceId) -> None:
@@ -367,10 +370,11 @@ class SequenceScheduler:
         """Refuse the waiting sequences whose time is over; returns when the next one is late."""
         next_ns = NEVER_NS
         for backlog in tuple(self._slots.backlogs()):
-            if backlog.deadline_ns <= now_ns:
-                self._fail(self._slots.drop_backlog(backlog), Unavailable(EXPIRED), REJECTED)
-            else:
-                next_ns = min(next_ns, backlog.deadline_ns)
+            late_ns, place = backlog.first_late()
+            while late_ns <= now_ns:
+                self._fail(self._slots.cut(backlog, place), Unavailable(EXPIRED), REJECTED)
+                late_ns, place = backlog.first_late()
+            next_ns = min(next_ns, late_ns)
         return next_ns
 
     def _wake_at(self, when_ns: int) -> None:

@@ -7,9 +7,11 @@ from typing import Final, Protocol
 
 from deployments.schedulers.implicit_states import States
 from protocol.errors import ServingError
-from protocol.infer import SEQUENCE_END, Array, InferRequest, InferResponse
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse
 
 NEVER_NS: Final = 1 << 62
+RUNNING: Final = -1
+"""The place, in the queue of a slot, of the request that was handed to the instance."""
 
 SequenceId = int | str
 
@@ -73,7 +75,7 @@ class SequenceOwner(Protocol):
         ...
 
     def cancel_slot(self, slot: "Slot") -> None:
-        """End the sequence of a slot, of which a request that waits was cancelled."""
+        """End the first sequence that waits in a slot, of which a request was cancelled."""
         ...
 
     def held(self) -> bool:
@@ -122,15 +124,19 @@ class Slot:
 
 
 class Backlog:
-    """A sequence that waits for a slot; `deadline_ns` is when the first timeout of its requests is over."""
+    """A sequence that waits for a slot."""
 
-    __slots__ = ("deadline_ns", "ended", "queue", "sequence_id")
+    __slots__ = ("ended", "queue", "sequence_id")
 
     def __init__(self, sequence_id: SequenceId) -> None:
         self.sequence_id = sequence_id
         self.queue: deque[InferRequest] = deque()
-        self.deadline_ns = NEVER_NS
         self.ended = False
+
+    def first_late(self) -> tuple[int, int]:
+        """Return when the first timeout of its requests is over, and the place of that request."""
+        timed = [(each.queued_ns + each.timeout_us * 1000, at) for at, each in enumerate(self.queue) if each.timeout_us]
+        return min(timed, default=(NEVER_NS, 0))
 
 
 class SequenceSlots:
@@ -173,11 +179,20 @@ class SequenceSlots:
             holder = self._holders[sequence_id] = self._new_holder(sequence_id)
         holder.queue.append(request)
         holder.ended = bool(request.flags & SEQUENCE_END)
-        if isinstance(holder, Slot):
-            return holder
-        if request.timeout_us:
-            holder.deadline_ns = min(holder.deadline_ns, request.queued_ns + request.timeout_us * 1000)
-        return None
+        return holder if isinstance(holder, Slot) else None
+
+    def cut(self, holder: Slot | Backlog, place: int) -> list[InferRequest]:
+        """Take the sequence of the request at a place out of a queue; those of its id before and after it stay."""
+        requests = list(holder.queue)
+        starts = [at for at, request in enumerate(requests) if request.flags & SEQUENCE_START]
+        first = max((at for at in starts if at <= place), default=0)
+        end = min((at for at in starts if at > place), default=len(requests))
+        holder.queue = deque(requests[:first] + requests[end:])
+        if end == len(requests):
+            holder.ended = True
+        if not holder.queue and isinstance(holder, Backlog):
+            self.drop_backlog(holder)
+        return requests[first:end]
 
     def release(self, slot: Slot) -> bool:
         """Free a slot whose sequence is over; returns whether one from the backlog has taken it."""

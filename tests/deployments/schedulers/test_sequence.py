@@ -205,6 +205,46 @@ def test_to_cancel_a_request_that_waits_is_to_end_its_sequence(config):
     assert sequences.answers["e"] == 3
 
 
+@both
+@pytest.mark.parametrize(("cancelled", "left"), [("b", {"c": 3, "d": 5}), ("c", {"b": 3})])
+def test_to_cancel_one_sequence_is_not_to_end_another_of_its_id(config, cancelled, left):
+    sequences = Sequences(config)
+    sequences.send("a", 1, START)
+    sent = {"b": sequences.send("b", 1, END), "c": sequences.send("c", 1, START, value=3)}
+    sequences.send("d", 1, END)
+    sequences.scheduler.cancel(sent[cancelled])
+    sequences.finish_all()
+    gone = {"b": ("b",), "c": ("c", "d")}[cancelled]
+    assert sequences.answers == {"a": 1, **left, **dict.fromkeys(gone, "Cancelled: ")}
+    assert not sequences.scheduler.sequence_count
+
+
+def test_to_cancel_a_request_that_waits_for_the_instance_is_not_to_end_another_sequence_of_its_id():
+    sequences = Sequences(sequence_config("oldest { max_candidate_sequences: 2 }"))
+    sequences.send("a", 1, START)
+    waiting = sequences.send("b", 2, START)
+    for name, flags in (("c", END), ("d", START), ("e", END)):
+        sequences.send(name, 2, flags)
+    sequences.scheduler.cancel(waiting)
+    sequences.clock.advance(20)
+    sequences.finish_all()
+    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: ", "a": 1, "d": 1, "e": 4}
+
+
+def test_to_give_up_a_sequence_in_the_backlog_is_not_to_end_another_of_its_id():
+    sequences = Sequences(sequence_config())
+    sequences.send("a", 1, START)
+    late = [sequences.send("b", 2, ONLY, timeout_us=9_000), sequences.send("c", 2, ONLY, timeout_us=5_000)]
+    for name in ("d", "e"):
+        sequences.send(name, 2, ONLY)
+    sequences.scheduler.cancel(late[0])
+    sequences.clock.advance(6)
+    sequences.send("f", 1, END)
+    sequences.finish_all()
+    assert sequences.answers == {"b": "Cancelled: ", "c": f"Unavailable: {EXPIRED}", "a": 1, "f": 3, "d": 3, "e": 3}
+    assert sequences.statistics.counts.pending_count == 0
+
+
 def test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot():
     sequences = Sequences(sequence_config(max_batch_size=2))
     sequences.send("a", 1, START)
