@@ -23,7 +23,16 @@ from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
 from deployments.schedulers.sequence_oldest import OldestBatcher
-from deployments.schedulers.sequence_slots import NEVER_NS, RUNNING, SequenceBatcher, SequenceId, SequenceSlots, Slot
+from deployments.schedulers.sequence_slots import (
+    NEVER_NS,
+    RUNNING,
+    Backlog,
+    SequenceBatcher,
+    SequenceId,
+    SequenceSlots,
+    Slot,
+    deadline_ns,
+)
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
@@ -129,8 +138,7 @@ class SequenceScheduler:
         self._statistics.counts.pending_count += 1
         slot = self._slots.place(request)
         if slot is None:
-            if request.timeout_us:
-                self._wake_at(now_ns + request.timeout_us * 1000)
+            self._wake_at(deadline_ns(request))
         else:
             self._use(sequence_id, now_ns)
             slot.batcher.wake(slot)
@@ -141,20 +149,18 @@ class SequenceScheduler:
     def cancel(self, request: InferRequest) -> None:
         """Give up the whole sequence of a request that waits; one that runs already ends when it is answered."""
         request.cancelled = True
-        for slot in self._slots.slots:
-            if request is slot.running:
-                if self._pools[slot.batcher].holds_back(request):
-                    self.cancel_slot(slot, RUNNING)
-                else:
-                    slot.batcher.cancel(request)
-                return
-            if request in slot.queue:
-                self.cancel_slot(slot, slot.queue.index(request))
-                return
-        for backlog in self._slots.backlogs():
-            if request in backlog.queue:
-                self._fail(self._slots.cut(backlog, backlog.queue.index(request)), Cancelled(""), CANCELED)
-                return
+        holder = self._slots.holder_of(request.sequence_id)
+        if isinstance(holder, Slot) and holder.running is request:
+            if self._pools[holder.batcher].holds_back(request):
+                self.cancel_slot(holder, RUNNING)
+            else:
+                holder.batcher.cancel(request)
+        elif holder is not None and request in holder.queue:
+            place = holder.queue.index(request)
+            if isinstance(holder, Slot):
+                self.cancel_slot(holder, place)
+            else:
+                self._fail(self._slots.cut(holder, place), Cancelled(""), CANCELED)
 
     def drain(self, drained: Callable[[], None]) -> None:
         """Take no new sequences, and call `drained` in a later turn, once nothing is queued or running."""
@@ -264,13 +270,12 @@ class SequenceScheduler:
 
     def end_sequence(self, sequence_id: SequenceId) -> None:
         """End a sequence that has started anew in another replica; what waits of it here fails."""
-        slot = self._slots.slot_of(sequence_id)
-        if slot is not None:
-            self._give_up(slot, MOVED)
-        for backlog in tuple(self._slots.backlogs()):
-            if backlog.sequence_id == sequence_id:
-                error = Unavailable(MOVED.format(sequence_id, self._model_name))
-                self._fail(self._slots.drop_backlog(backlog), error, OTHER)
+        holder = self._slots.holder_of(sequence_id)
+        if isinstance(holder, Backlog):
+            error = Unavailable(MOVED.format(sequence_id, self._model_name))
+            self._fail(self._slots.drop_backlog(holder), error, OTHER)
+        elif holder is not None and not holder.ended:
+            self._give_up(holder, MOVED)
 
     def _lost(self, batcher: SequenceBatcher) -> None:
         """End the sequences of an instance that has died, and with it what it knew of them."""
@@ -370,11 +375,9 @@ class SequenceScheduler:
         """Refuse the waiting sequences whose time is over; returns when the next one is late."""
         next_ns = NEVER_NS
         for backlog in tuple(self._slots.backlogs()):
-            late_ns, place = backlog.first_late()
-            while late_ns <= now_ns:
-                self._fail(self._slots.cut(backlog, place), Unavailable(EXPIRED), REJECTED)
-                late_ns, place = backlog.first_late()
-            next_ns = min(next_ns, late_ns)
+            while backlog.deadline_ns <= now_ns:
+                self._fail(self._slots.cut(backlog, backlog.first_late), Unavailable(EXPIRED), REJECTED)
+            next_ns = min(next_ns, backlog.deadline_ns)
         return next_ns
 
     def _wake_at(self, when_ns: int) -> None:

@@ -124,19 +124,25 @@ class Slot:
 
 
 class Backlog:
-    """A sequence that waits for a slot."""
+    """A sequence that waits for a slot; `deadline_ns` is when the first timeout of its requests is over."""
 
-    __slots__ = ("ended", "queue", "sequence_id")
+    __slots__ = ("deadline_ns", "ended", "queue", "sequence_id")
 
     def __init__(self, sequence_id: SequenceId) -> None:
         self.sequence_id = sequence_id
         self.queue: deque[InferRequest] = deque()
+        self.deadline_ns = NEVER_NS
         self.ended = False
 
-    def first_late(self) -> tuple[int, int]:
-        """Return when the first timeout of its requests is over, and the place of that request."""
-        timed = [(each.queued_ns + each.timeout_us * 1000, at) for at, each in enumerate(self.queue) if each.timeout_us]
-        return min(timed, default=(NEVER_NS, 0))
+    @property
+    def first_late(self) -> int:
+        """The place of the request with the first timeout."""
+        return next(at for at, request in enumerate(self.queue) if deadline_ns(request) == self.deadline_ns)
+
+
+def deadline_ns(request: InferRequest) -> int:
+    """Return when the timeout of a request is over."""
+    return request.queued_ns + request.timeout_us * 1000 if request.timeout_us else NEVER_NS
 
 
 class SequenceSlots:
@@ -154,6 +160,10 @@ class SequenceSlots:
         self._holders: dict[SequenceId, Slot | Backlog] = {}
         self._backlogs: dict[Backlog, None] = {}
         self._dead: set[SequenceBatcher] = set()
+
+    def holder_of(self, sequence_id: SequenceId) -> Slot | Backlog | None:
+        """Return where the sequences of an id wait and run."""
+        return self._holders.get(sequence_id)
 
     def slot_of(self, sequence_id: SequenceId) -> Slot | None:
         """Return the slot of a sequence that may go on."""
@@ -179,7 +189,10 @@ class SequenceSlots:
             holder = self._holders[sequence_id] = self._new_holder(sequence_id)
         holder.queue.append(request)
         holder.ended = bool(request.flags & SEQUENCE_END)
-        return holder if isinstance(holder, Slot) else None
+        if isinstance(holder, Slot):
+            return holder
+        holder.deadline_ns = min(holder.deadline_ns, deadline_ns(request))
+        return None
 
     def cut(self, holder: Slot | Backlog, place: int) -> list[InferRequest]:
         """Take the sequence of the request at a place out of a queue; those of its id before and after it stay."""
@@ -190,8 +203,10 @@ class SequenceSlots:
         holder.queue = deque(requests[:first] + requests[end:])
         if end == len(requests):
             holder.ended = True
-        if not holder.queue and isinstance(holder, Backlog):
-            self.drop_backlog(holder)
+        if isinstance(holder, Backlog):
+            holder.deadline_ns = min(map(deadline_ns, holder.queue), default=NEVER_NS)
+            if not holder.queue:
+                self.drop_backlog(holder)
         return requests[first:end]
 
     def release(self, slot: Slot) -> bool:
