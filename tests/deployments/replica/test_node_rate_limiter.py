@@ -1,6 +1,7 @@
 """The rate limiter of a node with real processes, of which some are killed."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -133,3 +134,25 @@ def test_an_instance_that_goes_on_keeps_its_share_of_the_turns(start: Callable[.
 
     uvloop.run(take_turns())
     assert turns["half"] == pytest.approx(50, abs=3)
+
+
+def test_a_process_that_has_no_thread_for_the_arbiter_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[str] = []
+    start_thread = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        starts.append(thread.name)
+        if starts == ["arbiter"]:
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    async def add() -> None:
+        limiter = NodeRateLimiter(tmp_path, (), asyncio.get_running_loop())
+        monkeypatch.setattr(threading.Thread, "start", start)
+        await asyncio.wait_for(limiter.add("a", Needs((Resource("R", 0, 1),), 1)), 5)
+        limiter.close()
+
+    asyncio.run(add())
+    assert starts == ["arbiter", "arbiter"]
