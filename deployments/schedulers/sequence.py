@@ -78,7 +78,7 @@ class SequenceScheduler:
         self._timer_ns = NEVER_NS
         self._open_count = 0
         self._drained: Callable[[], None] | None = None
-        self._stopping = self._abandoned = False
+        self._stopping = self._over = False
         signature = Signature.for_backend(config)
         oldest = sequence.HasField("oldest")
         kind: type[OldestBatcher] | type[DirectBatcher] = OldestBatcher if oldest else DirectBatcher
@@ -163,7 +163,7 @@ class SequenceScheduler:
                 self._fail(self._slots.cut(holder, place), Cancelled(""), CANCELED)
 
     def drain(self, drained: Callable[[], None]) -> None:
-        """Take no new sequences, and call `drained` in a later turn, once nothing is queued or running."""
+        """Take no new sequences, and nothing at all once nothing is queued or running; then `drained` is called."""
         self._drained = drained
         self._stopping = True
         for batcher in self._batchers:
@@ -172,7 +172,7 @@ class SequenceScheduler:
 
     def abandon(self) -> None:
         """Fail the queued requests as a stopping server does, and those that are to run again."""
-        self._abandoned = True
+        self._over = True
         for backlog in tuple(self._slots.backlogs()):
             self._fail(self._slots.drop_backlog(backlog), Unavailable(STOPPING), OTHER)
         for slot in self._slots.slots:
@@ -244,7 +244,7 @@ class SequenceScheduler:
         if self._states is not None:
             request.outputs = slot.wanted
         self._statistics.counts.pending_count += 1
-        if self._abandoned:
+        if self._over:
             self._fail((request,), Unavailable(STOPPING), OTHER)
             return
         slot.queue.appendleft(request)
@@ -325,7 +325,7 @@ class SequenceScheduler:
             request.flags = SEQUENCE_START
         self._controls.check(request)
         starts = bool(request.flags & SEQUENCE_START)
-        if starts and self._stopping:
+        if self._over or (starts and self._stopping):
             raise Unavailable(STOPPING)
         if not starts and not self._slots.has(request.sequence_id):
             raise InvalidArgument(
@@ -412,6 +412,7 @@ class SequenceScheduler:
         if not self._open_count and self._drained is not None:
             if self._timer is not None:  # sequences that go on elsewhere
                 self._timer.cancel()
+            self._over = True
             drained, self._drained = self._drained, None
             drained()
 

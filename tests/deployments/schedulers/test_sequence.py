@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from deployments.schedulers.scheduler import STOPPING
 from deployments.schedulers.sequence import EXPIRED, MOVED
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
@@ -337,6 +338,24 @@ def test_a_stopping_server_takes_no_new_sequences_and_finishes_the_others(config
         "b": 3,
         "c": "Unavailable: Server is stopping, scheduler for model has stopped accepting new inference requests",
     }
+
+
+@both
+@pytest.mark.parametrize("running", [False, True], ids=["nothing runs", "what runs is abandoned"])
+def test_a_server_that_has_stopped_takes_nothing_more_of_sequences_that_have_not_ended(config, running):
+    sequences = Sequences(config)
+    sequences.send("a", 1, START)
+    sequences.finish_all()
+    if running:
+        sequences.send("b", 1)
+    drained = []
+    sequences.scheduler.drain(lambda: drained.append(True))
+    sequences.clock.run()
+    assert bool(drained) != running
+    if running:
+        sequences.scheduler.abandon()
+    sequences.send("c", 1)  # which no instance would run any more
+    assert sequences.answers == {"a": 1, "c": f"Unavailable: {STOPPING}"}
 
 
 @both
