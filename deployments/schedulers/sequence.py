@@ -19,6 +19,7 @@ from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.schedulers.dynamic import held_request_count
 from deployments.schedulers.implicit_states import ImplicitStates, StateKeeper
+from deployments.schedulers.outage import LASTS, Outage
 from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
@@ -93,6 +94,7 @@ class SequenceScheduler:
         for slot in slots:
             slot.batcher.slots.append(slot)
         self._slots = SequenceSlots(slots)
+        self._outage = Outage(clock, lambda: self._slots.some_live, self._give_up_waiting)
         self._hold_count = 0 if oldest else held_request_count()
         self._hold_backlog_count = held_backlog_count() if self._hold_count else 0
 
@@ -280,6 +282,7 @@ class SequenceScheduler:
     def _lost(self, batcher: SequenceBatcher) -> None:
         """End the sequences of an instance that has died, and with it what it knew of them."""
         self._slots.withdraw(batcher)
+        self._outage.look()
         batcher.give_back()  # the new process must not run what continues a sequence that it does not know
         for slot in batcher.slots:
             if slot.sequence_id is not None:
@@ -289,7 +292,17 @@ class SequenceScheduler:
         """Use the slots of an instance that is back."""
         for slot in self._slots.restore(batcher):
             self._begin(slot)
+        self._outage.look()
         go_on()
+
+    def _give_up_waiting(self) -> bool:
+        """Fail what waits for instances that are not back; returns whether more may come."""
+        for backlog in tuple(self._slots.backlogs()):
+            self._fail(self._slots.drop_backlog(backlog), Unavailable(LASTS), OTHER)
+        for slot in self._slots.slots:
+            if slot.queue:
+                self._give_up(slot, LASTS)
+        return not self._over
 
     def _give_up(self, slot: Slot, text: str) -> None:
         waiting, slot.queue = slot.queue, deque()

@@ -216,6 +216,11 @@ class SequenceSlots:
         slot.states = slot.sequence_id = slot.given = None
         return slot.batcher not in self._dead and self._offer(slot)
 
+    @property
+    def some_live(self) -> bool:
+        """Whether an instance has not died, or is back."""
+        return any(slot.batcher not in self._dead for slot in self.slots)
+
     def withdraw(self, batcher: SequenceBatcher) -> None:
         """Give the slots of an instance that has died to no sequence."""
         self._dead.add(batcher)
