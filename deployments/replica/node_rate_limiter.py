@@ -66,7 +66,7 @@ class NodeRateLimiter:
         finally:
             self._adding.pop(key, None)
         if fault:
-            self._needs.pop(key, None)
+            self.remove(key)
             raise ModelLoadError(fault)
 
     def remove(self, key: str) -> None:
