@@ -86,7 +86,7 @@ class Call(Stream):
         self._prefix = b""
         self._received = 0
         self._inflating: Work | None = None
-        self._unread = b""
+        self._unread: bytes | bytearray = b""
         """What has arrived, and is for the next turns of the loop."""
         self._later: deque[tuple[int, Buffer] | None] = deque()
         """What came behind a message that is being decompressed."""
@@ -169,7 +169,7 @@ class Call(Stream):
             if self.done:
                 return
             if view:
-                self._unread = bytes(view)
+                self._unread = bytearray(view)
                 self.context.loop.call_soon(self._read_on)
                 return
             if self.peer_ended:
