@@ -236,6 +236,7 @@ class Call(Stream):
                 f"SERVER: Received message larger than max ({length} vs. {self.head.max_message_bytes})",
             )
         self._filled = 0
+        self.connection.incomplete.pop(self, None)  # whose time was that of a prefix in pieces
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
             self._body = body_memory(length)
             self._granted_bytes = length
