@@ -320,8 +320,12 @@ class Http2Connection(OpenConnection):
             self._odd_data(stream, stream_id, flags, len(payload))
         elif stream.spend(len(payload) - len(data)):
             stream.grant(len(payload) - len(data))
-            if data or flags & END_STREAM:
-                stream.receive(data, flags & END_STREAM != 0)
+            if flags & END_STREAM:
+                stream.receive(data, True)
+            elif data:
+                if len(payload) < _SMALL_DATA_BYTES:
+                    self._count_small_data(0)
+                stream.receive(data, False)
             else:
                 self._count_control()
         return len(payload)
