@@ -175,6 +175,7 @@ class GenerateExchange:
         """Send the error with which the model ended the request, or why the model has not taken it."""
         if self._ended:
             return
+        self._token = None  # the model is done with it
         if self._work is not None:
             self._later.append(error)
             return

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -159,6 +160,20 @@ def test_a_client_that_leaves_cancels(path: str) -> None:
         sink.on_response(None, (response("b"),), True)  # too late, and harmless
 
     asyncio.run(run())
+
+
+@on_loop
+async def test_a_client_that_leaves_cancels_nothing_that_has_failed() -> None:
+    wire, go_on = generate_wire(), threading.Event()
+    wire.context.json_helper._tasks.submit(lambda: go_on.wait(30), lambda result, error: None)
+    await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    sink = wire.target.sinks[0]
+    sink.on_response(None, (response("a" * (1 << 19)),), False)  # which the helper is to map
+    sink.on_error(Internal("the model failed"))
+    wire.connection.connection_lost(None)
+    assert wire.target.cancelled == []
+    go_on.set()
+    wire.context.json_helper.close()
 
 
 @pytest.mark.parametrize(
