@@ -108,14 +108,17 @@ class GenerateExchange:
 
     def disconnect(self) -> None:
         """Cancel the request."""
+        self._ended = True
         self._cancel()
 
     def _cancel(self) -> None:
-        self._ended = True
-        if self._work is not None:
-            self._work.withdraw()
-        if self._target is not None and self._token is not None:
-            self._target.cancel(self._token)
+        """Give up what is under way, once."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.withdraw()
+        token, self._token = self._token, None
+        if self._target is not None and token is not None:
+            self._target.cancel(token)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Send a response of the model, or keep it until it is known to be the only one."""
@@ -194,11 +197,7 @@ class GenerateExchange:
 
     def _fail(self, error: ServingError) -> None:
         """Send an error that the model does not know of, and nothing that has come of it since."""
-        if self._work is not None:
-            self._work.withdraw()
-            self._work = None
-        if self._target is not None and self._token is not None:
-            self._target.cancel(self._token)
+        self._cancel()
         self.on_error(error)
 
     def _send_only(self) -> None:
@@ -214,7 +213,7 @@ class GenerateExchange:
 
     def _stream(self, flat: Buffer | None, final: bool) -> None:
         if not final and self._falls_behind():
-            self._cancel()
+            self.disconnect()
             self._connection.give_up("the client does not read its events")
             return
         if not self._started:

@@ -206,6 +206,8 @@ def test_a_client_that_takes_nothing_or_very_little_is_given_up(
             wire.transport.unsent_bytes -= taken
             sink.on_response(None, (response("c"),), False)
             await wire.send()
+        if given_up:
+            wire.connection.connection_lost(None)
         assert (wire.transport.aborted, wire.target.cancelled) == ((True, [1]) if given_up else (False, []))
 
     with caplog.at_level("INFO"):
