@@ -281,8 +281,8 @@ class Call(Stream):
 
     @property
     def behind(self) -> bool:
-        """Whether something has arrived that is not taken yet."""
-        return bool(self._unread or self._inflating or self._later)
+        """Whether something has arrived that is not taken yet; the rest of a message may come, or waits for memory."""
+        return bool(self._unread or self._inflating or self._later or self._body is not None)
 
     def _take(self, item: tuple[int, Buffer] | None) -> None:
         """Hand on a message, or (None) the end of messages, after what waits for one that is being decompressed."""
