@@ -53,6 +53,8 @@ class GenerateExchange:
         """What has come of the model while the helper maps a response."""
         self._later_bytes = 0
         self._sent = False
+        self._under_way = False
+        """Whether the model has the request."""
         self._started = False
         self._ended = False
         self._unsent_bytes: float = math.inf
@@ -96,10 +98,8 @@ class GenerateExchange:
 
     def _submit(self, parts: Sequence[Buffer], json_length: int | None) -> None:
         assert self._target is not None
-        self._sent = True
-        token = self._target.submit(parts, json_length, self)
-        if not self._ended:
-            self._token = token
+        self._sent = self._under_way = True
+        self._token = self._target.submit(parts, json_length, self)
 
     @property
     def receive_began_ns(self) -> int:
@@ -116,16 +116,17 @@ class GenerateExchange:
         work, self._work = self._work, None
         if work is not None:
             work.withdraw()
-        token, self._token = self._token, None
-        if self._target is not None and token is not None:
-            self._target.cancel(token)
+        under_way, self._under_way = self._under_way, False
+        if under_way and self._token is not None:
+            assert self._target is not None
+            self._target.cancel(self._token)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Send a response of the model, or keep it until it is known to be the only one."""
         if self._ended:
             return
         if final:
-            self._token = None  # the model is done with it
+            self._under_way = False
         if self._work is None:
             self._map(parts, final)
             return
@@ -178,7 +179,7 @@ class GenerateExchange:
         """Send the error with which the model ended the request, or why the model has not taken it."""
         if self._ended:
             return
-        self._token = None  # the model is done with it
+        self._under_way = False
         if self._work is not None:
             self._later.append(error)
             return

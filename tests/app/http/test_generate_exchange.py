@@ -162,18 +162,39 @@ def test_a_client_that_leaves_cancels(path: str) -> None:
     asyncio.run(run())
 
 
-@on_loop
-async def test_a_client_that_leaves_cancels_nothing_that_has_failed() -> None:
-    wire, go_on = generate_wire(), threading.Event()
-    wire.context.json_helper._tasks.submit(lambda: go_on.wait(30), lambda result, error: None)
-    await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-    sink = wire.target.sinks[0]
-    sink.on_response(None, (response("a" * (1 << 19)),), False)  # which the helper is to map
+def large_response(sink: Any) -> None:
+    sink.on_response(None, (response("a" * (1 << 19)),), True)
+
+
+def failure_behind_a_large_response(sink: Any) -> None:
+    sink.on_response(None, (response("a" * (1 << 19)),), False)
     sink.on_error(Internal("the model failed"))
-    wire.connection.connection_lost(None)
-    assert wire.target.cancelled == []
-    go_on.set()
-    wire.context.json_helper.close()
+
+
+@pytest.mark.parametrize("answer", [large_response, failure_behind_a_large_response])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_client_that_leaves_cancels_nothing_that_its_model_has_answered(answer: Step, at_once: bool) -> None:
+    async def run() -> None:
+        wire, go_on = generate_wire(), threading.Event()
+        wire.context.json_helper._tasks.submit(lambda: go_on.wait(30), lambda result, error: None)  # it is busy
+        submit = wire.target.submit
+
+        def submit_and_answer(parts: Any, json_length: int | None, sink: Any) -> int:
+            token = submit(parts, json_length, sink)
+            if at_once:
+                answer(sink)
+            return token
+
+        wire.target.submit = submit_and_answer  # type: ignore[method-assign,assignment]
+        await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        if not at_once:
+            answer(wire.target.sinks[0])
+        wire.connection.connection_lost(None)
+        assert wire.target.cancelled == []
+        go_on.set()
+        wire.context.json_helper.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
