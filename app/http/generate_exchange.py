@@ -97,7 +97,12 @@ class GenerateExchange:
             self._submit((result[1],), result[0])
 
     def _submit(self, parts: Sequence[Buffer], json_length: int | None) -> None:
-        assert self._target is not None
+        """Send the request where it belongs by now: the model may have changed while the JSON was mapped."""
+        try:
+            self._target = self._context.generate_target(self._head)
+        except ServingError as error:
+            self._refuse(error)
+            return
         self._sent = self._under_way = True
         self._token = self._target.submit(parts, json_length, self)
 

@@ -18,6 +18,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
+from app.http.metrics_app import NoModels
 from app.json_helper.binary_form import request_in_binary_form
 from app.json_helper.json_helper import JsonHelper
 from deployments.lane.work_queue import WorkQueue
@@ -445,3 +446,49 @@ def test_what_means_nothing_does_not_come_back(padded: bytes) -> None:
     length, parts = request_in_binary_form(memoryview(padded % JUNK), None, "echo", Limits())
     assert length == len(parts[0]) < 1000
     assert bytes(parts[1]) == np.float32(1).tobytes()
+
+
+class LateHelper:
+    """Takes a task and hands back what it was given, later."""
+
+    def __init__(self) -> None:
+        self.done: Any = None
+
+    def submit(self, head: dict[str, Any], parts: Any, done: Any) -> None:
+        self.done = lambda: done((None, memoryview(b"".join(parts))))
+
+
+@pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
+def test_a_request_goes_where_it_belongs_once_its_json_is_read(path: str) -> None:
+    async def test() -> None:
+        wire, helper = Wire(), LateHelper()
+        wire.context.json_helper = helper  # type: ignore[assignment]
+        old, new = wire.target, EchoTarget()
+        old.shared = True
+        body = b'{"note":"%b"}' % (b"x" * (1 << 19))
+        await wire.send(b"POST /v2/models/echo/%b HTTP/1.1\r\nHost: a\r\n" % path.encode())
+        await wire.send(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wire.routes.target = new
+        wire.context.routes_changed()
+        helper.done()
+        assert (len(old.bodies), len(new.bodies)) == (0, 1)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
+def test_a_model_that_has_gone_while_json_is_read_is_told_of(path: str) -> None:
+    async def test() -> None:
+        wire, helper = Wire(), LateHelper()
+        wire.context.json_helper = helper  # type: ignore[assignment]
+        wire.target.shared = True
+        body = b'{"note":"%b"}' % (b"x" * (1 << 19))
+        await wire.send(b"POST /v2/models/echo/%b HTTP/1.1\r\nHost: a\r\n" % path.encode())
+        await wire.send(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wire.context._routes = NoModels()
+        wire.context.routes_changed()
+        helper.done()
+        assert b"HTTP/1.1 404 " in wire.transport.written
+        assert not wire.target.bodies
+
+    asyncio.run(test())
