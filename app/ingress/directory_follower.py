@@ -44,6 +44,8 @@ class DirectoryFollower:
         self._directory = models.directory
         self._settings = settings
         self._embedded: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
+        """Of which embedded models the controller knows what became."""
         self._copies: dict[str, dict[str, Any]] = {}
         self._watched: dict[str, Callable[[], None]] = {}
 
@@ -86,14 +88,13 @@ class DirectoryFollower:
         await self._watch(directory.deployments)
         self._routes_changed()
         if directory.embedded != self._embedded or directory.copies != self._copies:
-            reports = directory.embedded != self._embedded
             embedded, copies = dict(directory.embedded), dict(directory.copies)
             hosted = list(copy.deepcopy({**copies, **embedded}).values())
             await self._host.apply(hosted, [_key(row) for key, row in copies.items() if key not in embedded])
             self._embedded, self._copies = embedded, copies
             self._routes_changed()
-            if reports:
-                await self._report_embedded()
+        if self._embedded != self._reported:
+            await self._report_embedded()
         self._forget_all_but(directory.deployments)  # whose models ensembles here may have needed until now
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
@@ -102,6 +103,7 @@ class DirectoryFollower:
 
     async def _report_embedded(self) -> None:
         await answer(self._controller.report_embedded.remote(self._host.report()))
+        self._reported = self._embedded
 
     async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in wanted.keys() - self._watched.keys():
