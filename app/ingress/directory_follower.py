@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.service.client_settings import ClientSettings
 from app.service.models import Models
-from deployments.control.answer import answer
+from deployments.control.answer import answer, is_cancelled
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
@@ -55,7 +55,7 @@ class DirectoryFollower:
             try:
                 await self._follow()
             except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled():
+                if is_cancelled():
                     raise
                 # A call to a controller that is being stopped may end as cancelled, too.
                 logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
@@ -129,8 +129,3 @@ class DirectoryFollower:
 def _key(row: dict[str, Any]) -> tuple[str, int]:
     package = row["package"]
     return package["name"], int(package["version"])
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
