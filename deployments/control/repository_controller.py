@@ -26,6 +26,7 @@ from deployments.control.gpu_cards import release_cards
 from deployments.control.growth_request import GrowthRequest
 from deployments.control.model_commands import ModelCommands, load_error, log_failures, told
 from deployments.control.model_table import ModelTable
+from deployments.control.open_calls import OpenCalls
 from deployments.control.plan_report import report_plan
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
@@ -50,7 +51,7 @@ from deployments.serve_internals import (
     serve_controller_time_s,
     watch_replicas,
 )
-from protocol.errors import Internal, ServingError
+from protocol.errors import Internal, ServingError, Unavailable
 from repository_loader.repository import find_models
 from repository_loader.storage.location import is_remote
 
@@ -69,6 +70,7 @@ _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
 _REFUSED_S = 10.0
 _FOLLOW_TIMEOUT_S = 1.0
+_DELETING = "DELETING"
 _TAKE_OVER_TIMEOUT_S = 5.0
 """Ingresses look for another controller, and tell it what they have, before they follow it."""
 
@@ -107,6 +109,7 @@ class RepositoryController:
         self._repositories = RepositoryCommands(options, self._state)
         self._settings = ClientSettings(self._state)
         self._canaries = CanaryWatch(self._state, self._table)
+        self._open_calls = OpenCalls(lambda: application_status(self._app) == _DELETING)
         self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
         self._watch_of_repositories = RepositoryWatch(options, self._state, self._table)
         self._refused: dict[str, str] = {}
@@ -124,6 +127,7 @@ class RepositoryController:
             self._loop.create_task(self._canaries.run(), name="canaries"),
             self._loop.create_task(self._scaler.run(), name="autoscaler"),
             self._loop.create_task(self._serve_clock.run(), name="clock of Serve"),
+            self._loop.create_task(self._open_calls.run(), name="open calls"),
         ]
         if options.control_mode == "poll":
             self._tasks.append(self._loop.create_task(self._watch_of_repositories.run(), name="repository watch"))
@@ -182,6 +186,13 @@ class RepositoryController:
         return {"epoch": self._publisher.epoch, "generation": self._publisher.generation}
 
     async def _answer(self, command: Coroutine[Any, Any, None]) -> dict[str, Any]:
+        try:
+            error = await self._open_calls.wait(self._outcome(command))
+        except Unavailable as refusal:
+            error = told(refusal)
+        return {"error": error, **self._position()}
+
+    async def _outcome(self, command: Coroutine[Any, Any, None]) -> list[int | str] | None:
         error: list[int | str] | None = None
         await self._models_known.wait()
         try:
@@ -193,7 +204,7 @@ class RepositoryController:
             error = told(Internal("internal server error"))
         # Nobody can follow before, and who hears of an answer may rely on all ingresses.
         await self._status_known.wait()
-        return {"error": error, **self._position()}
+        return error
 
     async def watch(self, epoch: str = "", generation: int = -1) -> dict[str, Any] | None:
         """Return what has changed after a follower's epoch and generation, None if nothing has for 5 s.
@@ -384,7 +395,7 @@ class RepositoryController:
             task.cancel()
         self._log.close()
         self._counters.close()
-        if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
+        if await asyncio.to_thread(application_status, self._app) in (_DELETING, "NOT_STARTED"):
             await asyncio.to_thread(self._store.end)
             await asyncio.to_thread(self._kept.end)
             await asyncio.to_thread(self._reconciler.end_all)
