@@ -64,6 +64,16 @@ def test_what_is_in_an_archive_is_read_once_and_not_for_each_of_its_files(
     assert read_count < len(names)
 
 
+def test_a_file_whose_name_is_not_text_is_its_own_models_fault_alone(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, _ = site
+    write_archive(folder / "models.tgz", "good", "odd", extra={"odd/1/caf\udce9": ""})
+    models = read(f"{url}/models.tgz", tmp_path / "cache").models
+    assert models["good"].failure is None
+    assert "has a name that is not UTF-8 text" in str(models["odd"].failure)
+
+
 def test_a_cache_that_cannot_be_written_has_what_was_read_before(
     site: tuple[Path, str, list[int]], tmp_path: Path
 ) -> None:
