@@ -147,43 +147,10 @@ def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> Desir
     missing = {} if asked is None else {name: {1: not_polled(name)} for name in asked if name not in snapshot.models}
     for name, reasons in missing.items():
         logger.error("failed to load '%s': %s", name, reasons[1])
-    _log(snapshot, plan, snapshot.models)
+    log_findings(snapshot, plan, snapshot.models)
     origins = {name: Origin(asked is None or name in asked) for name in snapshot.models}
     repositories: dict[str, dict[str, str]] = {normalised(path): {} for path in options.repositories}
     return DesiredState(snapshot, plan, facts, origins, missing, repositories=repositories)
-
-
-def place_waiting(
-    options: ControllerOptions, facts: ClusterFacts, before: DesiredState, here: Callable[[str], str] = str
-) -> DesiredState:
-    """Read again what waits, now that the cluster is another, and place it beside what runs; blocks.
-
-    What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can. `here` is
-    as of `overrides`.
-    """
-    loader = replace(options.loader, names=before.repositories)
-    unreadable: dict[str, str] = {}
-    read, _ = read_and_plan(
-        tuple(before.repositories),
-        loader,
-        options.plan,
-        facts,
-        NodeCompleter(facts),
-        before.waiting,
-        overrides(before, here),
-        unreadable,
-    )
-    for reason in unreadable.values():
-        logger.warning("%s; what waits of it waits on", reason)
-    models = {
-        name: read.models.get(name, model) if name in before.waiting else model
-        for name, model in before.snapshot.models.items()
-    }
-    snapshot = replace(before.snapshot, models=models)
-    plan = make_plan(snapshot, options.plan, facts, before.plan)
-    desired = replace(before, snapshot=snapshot, plan=plan, facts=facts)
-    _log(snapshot, plan, before.waiting - desired.waiting)
-    return desired
 
 
 def overrides(desired: DesiredState, here: Callable[[str], str] = str) -> dict[str, Override]:
@@ -281,7 +248,7 @@ def loaded(
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     plan = _replan(options, desired, snapshot, before)
     changed = replace(desired, snapshot=snapshot, plan=plan, origins=all_origins, gone=gone)
-    _log(snapshot, plan, before)
+    log_findings(snapshot, plan, before)
     if not before:
         return _resolved(changed, command, "")
     trial = Trial(command, asked, before, formerly)
@@ -485,7 +452,8 @@ def _latest(outcomes: Mapping[str, str | None]) -> dict[str, str | None]:
     return {command: outcome for command, outcome in outcomes.items() if command not in old}
 
 
-def _log(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:
+def log_findings(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:
+    """Log what there is to say of models that were read."""
     for name in sorted(names):
         model = snapshot.models[name]
         for finding in model.findings:

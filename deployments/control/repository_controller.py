@@ -18,7 +18,6 @@ from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
     DesiredState,
     committed,
-    place_waiting,
     read_desired_state,
     reverted,
 )
@@ -37,6 +36,7 @@ from deployments.control.serve_clock import ServeClock
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
 from deployments.control.traffic_commands import TrafficCommands
+from deployments.control.waiting_models import WaitingModels
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
@@ -62,7 +62,6 @@ _REPLACING_POLL_S = 1.0
 _IDLE_POLL_S = 5.0
 _BACK_OFF_FIRST_S = 0.5
 _BACK_OFF_LAST_S = 10.0
-_LOOK_S = 2.0
 # When its application is deleted the controller has 10 s, and Serve waits first for all calls to end.
 _WATCH_S = 5.0
 # A replica that waits for what another one holds would wait for ever if that one waited for it.
@@ -105,6 +104,7 @@ class RepositoryController:
         self._kept = KeptFiles(table, self._app)
         self._files = OverrideFiles(node.path, self._kept)
         self._commands = ModelCommands(options, self._state, self._files, self._table)
+        self._waiting = WaitingModels(options, self._state, self._cluster.read, self._files.here)
         self._traffic = TrafficCommands(self._state)
         self._repositories = RepositoryCommands(options, self._state)
         self._settings = ClientSettings(self._state)
@@ -117,13 +117,13 @@ class RepositoryController:
         self._follow_s = 0.0
         self._sweep_at_s = 0.0
         self._refused_until_s = 0.0
-        self._look_at_s = 0.0
         self._models_known = asyncio.Event()
         self._status_known = asyncio.Event()
         self._wake = asyncio.Event()
         self._watched: dict[tuple[str, str], Callable[[], None]] = {}
         self._tasks = [
             self._loop.create_task(self._run(), name="repository controller"),
+            self._loop.create_task(self._waiting.run(), name="models that wait"),
             self._loop.create_task(self._canaries.run(), name="canaries"),
             self._loop.create_task(self._scaler.run(), name="autoscaler"),
             self._loop.create_task(self._serve_clock.run(), name="clock of Serve"),
@@ -145,7 +145,7 @@ class RepositoryController:
         return await self._answer(self._load(command, name, config, files))
 
     async def _load(self, command: str, name: str, config: str | None, files: dict[str, bytes]) -> None:
-        await self._read(look=True)
+        await self._waiting.place()
         await self._commands.load(command, name, config, files)
 
     async def unload(self, command: str, name: str, unload_dependents: bool) -> dict[str, Any]:
@@ -294,34 +294,20 @@ class RepositoryController:
         self._status_known.set()
         return verdicts
 
-    async def _read(self, *, look: bool = False) -> DesiredState:
-        """Return the desired state; what waits in it is read again when the cluster has become another.
-
-        The cluster is looked at where something waits, or if `look` says so.
-        """
-        desired, now_s = self._state.desired, self._loop.time()
-        if desired is not None and not look and (not desired.waiting or now_s < self._look_at_s):
-            return desired
-        self._look_at_s = now_s + _LOOK_S
-        if desired is None:
-            self._sweep_at_s = now_s + _SWEEP_AFTER_S
-            restored = await self._state.restore()
-            if restored is not None:
-                logger.info("going on with what a former controller was told")
-                return restored
+    async def _read(self) -> DesiredState:
+        """Return the desired state; the first one is that of a former controller, or is read from the repositories."""
+        if self._state.desired is not None:
+            return self._state.desired
+        self._sweep_at_s = self._loop.time() + _SWEEP_AFTER_S
+        restored = await self._state.restore()
+        if restored is not None:
+            logger.info("going on with what a former controller was told")
+            return restored
         facts = await asyncio.to_thread(self._cluster.read)
         async with self._state.lock:
-            desired = self._state.desired
-            if desired is None:
-                changed = await asyncio.to_thread(read_desired_state, self._options, facts)
-            elif facts == desired.facts or desired.trials:
-                return desired
-            else:
-                waiting = ", ".join(desired.waiting) or "none"
-                logger.info("the cluster has changed; models that wait are read again: %s", waiting)
-                changed = await asyncio.to_thread(place_waiting, self._options, facts, desired, self._files.here)
-            await self._state.change(changed)
-        return changed
+            first = await asyncio.to_thread(read_desired_state, self._options, facts)
+            await self._state.change(first)
+        return first
 
     async def _end_trial(self, verdict: Verdict) -> None:
         async with self._state.lock:

@@ -8,7 +8,6 @@ from deployments.control.desired_state import (
     Origin,
     committed,
     loaded,
-    place_waiting,
     read_desired_state,
     reverted,
 )
@@ -17,6 +16,7 @@ from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
 from repository_loader.traffic import Traffic
+from tests.deployments.control.test_waiting_models import with_waiting
 
 CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 TENSORS = 'backend: "python" input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }\n'
@@ -40,7 +40,7 @@ def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_pat
     assert "no GPUs are available" in (before.snapshot.models["gpu"].failure or "")
     assert before.plan.unplaced["cpus"] == "a replica of model 'cpus' needs 3 CPUs and the largest node has 2"
 
-    after = place_waiting(options, GROWN, before)
+    after = with_waiting(options, GROWN, before)
     assert after.waiting == frozenset()
     placed = {deployment.app_name: (deployment.gpu, deployment.num_cpus) for deployment in after.plan.deployments}
     assert placed == {"auto": (None, 0.05), "gpu": (0, 0.05), "cpus": (0, 3.0)}
@@ -52,7 +52,7 @@ def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_pat
     settled = committed(options, moved, moved.trials[0])
     assert [each.gpu for each in settled.plan.deployments if each.app_name == "auto"] == [0]
 
-    shrunk = place_waiting(options, SMALL, after)
+    shrunk = with_waiting(options, SMALL, after)
     assert shrunk.plan == after.plan
 
 

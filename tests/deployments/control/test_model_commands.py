@@ -12,7 +12,7 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions, ControlMode
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import committed, place_waiting, read_desired_state, reverted
+from deployments.control.desired_state import committed, read_desired_state, reverted
 from deployments.control.directory import LOADING, READY
 from deployments.control.model_commands import ModelCommands
 from deployments.control.model_table import ModelTable
@@ -25,19 +25,8 @@ from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
 from tests.deployments.control.test_state_store import Table
+from tests.deployments.control.test_waiting_models import WAITS_TO_BE_READ, with_waiting
 from tests.repository_loader.repositories import TENSORS, python_model, write
-
-WAITS_TO_BE_READ = """
-import os, time
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        open({released!r} + ".asked", "w").close()
-        while not os.path.exists({released!r}):
-            time.sleep(0.05)
-        return config
-"""
 
 TENSOR = '[{"name": "%s", "data_type": "TYPE_FP32", "dims": [4]}]'
 CONFIG = f"""{{
@@ -330,7 +319,7 @@ def test_a_model_that_waits_and_is_refused_meanwhile_leaves_no_trace_of_that_whe
             await commands.load("1", "m", None, {})
         desired = await state.until(lambda desired: desired)
         table = ModelTable()
-        table.replace(place_waiting(options, ClusterFacts((NodeFacts(4),)), desired), {})
+        table.replace(with_waiting(options, ClusterFacts((NodeFacts(4),)), desired), {})
         assert {number: entry.state for number, entry in table.models["m"].versions.items()} == {2: LOADING}
 
     asyncio.run(scenario())
