@@ -40,10 +40,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What there was of a model; `model` is None where it did not run."""
+    """What there was of a model; `model` is None where it did not run, `waited` what was known where it could not."""
 
     model: RepositoryModel | None
     origin: Origin | None
+    waited: RepositoryModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,8 @@ def loaded(
         new = _with_revisions(found, old, nonce)
         was_explicit = name in all_origins and all_origins[name].explicit
         if old is None or new.packages != old.packages or new.failure != old.failure:
-            before[name] = Before(old, all_origins.get(name))
+            waited = None if desired.runs(name) else desired.snapshot.models.get(name)
+            before[name] = Before(old, all_origins.get(name), waited)
         models[name] = new
         all_origins[name] = replace(origin, explicit=origin.explicit or was_explicit)
         gone.pop(name, None)
@@ -337,14 +339,18 @@ def reverted(
     reasons: Mapping[str, Mapping[int, str]],
     error: str,
 ) -> DesiredState:
-    """Undo a trial: what ran before serves on, what had not run does not, for the reasons given by version."""
+    """Undo a trial: what ran before serves on, what had not run does not, for the reasons given by version.
+
+    What waited, and has not failed itself, waits on: an ensemble for its step, say.
+    """
     models, origins = dict(desired.snapshot.models), dict(desired.origins)
     gone = {name: dict(why) for name, why in desired.gone.items()}
     for name, before in trial.before.items():
         tried = models.pop(name, None)
         gone.pop(name, None)
-        if before.model is not None and before.origin is not None:
-            models[name], origins[name] = before.model, before.origin
+        was = before.model if name in reasons else before.model or before.waited
+        if was is not None and before.origin is not None:
+            models[name], origins[name] = was, before.origin
         else:
             origins.pop(name, None)
             versions = [] if tried is None else [package.version for package in tried.packages]
