@@ -220,10 +220,11 @@ def restart_serve_controller() -> None:
     ray.kill(_get_global_client()._controller, no_restart=False)
 
 
-def application_owners() -> dict[str, str]:
+def application_owners() -> dict[str, str | None]:
     """Return, for every application, on whose behalf Eagleray deployed it: "" for one of somebody else's; blocks.
 
-    One that is being deleted is left out: its name may be taken again, and it loses its deployments before it goes.
+    None is for one that says nothing yet, as its deployments are still to come. One that is being deleted is left out:
+    its name may be taken again, and it loses its deployments before it goes.
     """
     applications = _get_global_client().get_serve_details()["applications"]
     return {
@@ -233,8 +234,10 @@ def application_owners() -> dict[str, str]:
     }
 
 
-def _owner(deployments: Sequence[dict[str, Any]]) -> str:
+def _owner(deployments: Sequence[dict[str, Any]]) -> str | None:
     """Return the owner that all deployments of an application name."""
+    if not deployments:
+        return None
     configs = [deployment["deployment_config"].get("user_config") for deployment in deployments]
     owners = {str(config.get(OWNER_KEY, "")) if isinstance(config, dict) else "" for config in configs}
     return owners.pop() if len(owners) == 1 else ""

@@ -18,6 +18,7 @@ from repository_loader.snapshot import LoaderOptions, Override, RepositoryModel,
 from repository_loader.storage.location import LocationError, is_remote, read_location
 from repository_loader.storage.mirror import Fetched, RepositoryFolder, local_folder
 from repository_loader.storage.remote_store import StorageError
+from repository_loader.subfolders import is_text
 from repository_loader.text_tree import MalformedText, parse_tree
 
 MAX_PARALLEL_READS = 4
@@ -234,16 +235,12 @@ def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]
         if not may_be_model:
             path = os.path.join(folder.path, name)
             findings.append(Finding("warning", path, 1, 1, "hidden folder is no model; ignored"))
-        elif not _is_text(name):  # which no client could be told of
+        elif not is_text(name):  # which no client could be told of
             remark = f"folder {name!a} is no model, as its name is not UTF-8 text; ignored"
             findings.append(Finding("warning", folder.path, 1, 1, remark))
         else:
             models.append(name)
     return models
-
-
-def _is_text(name: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _read(

@@ -13,6 +13,11 @@ def subfolders(path: str) -> list[str]:
         return sorted(entry.name for entry in entries if _may_be_folder(entry))
 
 
+def is_text(name: str) -> bool:
+    """Whether a name is UTF-8 text on the disk, and may be told to others."""
+    return name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name)
+
+
 def _may_be_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ray.serve.handle import DeploymentHandle
 
 from app.ingress.all_ingresses import all_ingresses, ask_all
+from deployments.control.answer import is_cancelled
 from protocol.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,7 @@ class ClusterState:
                 return kept
             except (Exception, asyncio.CancelledError) as error:
                 # It has died on the way, or is being stopped; its successor is told again.
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if is_cancelled():
                     raise
                 logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
             await asyncio.sleep(_RETRY_S)

@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from app.ingress.all_ingresses import all_ingresses, ask_all
 from app.service.model_control import LoadRequest
 from app.service.models import Models
+from deployments.control.answer import answer, is_cancelled
 from protocol.errors import Unavailable, from_grpc_code
 
 logger = logging.getLogger(__name__)
@@ -70,9 +71,9 @@ class ClusterControl:
             Unavailable: there is no controller at present.
         """
         try:
-            async with asyncio.timeout(_LIST_TIMEOUT_S):
-                found: Mapping[str, Mapping[str, str]] = await self._controller.registered_repositories.remote()
-                return found
+            found: Mapping[str, Mapping[str, str]]
+            found = await answer(self._controller.registered_repositories.remote(), _LIST_TIMEOUT_S)
+            return found
         except Exception as error:
             logger.warning("the repositories could not be told: %s: %s", type(error).__name__, error)
             raise Unavailable("the repositories cannot be told at present") from None
@@ -83,7 +84,9 @@ class ClusterControl:
             async with asyncio.timeout(_LIST_TIMEOUT_S):
                 told = await self._controller.list_models.remote()
                 await self._models.until_followed(told["epoch"], told["generation"])
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
             logger.warning("the repositories could not be listed: %s: %s", type(error).__name__, error)
 
     async def _command(self, method: str, *arguments: Any) -> None:
@@ -112,8 +115,7 @@ class ClusterControl:
                 told: dict[str, Any] = await response
                 return told
             except (Exception, asyncio.CancelledError) as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if is_cancelled():
                     raise
                 logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
                 if time.monotonic() > gives_up_s:

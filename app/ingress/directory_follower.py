@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.service.client_settings import ClientSettings
 from app.service.models import Models
-from deployments.control.answer import answer
+from deployments.control.answer import answer, is_cancelled
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
@@ -44,6 +44,8 @@ class DirectoryFollower:
         self._directory = models.directory
         self._settings = settings
         self._embedded: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
+        """Of which embedded models the controller knows what became."""
         self._copies: dict[str, dict[str, Any]] = {}
         self._watched: dict[str, Callable[[], None]] = {}
 
@@ -53,7 +55,7 @@ class DirectoryFollower:
             try:
                 await self._follow()
             except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled():
+                if is_cancelled():
                     raise
                 # A call to a controller that is being stopped may end as cancelled, too.
                 logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
@@ -86,14 +88,13 @@ class DirectoryFollower:
         await self._watch(directory.deployments)
         self._routes_changed()
         if directory.embedded != self._embedded or directory.copies != self._copies:
-            reports = directory.embedded != self._embedded
             embedded, copies = dict(directory.embedded), dict(directory.copies)
             hosted = list(copy.deepcopy({**copies, **embedded}).values())
             await self._host.apply(hosted, [_key(row) for key, row in copies.items() if key not in embedded])
             self._embedded, self._copies = embedded, copies
             self._routes_changed()
-            if reports:
-                await self._report_embedded()
+        if self._embedded != self._reported:
+            await self._report_embedded()
         self._forget_all_but(directory.deployments)  # whose models ensembles here may have needed until now
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
@@ -102,6 +103,7 @@ class DirectoryFollower:
 
     async def _report_embedded(self) -> None:
         await answer(self._controller.report_embedded.remote(self._host.report()))
+        self._reported = self._embedded
 
     async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in wanted.keys() - self._watched.keys():
@@ -127,8 +129,3 @@ class DirectoryFollower:
 def _key(row: dict[str, Any]) -> tuple[str, int]:
     package = row["package"]
     return package["name"], int(package["version"])
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

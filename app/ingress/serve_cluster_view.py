@@ -14,6 +14,7 @@ from app.doctor.machine import CHECKS, findings_of, ray_here
 from app.doctor.versions import compare, versions
 from app.ingress.all_ingresses import all_ingresses, ask_all
 from app.service.cluster_view import NodeFinding, NodeLog
+from deployments.control.answer import answer
 from deployments.lane.fleet import Fleet
 from deployments.log.line_format import spelled_out
 from deployments.log.model_log import ModelLog
@@ -64,9 +65,8 @@ class ServeClusterView:
 
     async def _ask(self) -> dict[str, Any] | None:
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                report: dict[str, Any] = await self._controller.report_plan.remote()
-                return report
+            report: dict[str, Any] = await answer(self._controller.report_plan.remote(), _TIMEOUT_S)
+            return report
         except Exception as error:
             logger.warning("the plan could not be told: %s: %s", type(error).__name__, error)
             return None

@@ -9,6 +9,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.service.models import Models
 from app.service.routing import Routing
+from deployments.control.answer import answer
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,6 @@ class TrafficReport:
             await asyncio.sleep(_REPORT_S)
             if rows := self._routing.measurements():
                 try:
-                    async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                        await self._controller.report_traffic.remote(self._id, rows)
+                    await answer(self._controller.report_traffic.remote(self._id, rows), _ANSWER_TIMEOUT_S)
                 except Exception as error:  # the next report says it again
                     logger.debug("the controller took no report of canaries: %s", type(error).__name__)

@@ -7,14 +7,25 @@ from typing import Any, Final
 _ANSWER_TIMEOUT_S: Final = 40.0
 
 
-async def answer(response: Any) -> Any:
+async def answer(response: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
     """Wait for what a `DeploymentResponse` comes to; when nobody waits any more it is cancelled.
 
     Else the controller, which waits for its last call when it ends, would go on with it.
+
+    Raises:
+        ConnectionError: the call was cancelled where it ran, as by a controller that is being stopped.
     """
     try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             return await response
-    except BaseException:
+    except BaseException as error:
         response.cancel()
+        if isinstance(error, asyncio.CancelledError) and not is_cancelled():
+            raise ConnectionError("the call was cancelled") from None
         raise
+
+
+def is_cancelled() -> bool:
+    """Whether it is the present task that was cancelled, where a call has ended as cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -15,6 +15,7 @@ class ClientSettings:
 
     async def change(self, rows: Mapping[str, Any]) -> None:
         """Set rows (None: remove them); may be done again."""
+        await self._state.until(lambda desired: desired)  # whoever makes the first one needs the lock for it
         async with self._state.lock:
             desired = await self._state.until(lambda desired: desired)
             changed = {**desired.client_settings, **rows}

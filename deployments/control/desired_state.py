@@ -40,10 +40,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What there was of a model; `model` is None where it did not run."""
+    """What there was of a model; `model` is None where it did not run, `waited` what was known where it could not."""
 
     model: RepositoryModel | None
     origin: Origin | None
+    waited: RepositoryModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,43 +148,10 @@ def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> Desir
     missing = {} if asked is None else {name: {1: not_polled(name)} for name in asked if name not in snapshot.models}
     for name, reasons in missing.items():
         logger.error("failed to load '%s': %s", name, reasons[1])
-    _log(snapshot, plan, snapshot.models)
+    log_findings(snapshot, plan, snapshot.models)
     origins = {name: Origin(asked is None or name in asked) for name in snapshot.models}
     repositories: dict[str, dict[str, str]] = {normalised(path): {} for path in options.repositories}
     return DesiredState(snapshot, plan, facts, origins, missing, repositories=repositories)
-
-
-def place_waiting(
-    options: ControllerOptions, facts: ClusterFacts, before: DesiredState, here: Callable[[str], str] = str
-) -> DesiredState:
-    """Read again what waits, now that the cluster is another, and place it beside what runs; blocks.
-
-    What has a place keeps it, also where the cluster has shrunk: Serve puts its replicas back when it can. `here` is
-    as of `overrides`.
-    """
-    loader = replace(options.loader, names=before.repositories)
-    unreadable: dict[str, str] = {}
-    read, _ = read_and_plan(
-        tuple(before.repositories),
-        loader,
-        options.plan,
-        facts,
-        NodeCompleter(facts),
-        before.waiting,
-        overrides(before, here),
-        unreadable,
-    )
-    for reason in unreadable.values():
-        logger.warning("%s; what waits of it waits on", reason)
-    models = {
-        name: read.models.get(name, model) if name in before.waiting else model
-        for name, model in before.snapshot.models.items()
-    }
-    snapshot = replace(before.snapshot, models=models)
-    plan = make_plan(snapshot, options.plan, facts, before.plan)
-    desired = replace(before, snapshot=snapshot, plan=plan, facts=facts)
-    _log(snapshot, plan, before.waiting - desired.waiting)
-    return desired
 
 
 def overrides(desired: DesiredState, here: Callable[[str], str] = str) -> dict[str, Override]:
@@ -273,7 +241,8 @@ def loaded(
         new = _with_revisions(found, old, nonce)
         was_explicit = name in all_origins and all_origins[name].explicit
         if old is None or new.packages != old.packages or new.failure != old.failure:
-            before[name] = Before(old, all_origins.get(name))
+            waited = None if desired.runs(name) else desired.snapshot.models.get(name)
+            before[name] = Before(old, all_origins.get(name), waited)
         models[name] = new
         all_origins[name] = replace(origin, explicit=origin.explicit or was_explicit)
         gone.pop(name, None)
@@ -281,7 +250,7 @@ def loaded(
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     plan = _replan(options, desired, snapshot, before)
     changed = replace(desired, snapshot=snapshot, plan=plan, origins=all_origins, gone=gone)
-    _log(snapshot, plan, before)
+    log_findings(snapshot, plan, before)
     if not before:
         return _resolved(changed, command, "")
     trial = Trial(command, asked, before, formerly)
@@ -370,14 +339,18 @@ def reverted(
     reasons: Mapping[str, Mapping[int, str]],
     error: str,
 ) -> DesiredState:
-    """Undo a trial: what ran before serves on, what had not run does not, for the reasons given by version."""
+    """Undo a trial: what ran before serves on, what had not run does not, for the reasons given by version.
+
+    What waited, and has not failed itself, waits on: an ensemble for its step, say.
+    """
     models, origins = dict(desired.snapshot.models), dict(desired.origins)
     gone = {name: dict(why) for name, why in desired.gone.items()}
     for name, before in trial.before.items():
         tried = models.pop(name, None)
         gone.pop(name, None)
-        if before.model is not None and before.origin is not None:
-            models[name], origins[name] = before.model, before.origin
+        was = before.model if name in reasons else before.model or before.waited
+        if was is not None and before.origin is not None:
+            models[name], origins[name] = was, before.origin
         else:
             origins.pop(name, None)
             versions = [] if tried is None else [package.version for package in tried.packages]
@@ -485,7 +458,8 @@ def _latest(outcomes: Mapping[str, str | None]) -> dict[str, str | None]:
     return {command: outcome for command, outcome in outcomes.items() if command not in old}
 
 
-def _log(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:
+def log_findings(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:
+    """Log what there is to say of models that were read."""
     for name in sorted(names):
         model = snapshot.models[name]
         for finding in model.findings:

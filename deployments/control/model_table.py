@@ -18,6 +18,7 @@ from deployments.control.directory import (
     ModelEntry,
     VersionEntry,
 )
+from deployments.control.former_places import Version
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
@@ -88,9 +89,10 @@ class ModelTable:
         packages = packages_by_name(desired.plan)
         self._embedded = _hosted_rows(desired.plan.embedded, packages)
         self._copies = _hosted_rows(copied_ensembles(desired.plan), packages)
+        anew = untried(desired)
         for name, entry in self.models.items():
             if name in before:
-                _keep_states(entry, before[name], {number for other, number in moving if other == name})
+                _keep_states(name, entry, before[name], moving, anew)
         self._hold(desired)
         self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused), refused)
         for deployment in desired.plan.deployments:
@@ -314,14 +316,30 @@ def _traffic_row(traffic: Traffic, canary: Canary | None) -> dict[str, Any]:
     return row
 
 
-def _keep_states(entry: ModelEntry, before: ModelEntry, moved: Collection[int]) -> None:
-    """Have versions be as they were that run where they did, or have `moved` and were ready before that counted."""
+def untried(desired: DesiredState) -> set[Version]:
+    """Return the versions on trial that did not run before: they are ready when their trial has ended."""
+    found: set[Version] = set()
+    for name, before in desired.on_trial.items():
+        ran = {package.version for package in before.model.packages} if before.model is not None else set()
+        tried = {package.version for package in desired.snapshot.models[name].packages}
+        found.update((name, version) for version in tried - ran)
+    return found
+
+
+def _keep_states(
+    name: str, entry: ModelEntry, before: ModelEntry, moved: Collection[Version], anew: Collection[Version]
+) -> None:
+    """Have versions be as they were that run where they did, or have `moved` and were ready before that counted.
+
+    One that had failed, and is loaded `anew`, has not failed any more.
+    """
     for number, version in entry.versions.items():
         known = before.versions.get(number)
-        if known is None:
+        if known is None or (known.failed and (name, number) in anew):
             continue
+        stays = (name, number) in moved or known.placement == version.placement
         if version.left and known.state in _RAN:
             version.state, version.placement = UNLOADING, known.placement
-        elif version.state == LOADING and not known.left and (number in moved or known.placement == version.placement):
+        elif version.state == LOADING and not known.left and stays:
             version.state, version.reason = known.state, known.reason
             version.seconds, version.replacing = known.seconds, known.replacing

@@ -1,6 +1,7 @@
 """Makes Serve run what the plan asks for: deploys, finds what an earlier controller deployed, and ends it."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,13 +22,14 @@ class Reconciler:
     """Deploys for one owner, the Serve application that the controller is part of; every method blocks.
 
     Each application that it deploys carries the owner's name in its `user_config`; it ends those only. `count` says how
-    many replicas an autoscaled deployment has just now.
+    many replicas an autoscaled deployment has just now. Threads take turns: nothing is deployed behind `end_all`.
     """
 
     def __init__(self, options: ControllerOptions, owner: str, count: Callable[[str, str], int | None]) -> None:
         self._options = options
         self._count = count
         self._owner = owner
+        self._turn = threading.Lock()
         self._deployed: dict[str, list[dict[str, Any]]] = {}
         self._plan: Plan | None = None
         self._needed: dict[str, float] = {}
@@ -42,13 +44,20 @@ class Reconciler:
 
         Returns why an application was not deployed, by its name: somebody else's has that name.
         """
+        with self._turn:
+            return self._reconcile(desired)
+
+    def _reconcile(self, desired: DesiredState) -> dict[str, str]:
         owners = application_owners()
+        # What somebody else has deleted is ours no longer, nor is what has taken its name.
+        kept = (app for app in self._deployed if app in owners and self._is_own(app, owners))
+        self._deployed = {app: self._deployed[app] for app in kept}
         packages, places, traffic = packages_by_name(desired.plan), _places(desired.plan), desired.traffic
         refused: dict[str, str] = {}
         targets: list[serve.RunTarget] = []
         wanted: dict[str, list[dict[str, Any]]] = {}
         for app, group in desired.applications().items():
-            if not self._may_deploy(app, owners):
+            if app in owners and not self._is_own(app, owners):
                 refused[app] = (
                     f"the Serve application '{app}' is not Eagleray's; delete it (serve.delete('{app}')) or rename "
                     "the model"
@@ -57,7 +66,7 @@ class Reconciler:
             options = [
                 deployment_options(plan, packages, self._options, places, self._owner, traffic) for plan in group
             ]
-            if self._deployed.get(app) != options or app not in owners:
+            if self._deployed.get(app) != options:
                 wanted[app] = options
                 application = group_application(options, group, self._options, self._count)
                 scaled = any(plan.autoscaling is not None for plan in group)
@@ -70,7 +79,7 @@ class Reconciler:
         self._note_needed(desired.plan)
         ending = self._deployed.keys() - desired.applications().keys()
         self._later = ending & self._needed.keys()
-        self._end(name for name in ending - self._later if name in owners)
+        self._end(ending - self._later)
         return refused
 
     def _note_needed(self, plan: Plan) -> None:
@@ -88,25 +97,29 @@ class Reconciler:
 
     def end_due(self) -> None:
         """End the steps whose time has come."""
-        due = [name for name in self._later if self._needed[name] <= time.monotonic()]
-        if due:
-            self._end(due)
+        with self._turn:
+            due = [name for name in self._later if self._needed[name] <= time.monotonic()]
+            if due:
+                self._end(due)
 
-    def _may_deploy(self, app: str, owners: Mapping[str, str]) -> bool:
+    def _is_own(self, app: str, owners: Mapping[str, str | None]) -> bool:
         # An application that was deployed a moment ago says nothing of its owner yet.
-        return app not in owners or owners[app] == self._owner or (not owners[app] and app in self._deployed)
+        return owners[app] == self._owner or (owners[app] is None and app in self._deployed)
 
     def sweep(self, desired: DesiredState) -> None:
         """End what an earlier controller of this owner deployed and the plan does not hold."""
         wanted = desired.applications().keys()
-        self._end(name for name in self._owned() if name not in wanted and name not in self._later)
+        with self._turn:
+            self._end(name for name in self._owned() if name not in wanted and name not in self._later)
 
     def end_all(self) -> None:
         """End everything that this owner runs."""
-        self._end(self._owned())
+        with self._turn:
+            self._end(self._owned())
 
     def _owned(self) -> list[str]:
-        return [name for name, owner in application_owners().items() if owner == self._owner]
+        owners = application_owners()
+        return [name for name in owners if self._is_own(name, owners)]
 
     def _end(self, names: Iterable[str]) -> None:
         names = list(names)

@@ -18,7 +18,6 @@ from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
     DesiredState,
     committed,
-    place_waiting,
     read_desired_state,
     reverted,
 )
@@ -26,6 +25,7 @@ from deployments.control.gpu_cards import release_cards
 from deployments.control.growth_request import GrowthRequest
 from deployments.control.model_commands import ModelCommands, load_error, log_failures, told
 from deployments.control.model_table import ModelTable
+from deployments.control.open_calls import OpenCalls
 from deployments.control.plan_report import report_plan
 from deployments.control.publisher import Publisher
 from deployments.control.reconciler import Reconciler
@@ -36,6 +36,7 @@ from deployments.control.serve_clock import ServeClock
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
 from deployments.control.traffic_commands import TrafficCommands
+from deployments.control.waiting_models import WaitingModels
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
@@ -50,7 +51,7 @@ from deployments.serve_internals import (
     serve_controller_time_s,
     watch_replicas,
 )
-from protocol.errors import Internal, ServingError
+from protocol.errors import Internal, ServingError, Unavailable
 from repository_loader.repository import find_models
 from repository_loader.storage.location import is_remote
 
@@ -61,7 +62,6 @@ _REPLACING_POLL_S = 1.0
 _IDLE_POLL_S = 5.0
 _BACK_OFF_FIRST_S = 0.5
 _BACK_OFF_LAST_S = 10.0
-_LOOK_S = 2.0
 # When its application is deleted the controller has 10 s, and Serve waits first for all calls to end.
 _WATCH_S = 5.0
 # A replica that waits for what another one holds would wait for ever if that one waited for it.
@@ -69,6 +69,7 @@ _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
 _REFUSED_S = 10.0
 _FOLLOW_TIMEOUT_S = 1.0
+_DELETING = "DELETING"
 _TAKE_OVER_TIMEOUT_S = 5.0
 """Ingresses look for another controller, and tell it what they have, before they follow it."""
 
@@ -103,10 +104,12 @@ class RepositoryController:
         self._kept = KeptFiles(table, self._app)
         self._files = OverrideFiles(node.path, self._kept)
         self._commands = ModelCommands(options, self._state, self._files, self._table)
+        self._waiting = WaitingModels(options, self._state, self._cluster.read, self._files.here)
         self._traffic = TrafficCommands(self._state)
         self._repositories = RepositoryCommands(options, self._state)
         self._settings = ClientSettings(self._state)
         self._canaries = CanaryWatch(self._state, self._table)
+        self._open_calls = OpenCalls(lambda: application_status(self._app) == _DELETING)
         self._serve_clock = ServeClock(serve_controller_time_s, restart_serve_controller)
         self._watch_of_repositories = RepositoryWatch(options, self._state, self._table)
         self._refused: dict[str, str] = {}
@@ -114,16 +117,17 @@ class RepositoryController:
         self._follow_s = 0.0
         self._sweep_at_s = 0.0
         self._refused_until_s = 0.0
-        self._look_at_s = 0.0
         self._models_known = asyncio.Event()
         self._status_known = asyncio.Event()
         self._wake = asyncio.Event()
         self._watched: dict[tuple[str, str], Callable[[], None]] = {}
         self._tasks = [
             self._loop.create_task(self._run(), name="repository controller"),
+            self._loop.create_task(self._waiting.run(), name="models that wait"),
             self._loop.create_task(self._canaries.run(), name="canaries"),
             self._loop.create_task(self._scaler.run(), name="autoscaler"),
             self._loop.create_task(self._serve_clock.run(), name="clock of Serve"),
+            self._loop.create_task(self._open_calls.run(), name="open calls"),
         ]
         if options.control_mode == "poll":
             self._tasks.append(self._loop.create_task(self._watch_of_repositories.run(), name="repository watch"))
@@ -141,7 +145,7 @@ class RepositoryController:
         return await self._answer(self._load(command, name, config, files))
 
     async def _load(self, command: str, name: str, config: str | None, files: dict[str, bytes]) -> None:
-        await self._read(look=True)
+        await self._waiting.place()
         await self._commands.load(command, name, config, files)
 
     async def unload(self, command: str, name: str, unload_dependents: bool) -> dict[str, Any]:
@@ -182,6 +186,13 @@ class RepositoryController:
         return {"epoch": self._publisher.epoch, "generation": self._publisher.generation}
 
     async def _answer(self, command: Coroutine[Any, Any, None]) -> dict[str, Any]:
+        try:
+            error = await self._open_calls.wait(self._outcome(command))
+        except Unavailable as refusal:
+            error = told(refusal)
+        return {"error": error, **self._position()}
+
+    async def _outcome(self, command: Coroutine[Any, Any, None]) -> list[int | str] | None:
         error: list[int | str] | None = None
         await self._models_known.wait()
         try:
@@ -193,7 +204,7 @@ class RepositoryController:
             error = told(Internal("internal server error"))
         # Nobody can follow before, and who hears of an answer may rely on all ingresses.
         await self._status_known.wait()
-        return {"error": error, **self._position()}
+        return error
 
     async def watch(self, epoch: str = "", generation: int = -1) -> dict[str, Any] | None:
         """Return what has changed after a follower's epoch and generation, None if nothing has for 5 s.
@@ -283,34 +294,20 @@ class RepositoryController:
         self._status_known.set()
         return verdicts
 
-    async def _read(self, *, look: bool = False) -> DesiredState:
-        """Return the desired state; what waits in it is read again when the cluster has become another.
-
-        The cluster is looked at where something waits, or if `look` says so.
-        """
-        desired, now_s = self._state.desired, self._loop.time()
-        if desired is not None and not look and (not desired.waiting or now_s < self._look_at_s):
-            return desired
-        self._look_at_s = now_s + _LOOK_S
-        if desired is None:
-            self._sweep_at_s = now_s + _SWEEP_AFTER_S
-            restored = await self._state.restore()
-            if restored is not None:
-                logger.info("going on with what a former controller was told")
-                return restored
+    async def _read(self) -> DesiredState:
+        """Return the desired state; the first one is that of a former controller, or is read from the repositories."""
+        if self._state.desired is not None:
+            return self._state.desired
+        self._sweep_at_s = self._loop.time() + _SWEEP_AFTER_S
+        restored = await self._state.restore()
+        if restored is not None:
+            logger.info("going on with what a former controller was told")
+            return restored
         facts = await asyncio.to_thread(self._cluster.read)
         async with self._state.lock:
-            desired = self._state.desired
-            if desired is None:
-                changed = await asyncio.to_thread(read_desired_state, self._options, facts)
-            elif facts == desired.facts or desired.trials:
-                return desired
-            else:
-                waiting = ", ".join(desired.waiting) or "none"
-                logger.info("the cluster has changed; models that wait are read again: %s", waiting)
-                changed = await asyncio.to_thread(place_waiting, self._options, facts, desired, self._files.here)
-            await self._state.change(changed)
-        return changed
+            first = await asyncio.to_thread(read_desired_state, self._options, facts)
+            await self._state.change(first)
+        return first
 
     async def _end_trial(self, verdict: Verdict) -> None:
         async with self._state.lock:
@@ -384,7 +381,7 @@ class RepositoryController:
             task.cancel()
         self._log.close()
         self._counters.close()
-        if await asyncio.to_thread(application_status, self._app) in ("DELETING", "NOT_STARTED"):
+        if await asyncio.to_thread(application_status, self._app) in (_DELETING, "NOT_STARTED"):
             await asyncio.to_thread(self._store.end)
             await asyncio.to_thread(self._kept.end)
             await asyncio.to_thread(self._reconciler.end_all)

@@ -14,7 +14,7 @@ from ray.util import get_node_ip_address
 
 from deployments.control.desired_state import DesiredState, Trial
 from deployments.control.directory import LOADING, READY, VersionEntry
-from deployments.control.model_table import ModelTable
+from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.serve_internals import DeploymentState, application_states, handle_of
@@ -69,14 +69,14 @@ class StatusReader:
         if table.plan is not desired.plan:
             self._replaced.update(described)
             return []
-        untried = _untried(desired)
+        unknown = untried(desired)
         versions: dict[tuple[str, int], list[_Part]] = {}
         for deployment in table.deployments:
             state = applications.get(deployment.app_name, {}).get(deployment.name)
             if state is None:
                 continue
             shown = filter(table.shows, deployment.models)
-            models = [model for model in shown if (model.name, model.version) not in untried]
+            models = [model for model in shown if (model.name, model.version) not in unknown]
             if _is_packed(deployment) and state.status in _HEALTHY:
                 rows = described.get((deployment.app_name, deployment.name), [])
                 _take_packed({(model.name, model.version) for model in models}, rows, table)
@@ -195,16 +195,6 @@ def _without_failed(applications: States) -> States:
         app: {name: state for name, state in deployments.items() if state.status not in _FAILED}
         for app, deployments in applications.items()
     }
-
-
-def _untried(desired: DesiredState) -> set[tuple[str, int]]:
-    """Return the versions on trial that did not run before: they are ready when their trial has ended."""
-    untried: set[tuple[str, int]] = set()
-    for name, before in desired.on_trial.items():
-        ran = {package.version for package in before.model.packages} if before.model is not None else set()
-        tried = {package.version for package in desired.snapshot.models[name].packages}
-        untried.update((name, version) for version in tried - ran)
-    return untried
 
 
 def _take_packed(wanted: set[tuple[str, int]], replicas: Iterable[list[Row]], table: ModelTable) -> None:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from deployments.control.answer import answer
+from deployments.control.answer import answer, is_cancelled
 from deployments.control.directory import Directory, ModelEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.routes import REPLACEMENT_S
@@ -163,7 +163,7 @@ class DirectoryNeighbours:
                     self._expect(directory.taken)
                     self.changed()
             except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled():
+                if is_cancelled():
                     raise
                 logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
                 self._directory.ask_for_all()
@@ -183,7 +183,7 @@ class DirectoryNeighbours:
             async with asyncio.timeout(_LOAD_TIMEOUT_S):
                 told = await getattr(self._controller, method).remote(secrets.token_hex(8), *arguments)
         except (Exception, asyncio.CancelledError) as error:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
             raise Unavailable("models cannot be loaded or unloaded at present") from None
@@ -205,8 +205,3 @@ class DirectoryNeighbours:
         """Follow no longer."""
         for task in self._tasks:
             task.cancel()
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
+from deployments.control.answer import answer
 from deployments.control.autoscaler import REPORT_S
 from deployments.control.directory import ModelEntry
 from deployments.lane.fleet import Fleet
@@ -52,8 +53,7 @@ class LoadReport:
             rows = await self._sample()
             if rows or not silent:
                 try:
-                    async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                        await self._controller.report_load.remote(self._id, rows)
+                    await answer(self._controller.report_load.remote(self._id, rows), _ANSWER_TIMEOUT_S)
                 except Exception as error:  # what is said next counts
                     logger.debug("the controller took no report of the load: %s", type(error).__name__)
             silent = not rows

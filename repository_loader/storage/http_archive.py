@@ -35,6 +35,8 @@ class HttpArchive:
         name = hashlib.sha256(location.uri.encode()).hexdigest()[:40]
         self._lock = f"archive-{name}"
         self._folder = cache.root / "archives" / name
+        self._read: tuple[tuple[int, int], dict[str, Any]] = ((0, 0), {})
+        """The document that was read last, and of which file: it is asked for with each of the archive's files."""
 
     def files(self) -> list[RemoteFile]:
         """Return every file, after a look whether there is another archive; see `RemoteStore`."""
@@ -68,11 +70,14 @@ class HttpArchive:
                 raise StorageError(f"{target} cannot be written: {error.strerror}") from error
 
     def _known(self) -> dict[str, Any]:
+        path = self._folder / "archive.json"
         try:
-            known: dict[str, Any] = json.loads((self._folder / "archive.json").read_bytes())
-            return known
+            status = path.stat()
+            if (stamp := (status.st_ino, status.st_mtime_ns)) != self._read[0]:
+                self._read = stamp, json.loads(path.read_bytes())
         except (OSError, ValueError):
             return {}
+        return self._read[1]
 
     def _refresh(self) -> None:
         """Have what the server has."""

@@ -12,10 +12,10 @@ from typing import Final
 
 from repository_loader.storage.location import is_remote, read_location
 from repository_loader.storage.model_cache import ModelCache
-from repository_loader.storage.model_source import ModelSource, fetch_all
+from repository_loader.storage.model_source import ModelSource, fetch_all, source_of
 from repository_loader.storage.remote_store import RemoteFile, RemoteStore, StorageError
 from repository_loader.storage.stores import open_store
-from repository_loader.subfolders import subfolders
+from repository_loader.subfolders import is_text, subfolders
 
 _INDEX: Final = ".index.json"
 _CONFIG: Final = "config.pbtxt"
@@ -95,16 +95,17 @@ class Mirror:
         Raises:
             StorageError: it does not say, and nothing is here.
         """
-        with self._index() as index:
-            try:
-                store = open_store(self._location, self._cache)
-                self._listed = _by_model(store.files())
-            except StorageError as error:
+        try:
+            store = open_store(self._location, self._cache)
+            self._listed = _by_model(store.files())
+        except StorageError as error:
+            with self._index() as index:
                 if not index:
                     raise
                 models = {name: _may_be_model(name, (file[0] for file in known.files)) for name, known in index.items()}
-                return self._as_folder(models, (f"{error}; what was read before is used",))
-            self._store = store
+            return self._as_folder(models, (f"{error}; what was read before is used",))
+        self._store = store
+        with self._index() as index:
             for link in self._folder.iterdir():  # of a process that died one may be there which the index does not have
                 if link.is_symlink() and link.name not in self._listed:
                     link.unlink()
@@ -122,6 +123,8 @@ class Mirror:
     def fetch(self, names: Collection[str]) -> Fetched:
         """Have models in the folder as they were listed; where the store did not answer, as they were read before.
 
+        One that takes long holds up nobody but those who want the same.
+
         Raises:
             StorageError: the cache cannot be written.
         """
@@ -129,44 +132,63 @@ class Mirror:
         warnings: list[str] = []
         if self._store is None:
             return Fetched()
+        taken: dict[str, ModelSource] = {}
+        saved_s = float("-inf")
         with self._index() as index:
-            before, saved_s = dict(index), float("-inf")
-            for model in names:
-                files, known = self._listed[model], index.get(model)
-                if known is not None and _same(known, files):
-                    continue
-                try:
-                    index[model] = self._take(self._store, model, files, known)
-                except StorageError as error:
-                    if known is None:
-                        failures[model] = str(error)
-                    else:
-                        warnings.append(f"{error}; model '{model}' stays as it was read before")
-                    continue
-                if time.monotonic() - saved_s > _SAVE_S:  # a process that dies now leaves less to be fetched again
-                    self._write_index(index)
-                    saved_s = time.monotonic()
-            changed = index != before
-        if changed:
+            before = dict(index)
+        for model in names:
+            files, known = self._listed[model], before.get(model)
+            if known is not None and _same(known, files):
+                continue
+            try:
+                taken[model] = self._take(self._store, model, files, known)
+            except StorageError as error:
+                if known is None:
+                    failures[model] = str(error)
+                else:
+                    warnings.append(f"{error}; model '{model}' stays as it was read before")
+                continue
+            if time.monotonic() - saved_s > _SAVE_S:  # a process that dies now leaves less to be fetched again
+                self._save(taken)
+                saved_s = time.monotonic()
+        if taken:
+            self._save(taken)
             self._cache.evict()
         return Fetched(failures, tuple(warnings))
+
+    def _save(self, taken: Mapping[str, ModelSource]) -> None:
+        with self._index() as index:
+            index.update(taken)
 
     @contextlib.contextmanager
     def _index(self) -> Iterator[dict[str, ModelSource]]:
         """Give what is linked, by name, and write it if it is changed; processes and threads take turns."""
+        with self._writing(), self._cache.locked(f"repository-{self._name}"):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            index = self._read_index()
+            before = dict(index)
+            yield index
+            if index != before:
+                self._write_index(index)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            with self._cache.locked(f"repository-{self._name}"):
-                self._folder.mkdir(mode=0o700, exist_ok=True)
-                index = self._read_index()
-                before = dict(index)
-                yield index
-                if index != before:
-                    self._write_index(index)
+            yield
         except OSError as error:
             raise StorageError(f"the model cache {self._cache.root} cannot be written: {error.strerror}") from error
 
     def _take(self, store: RemoteStore, model: str, files: list[RemoteFile], known: ModelSource | None) -> ModelSource:
-        """Fetch a model's new files, and have its link point to all of them."""
+        """Fetch a model's new files, and have its link point to all of them, unless somebody has done so meanwhile."""
+        if odd := next((file.path for file in files if not is_text(file.path)), ""):
+            raise StorageError(f"{odd!a} of {self._location.uri} has a name that is not UTF-8 text")
+        with self._writing(), self._cache.locked(f"{self._name}-{hashlib.sha256(model.encode()).hexdigest()[:40]}"):
+            here = source_of(os.path.realpath(self._folder / model))
+            if here is not None and here.uri == self._location.uri and _same(here, files):
+                return here
+            return self._link(store, model, files, known)
+
+    def _link(self, store: RemoteStore, model: str, files: list[RemoteFile], known: ModelSource | None) -> ModelSource:
         before = {(path, size, version): digest for path, digest, size, version in known.files} if known else {}
         start = len(model) + 1
         with self._cache.filling():

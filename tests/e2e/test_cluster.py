@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.e2e.deployed_cluster import Cluster, Deployment, nodes_asked_for, scr
 from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
 from tests.e2e.test_gpus import MODEL as GPU_MODEL
 from tests.repositories import EXAMPLE_VERSIONS, write_examples
+from tests.repository_loader.repositories import TENSORS, write
 from tests.serving import (
     EAGLERAY,
     ROOT,
@@ -305,6 +307,32 @@ def test_load_of_a_model_whose_name_is_taken_is_refused(cluster: Cluster, own: D
         assert "the Serve application 'halves' is not Eagleray's" in answer.json["error"]
         script(cluster, DELETE, "halves")
         assert client.request("POST", "/v2/repository/models/halves/load").status == 200
+
+
+SLOW = """
+import time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(60)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def test_all_ends_though_a_model_loads_that_takes_long(cluster: Cluster, own: Deployment, tmp_path: Path) -> None:
+    """Serve gives the controller 10 s, and waits first for its calls."""
+    own.deploy("isolated", "simple", model_control_mode="explicit", load_model=["simple"])
+    write(tmp_path / "isolated", {"slow/config.pbtxt": f'backend: "python" {TENSORS}', "slow/1/model.py": SLOW})
+    wait_until(lambda: own.index().get("simple", ("",))[0] == "READY", "ready", timeout_s=90)
+    with Client(own.address, timeout_s=60.0) as client, ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(client.request, "POST", "/v2/repository/models/slow/load")
+        wait_until(lambda: "slow" in statuses(cluster), "it loads", timeout_s=30)
+        script(cluster, DELETE, "eagleray")
+        applications(cluster, set())
+        answer = loading.result()
+        assert answer.status == 503 and "the server is stopping" in answer.json["error"]
 
 
 def ingresses(cluster: Cluster) -> tuple[str, dict[str, int]]:

@@ -183,6 +183,31 @@ def test_new_controller_is_told_what_is_embedded_before_its_directory_is_taken()
     asyncio.run(run())
 
 
+def test_a_report_of_what_is_embedded_that_fails_is_made_again() -> None:
+    """The controller may be the same as before, and have a client wait for it."""
+
+    async def run() -> None:
+        followed = Followed()
+        controller, known = followed.controller, followed.models.directory
+        controller.publisher.publish(settled=True, models=rows("", READY))
+        await followed.until(lambda: known.known)
+        failed: list[list[list[Any]]] = []
+
+        async def fail(rows: list[list[Any]]) -> None:
+            failed.append(rows)
+            controller.report_embedded = Method(controller._report)
+            raise TimeoutError
+
+        controller.report_embedded = Method(fail)
+        embedded = {"model0/1": {"package": {"name": "model0", "model_path": "/r/model0"}, "label_files": {}}}
+        controller.publisher.publish(embedded=embedded)
+        await followed.until(lambda: bool(controller.reports))
+        assert controller.reports == failed
+        await followed.end()
+
+    asyncio.run(run())
+
+
 def test_follower_ends_when_it_is_told_to() -> None:
     async def run() -> None:
         followed = Followed()

@@ -48,3 +48,18 @@ def test_a_controller_that_is_deployed_anew_takes_it_from_the_ingresses(tmp_path
         assert shown(state) == {"log": 3, "trace": 2}
 
     asyncio.run(scenario())
+
+
+def test_a_change_that_comes_before_the_repositories_are_read_keeps_nobody_from_reading_them(tmp_path: Path) -> None:
+    options = options_of(tmp_path)
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        changing = asyncio.create_task(ClientSettings(state).change({"log": 3}))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10), state.lock:
+            await state.change(read_desired_state(options, FACTS))
+        await changing
+        assert shown(state) == {"log": 3}
+
+    asyncio.run(scenario())

@@ -8,7 +8,6 @@ from deployments.control.desired_state import (
     Origin,
     committed,
     loaded,
-    place_waiting,
     read_desired_state,
     reverted,
 )
@@ -17,9 +16,13 @@ from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
 from repository_loader.traffic import Traffic
+from tests.deployments.control.test_waiting_models import with_waiting
 
 CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 TENSORS = 'backend: "python" input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }\n'
+ENSEMBLE = f"""platform: "ensemble" {TENSORS.removeprefix('backend: "python"')} ensemble_scheduling {{
+    step {{ model_name: "step" model_version: -1 input_map {{ key: "X" value: "X" }} output_map {{ key: "Y" value: "Y" }} }}
+}}"""
 SMALL = ClusterFacts((NodeFacts(2),))
 GROWN = ClusterFacts((NodeFacts(2), NodeFacts(4, 1)))
 
@@ -40,7 +43,7 @@ def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_pat
     assert "no GPUs are available" in (before.snapshot.models["gpu"].failure or "")
     assert before.plan.unplaced["cpus"] == "a replica of model 'cpus' needs 3 CPUs and the largest node has 2"
 
-    after = place_waiting(options, GROWN, before)
+    after = with_waiting(options, GROWN, before)
     assert after.waiting == frozenset()
     placed = {deployment.app_name: (deployment.gpu, deployment.num_cpus) for deployment in after.plan.deployments}
     assert placed == {"auto": (None, 0.05), "gpu": (0, 0.05), "cpus": (0, 3.0)}
@@ -52,7 +55,7 @@ def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_pat
     settled = committed(options, moved, moved.trials[0])
     assert [each.gpu for each in settled.plan.deployments if each.app_name == "auto"] == [0]
 
-    shrunk = place_waiting(options, SMALL, after)
+    shrunk = with_waiting(options, SMALL, after)
     assert shrunk.plan == after.plan
 
 
@@ -141,3 +144,19 @@ def test_what_failed_at_the_start_is_loaded_again_with_its_steps_and_nothing_els
     assert tried.snapshot.models["other"].packages[1] != second
     after = reverted(options, tried, tried.trials[0], {"other": {2: "it does not load"}}, "error")
     assert after.snapshot.models["other"].packages == (first,)
+
+
+def test_an_ensemble_waits_for_its_step_also_after_a_load_of_it_that_fails(tmp_path: Path) -> None:
+    write(tmp_path, "step", "nonsense: 1")
+    write(tmp_path, "pipe", "")
+    (tmp_path / "pipe/config.pbtxt").write_text(ENSEMBLE)
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    desired = read_desired_state(options, SMALL)
+    assert desired.waiting == {"step", "pipe"}
+    (tmp_path / "step/config.pbtxt").write_text(TENSORS)
+    for reasons in ({"step": {1: "its weights are not there"}}, {}):
+        tried = loaded(options, desired, read_models(options, desired, "step", None), {"step": Origin()})
+        assert tried.runs("step") and tried.runs("pipe")
+        desired = reverted(options, tried, tried.trials[0], reasons, "") if reasons else tried
+    desired = committed(options, desired, desired.trials[0])
+    assert desired.runs("step") and desired.runs("pipe") and not desired.gone

@@ -13,13 +13,10 @@ from deployments.control.model_table import ModelTable
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
-from tests.deployments.control.test_desired_state import TENSORS, write
+from tests.deployments.control.test_desired_state import ENSEMBLE, TENSORS, write
 
 PLACED = 'parameters { key: "eagleray.placement" value { string_value: "%s" } }'
 CPUS = 'parameters { key: "eagleray.num_cpus" value { string_value: "%s" } }'
-ENSEMBLE = f"""platform: "ensemble" {TENSORS.removeprefix('backend: "python"')} ensemble_scheduling {{
-    step {{ model_name: "step" model_version: -1 input_map {{ key: "X" value: "X" }} output_map {{ key: "Y" value: "Y" }} }}
-}}"""
 
 
 class Repository:

@@ -12,8 +12,8 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions, ControlMode
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import committed, place_waiting, read_desired_state, reverted
-from deployments.control.directory import LOADING
+from deployments.control.desired_state import committed, read_desired_state, reverted
+from deployments.control.directory import LOADING, READY
 from deployments.control.model_commands import ModelCommands
 from deployments.control.model_table import ModelTable
 from deployments.control.state_store import StateStore
@@ -25,19 +25,8 @@ from repository_loader.namespaces import identifier
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions
 from tests.deployments.control.test_state_store import Table
+from tests.deployments.control.test_waiting_models import WAITS_TO_BE_READ, with_waiting
 from tests.repository_loader.repositories import TENSORS, python_model, write
-
-WAITS_TO_BE_READ = """
-import os, time
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        open({released!r} + ".asked", "w").close()
-        while not os.path.exists({released!r}):
-            time.sleep(0.05)
-        return config
-"""
 
 TENSOR = '[{"name": "%s", "data_type": "TYPE_FP32", "dims": [4]}]'
 CONFIG = f"""{{
@@ -330,7 +319,7 @@ def test_a_model_that_waits_and_is_refused_meanwhile_leaves_no_trace_of_that_whe
             await commands.load("1", "m", None, {})
         desired = await state.until(lambda desired: desired)
         table = ModelTable()
-        table.replace(place_waiting(options, ClusterFacts((NodeFacts(4),)), desired), {})
+        table.replace(with_waiting(options, ClusterFacts((NodeFacts(4),)), desired), {})
         assert {number: entry.state for number, entry in table.models["m"].versions.items()} == {2: LOADING}
 
     asyncio.run(scenario())
@@ -396,5 +385,29 @@ def test_a_model_that_failed_at_the_start_is_tried_again_when_it_is_to_be_loaded
         await loading
         table.succeed(["m"])
         await commands.load("3", "m", None, {})  # which is ready
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_model_that_failed_at_the_start_is_ready_when_its_load_is_answered(tmp_path: Path) -> None:
+    repository = write(tmp_path, python_model("m"))
+    options = ControllerOptions(
+        (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=("m",)
+    )
+
+    async def scenario() -> None:
+        table = ModelTable()
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: table.replace(desired, {}))
+        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+        (model,) = table.deployments[0].models
+        table.fail(model, "the weights are not where they were")
+        no_files: Any = None  # which no command here brings
+        loading = asyncio.create_task(ModelCommands(options, state, no_files, table).load("1", "m", None, {}))
+        desired = await state.until(lambda desired: desired if desired.trials else None)
+        assert (table.entry(model).state, table.entry(model).reason) == (LOADING, "")
+        table.succeed(desired.trials[0].before)
+        await commit(state, options)
+        await loading
+        assert (table.entry(model).state, table.entry(model).reason) == (READY, "")
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

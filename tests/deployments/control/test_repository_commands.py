@@ -9,7 +9,7 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import Origin, committed, loaded, place_waiting, read_desired_state
+from deployments.control.desired_state import Origin, committed, loaded, read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.repository_commands import MAX_REPOSITORIES, RepositoryCommands
 from deployments.control.state_store import StateStore
@@ -18,6 +18,7 @@ from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions, find_models
 from tests.deployments.control.test_state_store import Table
+from tests.deployments.control.test_waiting_models import with_waiting
 from tests.repository_loader.repositories import TENSORS, python_model, write
 
 FACTS = ClusterFacts((NodeFacts(4),))
@@ -79,7 +80,7 @@ def test_what_is_loaded_of_an_unregistered_repository_stays_loaded(options: Cont
         desired = await controller.state.until(lambda desired: desired)
         assert desired.runs("m")
         assert controller.names("m") == set()
-        assert place_waiting(options, ClusterFacts((NodeFacts(8),)), desired).runs("m")
+        assert with_waiting(options, ClusterFacts((NodeFacts(8),)), desired).runs("m")
 
     asyncio.run(scenario())
 
@@ -105,7 +106,7 @@ def test_a_registered_repository_that_vanishes_harms_no_model_of_others(
         assert set(read_models(options, desired, "m", None).models) == {"m"}
         assert "other" not in read_models(options, desired, "other", None).models
         waiting = replace(desired, snapshot=read_models(options, desired, "broken", None))
-        assert place_waiting(options, ClusterFacts((NodeFacts(8),)), waiting).waiting == {"broken"}
+        assert with_waiting(options, ClusterFacts((NodeFacts(8),)), waiting).waiting == {"broken"}
         unreadable: dict[str, str] = {}
         known = find_models(tuple(desired.repositories), options.loader, unreadable)
         assert (set(known), set(unreadable)) == ({"m", "e", "broken"}, {str(tmp_path / "b")})

@@ -9,6 +9,7 @@ import pytest
 
 from repository_loader.repository import RepositoryError, load_repositories
 from repository_loader.snapshot import LoaderOptions, Snapshot
+from repository_loader.storage.mirror import local_folder
 from repository_loader.storage.model_source import provide
 from tests.repository_loader.storage.web_site import serving, write_archive
 
@@ -41,6 +42,36 @@ def test_an_archive_that_is_the_same_under_another_tag_is_downloaded_once_more(
         os.utime(folder / "models.tgz", (at_s, at_s))
         assert set(read(f"{url}/models.tgz", tmp_path / "cache").models) == {"a"}
     assert statuses == [200, 200, 304]
+
+
+def test_what_is_in_an_archive_is_read_once_and_not_for_each_of_its_files(
+    site: tuple[Path, str, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that brings its Python environment has tens of thousands."""
+    folder, url, _ = site
+    names = [f"m{number}" for number in range(25)]
+    write_archive(folder / "models.tgz", *names)
+    read_count, loads = 0, json.loads
+
+    def counted(text: bytes) -> object:
+        nonlocal read_count
+        read_count += 1
+        return loads(text)
+
+    mirror = local_folder(f"{url}/models.tgz", str(tmp_path / "cache"))
+    monkeypatch.setattr(json, "loads", counted)
+    assert not mirror.fetch(names).failures
+    assert read_count < len(names)
+
+
+def test_a_file_whose_name_is_not_text_is_its_own_models_fault_alone(
+    site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, _ = site
+    write_archive(folder / "models.tgz", "good", "odd", extra={"odd/1/caf\udce9": ""})
+    models = read(f"{url}/models.tgz", tmp_path / "cache").models
+    assert models["good"].failure is None
+    assert "has a name that is not UTF-8 text" in str(models["odd"].failure)
 
 
 def test_a_cache_that_cannot_be_written_has_what_was_read_before(

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -322,6 +323,39 @@ class Contended(ModelCache):
         with super().scratch() as folder:
             yield folder
         FullDisk(self.root).evict()
+
+
+def test_a_model_that_takes_long_holds_up_nobody_but_who_wants_the_same(
+    tmp_path: Path, site: tuple[Path, str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_archive(site[0] / "models.tgz", "large", "small")
+    options = LoaderOptions(cache_dir=str(tmp_path / "cache"))
+    asked, go_on = threading.Event(), threading.Event()
+    fetched: list[str] = []
+
+    def slow(store: RemoteStore, location: Location, cache: ModelCache, files: list[RemoteFile]) -> dict[str, str]:
+        fetched.append(files[0].path.partition("/")[0])
+        if fetched[-1] == "large":
+            asked.set()
+            assert go_on.wait(10)
+        return fetch_all(store, location, cache, files)
+
+    def load(name: str) -> dict[str, str | None]:
+        models = load_repositories([f"{site[1]}/models.tgz"], options, None, only=[name]).models
+        return {each: model.failure for each, model in models.items()}
+
+    monkeypatch.setattr(mirror, "fetch_all", slow)
+    with ThreadPoolExecutor(3) as threads:
+        large = threads.submit(load, "large")
+        assert asked.wait(10)
+        again = threads.submit(load, "large")
+        try:
+            assert threads.submit(load, "small").result(10) == {"small": None}
+        finally:
+            go_on.set()
+        assert large.result(10) == again.result(10) == {"large": None}
+    assert fetched == ["large", "small"]
+    assert load("large") == {"large": None} and fetched == ["large", "small"]
 
 
 def test_a_model_is_not_evicted_before_it_is_linked(tmp_path: Path, site: tuple[Path, str, list[int]]) -> None:

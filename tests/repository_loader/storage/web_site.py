@@ -5,9 +5,10 @@ import http.server
 import io
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from tests.repository_loader.repositories import python_model
@@ -26,10 +27,16 @@ def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Itera
             thread.join()
 
 
-def write_archive(path: Path, *models: str, folder: str = "", mode: Literal["w", "w:gz"] = "w:gz") -> str:
+def write_archive(
+    path: Path,
+    *models: str,
+    folder: str = "",
+    mode: Literal["w", "w:gz"] = "w:gz",
+    extra: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     with tarfile.open(path, mode) as archive:
-        for model in models:
-            for name, content in python_model(model).items():
+        for files in (*map(python_model, models), extra):
+            for name, content in files.items():
                 assert isinstance(content, str)
                 info = tarfile.TarInfo(f"{folder}{name}")
                 info.size = len(content)

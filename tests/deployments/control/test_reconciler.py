@@ -1,0 +1,112 @@
+"""What is deployed is ended, whenever that is, and what is somebody else's is let be."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import serve
+
+from deployments import serve_internals
+from deployments.control.desired_state import DesiredState, unloaded
+from deployments.control.reconciler import Reconciler
+from tests.deployments.control.test_desired_state import write
+from tests.deployments.control.test_former_places import Repository
+
+THEIRS = [{"deployment_config": {"user_config": None}}]
+
+
+class Serve:
+    """Serve's controller: an application has its deployments some moments after it was deployed."""
+
+    def __init__(self) -> None:
+        self.applications: dict[str, Any] = {}
+        self.deploying, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def run_many(self, targets: Sequence[serve.RunTarget], **options: Any) -> None:
+        self.deploying.set()
+        assert self.go_on.wait(10)
+        for target in targets:
+            self.applications[target.name] = []
+
+    def settle(self, owner: str = "eagleray") -> None:
+        for name, deployments in self.applications.items():
+            if not deployments:
+                self.applications[name] = [{"deployment_config": {"user_config": {"eagleray_owner": owner}}}]
+
+    def get_serve_details(self) -> dict[str, Any]:
+        rows = self.applications.items()
+        return {
+            "applications": {
+                name: {"status": "DEPLOYING", "deployments": dict(enumerate(deployments))} for name, deployments in rows
+            }
+        }
+
+    def delete_apps(self, names: list[str], blocking: bool) -> None:
+        for name in names:
+            del self.applications[name]
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    found = Serve()
+    monkeypatch.setattr(serve, "run_many", found.run_many)
+    monkeypatch.setattr(serve_internals, "_get_global_client", lambda: found)
+    return found
+
+
+def started(root: Path) -> tuple[Repository, DesiredState, Reconciler]:
+    write(root, "m", "")
+    repository = Repository(root)
+    return repository, repository.read(), Reconciler(repository.options, "eagleray", lambda app, deployment: None)
+
+
+def test_what_is_being_deployed_when_everything_ends_ends_too(serving: Serve, tmp_path: Path) -> None:
+    """The controller's loop is cancelled then, but no thread of it."""
+    _, desired, reconciler = started(tmp_path)
+    serving.go_on.clear()
+    deploying = threading.Thread(target=reconciler.reconcile, args=(desired,))
+    deploying.start()
+    assert serving.deploying.wait(10)
+    ending = threading.Thread(target=reconciler.end_all)
+    ending.start()
+    ending.join(0.1)
+    serving.go_on.set()
+    deploying.join()
+    ending.join()
+    assert serving.applications == {}
+
+
+def test_what_was_deployed_a_moment_ago_ends_with_the_rest(serving: Serve, tmp_path: Path) -> None:
+    _, desired, reconciler = started(tmp_path)
+    serving.applications["theirs"] = THEIRS
+    assert reconciler.reconcile(desired) == {}
+    assert set(serving.applications) == {"m", "theirs"}
+    reconciler.end_all()
+    assert set(serving.applications) == {"theirs"}
+
+
+def test_an_application_that_takes_the_name_of_one_that_was_deleted_is_let_be(serving: Serve, tmp_path: Path) -> None:
+    repository, desired, reconciler = started(tmp_path)
+    assert reconciler.reconcile(desired) == {}
+    serving.settle()
+    serving.applications["m"] = THEIRS
+    repository.configure("m", 'parameters { key: "eagleray.num_cpus" value { string_value: "2" } }')
+    changed = repository.read()
+    assert set(reconciler.reconcile(changed)) == {"m"}
+    assert serving.applications["m"] is THEIRS
+    reconciler.reconcile(unloaded(repository.options, changed, ["m"]))
+    reconciler.end_all()
+    assert serving.applications["m"] is THEIRS
+
+
+def test_what_somebody_has_deleted_is_deployed_again(serving: Serve, tmp_path: Path) -> None:
+    repository, desired, reconciler = started(tmp_path)
+    reconciler.reconcile(desired)
+    del serving.applications["m"]
+    assert reconciler.reconcile(desired) == {}
+    assert set(serving.applications) == {"m"}
+    reconciler.reconcile(unloaded(repository.options, desired, ["m"]))
+    assert serving.applications == {}
