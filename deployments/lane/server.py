@@ -163,14 +163,16 @@ class LaneServer:
 
     async def drain(self, timeout_s: float) -> None:
         """Tell clients to go elsewhere, wait for what is inside, close."""
+        for listener in self._listeners:
+            listener.close()
+        for stranger in tuple(self._strangers):
+            stranger.close()
         for connection in self.connections:
             connection.send(Kind.GOAWAY, 0, size=0)
         deadline = self.loop.time() + timeout_s
         while self.inflight_count and self.loop.time() < deadline:
             await asyncio.sleep(0.02)
-        for listener in self._listeners:
-            listener.close()
-        for connection in (*self.connections, *self._strangers):
+        for connection in self.connections:
             connection.close()
 
 
