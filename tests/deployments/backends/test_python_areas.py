@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from deployments.backends.python.process import area
+from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
 from tests.deployments.replica.hosted_models import CONFIG, DECOUPLED, Models, on_a_loop
 
 STREAM = """
@@ -59,3 +62,35 @@ async def test_so_does_one_that_another_model_reads(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(area, "MAX_BYTES", ENOUGH_BYTES)
     async with asyncio.timeout(60), models.hosted() as call:
         assert bytes(await call("caller", COUNT)) == b""
+
+
+def test_a_message_that_cannot_be_sent_leaves_the_areas_as_they_were() -> None:
+    sockets = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    files = [os.memfd_create("area") for _ in sockets]
+    one, other = (
+        Channel(each, area.OwnArea(files[place]), area.PeerArea(files[1 - place])) for place, each in enumerate(sockets)
+    )
+    large = {"X": np.zeros(100_000, np.uint8)}
+
+    def send(channel: Channel, what: object) -> None:
+        writer = Writer()
+        channel.send("message", writer, what, writer.describe(large))
+
+    def receive(channel: Channel) -> None:
+        channel.read(channel.connection.recv(READ_BYTES))
+
+    try:
+        send(one, "text")
+        receive(other)
+        with pytest.raises(ValueError, match="unmarshallable"):
+            send(other, object())
+        send(other, "text")
+        receive(one)
+        send(one, "text")
+        receive(other)
+        assert [each._own._places.taken_count for each in (one, other)] == [1, 0]
+    finally:
+        for each in sockets:
+            each.close()
+        for file in files:
+            os.close(file)
