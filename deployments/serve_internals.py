@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -120,7 +121,8 @@ def _is_steady(controller: Any) -> bool:
 def sigterm_kept() -> Iterator[None]:
     """Keep this process's handler of SIGTERM, which `ray.init` otherwise replaces with one that raises.
 
-    What it raises in the middle of a start is lost where nobody can catch it, or leaves Ray's locks held.
+    What it raises in the middle of a start is lost where nobody can catch it, or leaves Ray's locks held. The handler
+    in C++ that comes in addition prints a stack, and asks for an alarm that aborts the process three seconds later.
     """
     replace = ray._private.utils.set_sigterm_handler
     ray._private.utils.set_sigterm_handler = lambda handler: None
@@ -128,6 +130,8 @@ def sigterm_kept() -> Iterator[None]:
         yield
     finally:
         ray._private.utils.set_sigterm_handler = replace
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        signal.alarm(0)
 
 
 def end_log_monitor() -> None:

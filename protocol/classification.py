@@ -71,10 +71,8 @@ def _highest(row: Array, count: int) -> Array:
     """Return the indices of the `count` highest values; sorts only those when they are few."""
     if count == 0:
         return np.empty(0, dtype=np.intp)
-    if row.dtype.kind == "f":
-        row = np.where(np.isnan(row), -np.inf, row)
+    keys = -row if row.dtype.kind == "f" else ~row  # the highest first, and NaN last
     candidates = np.arange(row.size)
     if count * 8 < row.size:
-        candidates = np.flatnonzero(row >= np.partition(row, row.size - count)[row.size - count])
-    backwards = row[candidates][::-1]  # sorted upwards from the back, so that equal values come out by index
-    return candidates[candidates.size - 1 - np.argsort(backwards, kind="stable")[::-1]][:count]
+        candidates = np.flatnonzero(~(keys > np.partition(keys, count - 1)[count - 1]))
+    return candidates[np.argsort(keys[candidates], kind="stable")][:count]

@@ -39,10 +39,11 @@ def check_sequence_batching(config: ModelConfig) -> Iterator[Fault]:
             f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}",
         )
     candidates = sequence.oldest.max_candidate_sequences if sequence.HasField("oldest") else 0
-    slots = candidates if candidates > 0 else config.max_batch_size
+    on_a_device = sum(max(1, group.count) for group in config.instance_group) or 1
+    slots = on_a_device * (candidates if candidates > 0 else max(1, config.max_batch_size))
     if slots > MAX_SLOTS:
         path = f"{base}.oldest.max_candidate_sequences" if candidates > 0 else "max_batch_size"
-        yield Fault(path, f"sequence batching has {slots} slots in each instance, more than {MAX_SLOTS}, for {name}")
+        yield Fault(path, f"sequence batching has {slots} slots on a device, more than {MAX_SLOTS}, for {name}")
     yield from _check_controls(config)
     for index, state in enumerate(sequence.state):
         for fault in _check_state(state):

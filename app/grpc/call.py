@@ -86,7 +86,7 @@ class Call(Stream):
         self._prefix = b""
         self._received = 0
         self._inflating: Work | None = None
-        self._unread = b""
+        self._unread: bytes | bytearray = b""
         """What has arrived, and is for the next turns of the loop."""
         self._later: deque[tuple[int, Buffer] | None] = deque()
         """What came behind a message that is being decompressed."""
@@ -169,7 +169,7 @@ class Call(Stream):
             if self.done:
                 return
             if view:
-                self._unread = bytes(view)
+                self._unread = bytearray(view)
                 self.context.loop.call_soon(self._read_on)
                 return
             if self.peer_ended:
@@ -236,6 +236,7 @@ class Call(Stream):
                 f"SERVER: Received message larger than max ({length} vs. {self.head.max_message_bytes})",
             )
         self._filled = 0
+        self.connection.incomplete.pop(self, None)  # whose time was that of a prefix in pieces
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
             self._body = body_memory(length)
             self._granted_bytes = length
@@ -280,8 +281,8 @@ class Call(Stream):
 
     @property
     def behind(self) -> bool:
-        """Whether something has arrived that is not taken yet."""
-        return bool(self._unread or self._inflating or self._later)
+        """Whether something has arrived that is not taken yet; the rest of a message may come, or waits for memory."""
+        return bool(self._unread or self._inflating or self._later or self._body is not None)
 
     def _take(self, item: tuple[int, Buffer] | None) -> None:
         """Hand on a message, or (None) the end of messages, after what waits for one that is being decompressed."""

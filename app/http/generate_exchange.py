@@ -53,6 +53,8 @@ class GenerateExchange:
         """What has come of the model while the helper maps a response."""
         self._later_bytes = 0
         self._sent = False
+        self._under_way = False
+        """Whether the model has the request."""
         self._started = False
         self._ended = False
         self._unsent_bytes: float = math.inf
@@ -95,11 +97,14 @@ class GenerateExchange:
             self._submit((result[1],), result[0])
 
     def _submit(self, parts: Sequence[Buffer], json_length: int | None) -> None:
-        assert self._target is not None
-        self._sent = True
-        token = self._target.submit(parts, json_length, self)
-        if not self._ended:
-            self._token = token
+        """Send the request where it belongs by now: the model may have changed while the JSON was mapped."""
+        try:
+            self._target = self._context.generate_target(self._head)
+        except ServingError as error:
+            self._refuse(error)
+            return
+        self._sent = self._under_way = True
+        self._token = self._target.submit(parts, json_length, self)
 
     @property
     def receive_began_ns(self) -> int:
@@ -108,13 +113,17 @@ class GenerateExchange:
 
     def disconnect(self) -> None:
         """Cancel the request."""
+        self._ended = True
         self._cancel()
 
     def _cancel(self) -> None:
-        self._ended = True
-        if self._work is not None:
-            self._work.withdraw()
-        if self._target is not None and self._token is not None:
+        """Give up what is under way, once."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.withdraw()
+        under_way, self._under_way = self._under_way, False
+        if under_way and self._token is not None:
+            assert self._target is not None
             self._target.cancel(self._token)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
@@ -122,7 +131,7 @@ class GenerateExchange:
         if self._ended:
             return
         if final:
-            self._token = None  # the model is done with it
+            self._under_way = False
         if self._work is None:
             self._map(parts, final)
             return
@@ -175,6 +184,7 @@ class GenerateExchange:
         """Send the error with which the model ended the request, or why the model has not taken it."""
         if self._ended:
             return
+        self._under_way = False
         if self._work is not None:
             self._later.append(error)
             return
@@ -193,11 +203,7 @@ class GenerateExchange:
 
     def _fail(self, error: ServingError) -> None:
         """Send an error that the model does not know of, and nothing that has come of it since."""
-        if self._work is not None:
-            self._work.withdraw()
-            self._work = None
-        if self._target is not None and self._token is not None:
-            self._target.cancel(self._token)
+        self._cancel()
         self.on_error(error)
 
     def _send_only(self) -> None:
@@ -213,7 +219,7 @@ class GenerateExchange:
 
     def _stream(self, flat: Buffer | None, final: bool) -> None:
         if not final and self._falls_behind():
-            self._cancel()
+            self.disconnect()
             self._connection.give_up("the client does not read its events")
             return
         if not self._started:

@@ -57,7 +57,6 @@ class Http2Connection(OpenConnection):
         self._unreturned_bytes = 0
         self._returned_bytes = 0
         self._skipped = SkippedIds()
-        self._resting = False
 
     # -- the transport's side --------------------------------------------------------------------------------------
 
@@ -91,19 +90,6 @@ class Http2Connection(OpenConnection):
         self.application.slow_readers.discard(self)
         self._abort_streams()
         self._note_held()
-
-    def pause_writing(self) -> None:
-        """The client reads slowly: neither send more nor take more."""
-        self.sender.pause()
-        self.application.slow_readers.note(self, self.unsent_bytes)
-        if self._transport is not None and not self.closing:
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """Go on."""
-        self.sender.resume()
-        if self._transport is not None and not self.closing and not self._resting:
-            self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the same place for all connections, each is done with it at once."""
@@ -233,8 +219,7 @@ class Http2Connection(OpenConnection):
     def _go_on(self) -> None:
         self._resting = False
         self._received(b"")
-        if not (self._resting or self.closing or self.sender.paused) and self._transport is not None:
-            self._transport.resume_reading()
+        self._read_on()
 
     def _note_progress(self, data: Buffer, offset: int, received: int) -> None:
         """Keep what is left, and set the deadline for the rest of it."""
@@ -335,8 +320,12 @@ class Http2Connection(OpenConnection):
             self._odd_data(stream, stream_id, flags, len(payload))
         elif stream.spend(len(payload) - len(data)):
             stream.grant(len(payload) - len(data))
-            if data or flags & END_STREAM:
-                stream.receive(data, flags & END_STREAM != 0)
+            if flags & END_STREAM:
+                stream.receive(data, True)
+            elif data:
+                if len(payload) < _SMALL_DATA_BYTES:
+                    self._count_small_data(0)
+                stream.receive(data, False)
             else:
                 self._count_control()
         return len(payload)

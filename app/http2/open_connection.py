@@ -109,6 +109,8 @@ class OpenConnection(asyncio.BufferedProtocol):
         self._accepted_id = 0
         self._going = False
         self._lingers = False
+        self._resting = False
+        """Whether what has arrived waits for a later turn of the loop."""
         self._notice_s = 0.0
         """When the peer was told that the connection ends; 0 while it is not to end."""
         self._idle_notice_s = 0.0
@@ -171,6 +173,23 @@ class OpenConnection(asyncio.BufferedProtocol):
     def transport(self) -> asyncio.BaseTransport | None:
         """What leads to the peer, None when that has gone."""
         return self._transport
+
+    def pause_writing(self) -> None:
+        """The client reads slowly: neither send more nor take more."""
+        self.sender.pause()
+        self.application.slow_readers.note(self, self.unsent_bytes)
+        if self._transport is not None and not self.closing:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.sender.resume()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read, unless there is a reason not to; the client may have been slow again by now."""
+        if not (self._resting or self.closing or self.sender.paused) and self._transport is not None:
+            self._transport.resume_reading()
 
     # -- time and the end ------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class NodeSampler:
             try:
                 if self._counters.speaks_for_node():
                     await asyncio.to_thread(self._sample)
-            except OSError as error:
+            except (OSError, RuntimeError) as error:  # the latter: a thread cannot be started
                 logger.warning("the state of the node is not noted: %s", error)
             await asyncio.sleep(self._interval_s)
 

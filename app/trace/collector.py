@@ -51,9 +51,17 @@ class Collector:
         self._come_bytes = come_bytes
         self._waiting.append(((trace, sampler), size))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
-            self._thread.start()
+            self._start()
         self._come.set()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the next trace tries again
+            logger.warning("traces wait for a thread: %s", error)
+        else:
+            self._thread = thread
 
     def wake(self) -> None:
         """Have `consume` called soon, if anything has ever come; what has changed is nothing that waits here."""

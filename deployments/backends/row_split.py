@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any, Final
 
@@ -44,7 +44,8 @@ class RowSplit:
     second session, which uses only the thread that calls it. The next 12 such batches, or 1.5 s of them, but 3, run
     both on all threads and in parts. If parts were quicker, batches are divided from then on between the cores that no
     other batch of the model uses; those with fewer rows than cores run on all threads. Else the second session is
-    dropped, and so it is where parts give other outputs than the whole batch, or turn out later not to fit together.
+    dropped, and so it is where parts fail or give other outputs than the whole batch, or turn out later not to fit
+    together.
     """
 
     def __init__(
@@ -163,8 +164,9 @@ class RowSplit:
             with self._lock:
                 self._under_way -= 1
         if parts is None:
-            self._stay_whole("the size of an output depends on all rows")
-            return self._whole(names, feed, rows, options)
+            outputs = self._whole(names, feed, rows, options)  # which raises where the batch itself is to blame
+            self._stay_whole("parts of one fail, or the size of an output depends on all rows")
+            return outputs
         return parts
 
     def _stay_whole(self, reason: str) -> None:
@@ -181,11 +183,19 @@ def core_count() -> int:
 def _in_parts(
     session: Any, names: Sequence[str], feed: Feed, rows: int, part_count: int, options: Any
 ) -> list[Array] | None:
-    """Return the outputs, None when parts of one differ in size, as where rows are padded to the longest of them."""
+    """Return the outputs.
+
+    None when a part fails, as where a model has the size of its batches built in, and when parts of an output differ in
+    size, as where rows are padded to the longest of them.
+    """
     bounds = [rows * part // part_count for part in range(part_count + 1)]
     parts = [{name: array[start:end] for name, array in feed.items()} for start, end in itertools.pairwise(bounds)]
     others = [_threads().submit(session.run, names, part, options) for part in parts[1:]]
-    results = [session.run(names, parts[0], options), *(other.result() for other in others)]
+    try:
+        results = [session.run(names, parts[0], options), *(other.result() for other in others)]
+    except Exception:
+        wait(others)  # whose cores the whole batch is to have
+        return None
     outputs = list(zip(*results, strict=True))
     if any(len({array.shape[1:] for array in arrays}) > 1 for arrays in outputs):
         return None

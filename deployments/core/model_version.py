@@ -165,8 +165,9 @@ class ModelVersion:
         if self.pool is None:
             return
         left_s = max(0.0, deadline_s - loop.time()) + GRACE_S
-        closing = [asyncio.to_thread(pool.close, left_s) for pool in (self.pool, self._passive) if pool is not None]
-        try:
-            await asyncio.wait_for(asyncio.gather(*closing), left_s + GRACE_S)
+        pools = [pool for pool in (self.pool, self._passive) if pool is not None]
+        closing = asyncio.gather(*(asyncio.to_thread(pool.close, left_s) for pool in pools))
+        try:  # shielded, for what still waits for a thread then is to be freed all the same
+            await asyncio.wait_for(asyncio.shield(closing), left_s + GRACE_S)
         except TimeoutError:
-            log.error("model '%s' version %d could not be freed in time and is abandoned", self.name, self.version)
+            log.error("model '%s' version %d could not be freed in time and is left to itself", self.name, self.version)

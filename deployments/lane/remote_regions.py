@@ -15,11 +15,17 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
 from deployments.lane.wire import GRPC_STREAM, HTTP
 from protocol import grpc_parameters
-from protocol.errors import Internal, ServingError
+from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.json_text import read_json, write_json
+from protocol.protobuf_wire import fields
 from protocol.shared_memory import RegionRange, SharedMemory, read_region
 
 _NAME = b"shared_memory_region"
+# So much is looked through at once: a copy of it stays in the processor's cache.
+_STEP = 1 << 18
+# To look through as much takes less time than to walk over fields.
+_SMALL_BYTES = 1 << 14
+_RAW_FIELD = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _PARAMETERS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 
 
@@ -67,9 +73,21 @@ class OpenRange(Protocol):
 
 
 def names_region(parts: Sequence[Buffer], json_length: int | None, wire: int) -> bool:
-    """Whether a request may name a region."""
-    head = bytes(parts[0]) if wire != HTTP or json_length is None else bytes(parts[0][:json_length])
-    return _NAME in head
+    """Whether a request may name a region; large tensors in binary are not looked through."""
+    body = parts[0]
+    if wire != HTTP and len(body) <= _SMALL_BYTES:
+        return _NAME in bytes(body)
+    if wire == HTTP:
+        return _has_name(body, 0, len(body) if json_length is None else min(json_length, len(body)))
+    try:
+        return any(number != _RAW_FIELD and _has_name(body, start, end) for number, _, start, _, end in fields(body))
+    except InvalidArgument:
+        return False  # the replica says what is wrong
+
+
+def _has_name(body: Buffer, start: int, end: int) -> bool:
+    overlap = len(_NAME) - 1
+    return any(_NAME in bytes(body[at : min(at + _STEP + overlap, end)]) for at in range(start, end, _STEP))
 
 
 class Inlined(NamedTuple):

@@ -55,8 +55,12 @@ class LaneTarget:
 
     @property
     def shared(self) -> bool:
-        """Whether a replica of the model has others too, or this process may have to copy what is in regions."""
-        return any(lane.model_count > 1 for lane in self.choice.lanes) or self._may_copy()
+        """Whether a replica of the model has others too, or this process may have to look into its requests.
+
+        It looks for the sequence that one belongs to, and copies what is in regions.
+        """
+        others = any(lane.model_count > 1 for lane in self.choice.lanes)
+        return others or self._sequences is not None or self._may_copy()
 
     def _may_copy(self) -> bool:
         regions = self._limits.regions

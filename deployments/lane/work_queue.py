@@ -52,7 +52,12 @@ class WorkQueue:
 
     def _begin(self, work: Work, run: Callable[[], Any]) -> None:
         self._free_count -= 1
-        self._loop.run_in_executor(self._threads, run).add_done_callback(lambda future: self._ended(work, future))
+        try:
+            future = self._loop.run_in_executor(self._threads, run)
+        except RuntimeError as error:  # no thread can be started
+            future = self._loop.create_future()
+            future.set_exception(error)
+        future.add_done_callback(lambda future: self._ended(work, future))
 
     def _ended(self, work: Work, future: "asyncio.Future[Any]") -> None:
         self._free_count += 1

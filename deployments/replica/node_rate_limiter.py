@@ -66,7 +66,7 @@ class NodeRateLimiter:
         finally:
             self._adding.pop(key, None)
         if fault:
-            self._needs.pop(key, None)
+            self.remove(key)
             raise ModelLoadError(fault)
 
     def remove(self, key: str) -> None:
@@ -141,7 +141,7 @@ class NodeRateLimiter:
             try:
                 self._become_arbiter()
                 connection = await self._open()
-            except OSError:
+            except (OSError, RuntimeError):  # the latter of a system that has no more threads
                 await asyncio.sleep(_RETRY_S)
             else:
                 if not connection.gone:  # as it is when the arbiter has ended in this moment

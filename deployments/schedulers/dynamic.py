@@ -130,6 +130,8 @@ class DynamicBatcher(PoolScheduler):
         return _Pending(count, rows, False, oldest_ns), preferred
 
     def _grow(self, batch: Batch) -> None:
+        if self._running is not None and batch is not self._running[-1]:
+            return  # what comes now is answered after the batches behind this one
         count = take_along(batch, self._requests, self._preferred, self._equal_inputs)
         self._statistics.counts.pending_count -= count
 

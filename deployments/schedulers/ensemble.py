@@ -126,9 +126,10 @@ class EnsembleScheduler:
         """Fail all requests as a stopping server does, and give up their steps."""
         for run in list(self._running.values()):
             if not run.answered:
-                for child in tuple(run.children):
-                    self._cancel(child)
+                children = tuple(run.children)
                 self._fail(run, Unavailable(request_prefix(run.request.id) + STOPPING))
+                for child in children:
+                    self._cancel(child)
 
     def _arrived(self, run: _Run, arrived: list[tuple[int, Array | None]]) -> None:
         """Take tensors in, None for those that will not come, and start the steps that were waiting for them."""

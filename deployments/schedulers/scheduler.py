@@ -13,6 +13,7 @@ from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.core.traced_request import note_batch, traced_in
 from deployments.log.line_format import about_requests
+from deployments.schedulers.outage import LASTS, Outage
 from deployments.schedulers.queue_bound import ALWAYS_TAKEN, QueueBound
 from protocol.errors import Cancelled, QueueFull, ServingError, Unavailable
 from protocol.infer import InferRequest, InferResponse
@@ -104,8 +105,10 @@ class PoolScheduler:
         self._drained: Callable[[], None] | None = None
         self._bound: QueueBound | None = None
         self._bound_from_count = sys.maxsize
+        self._outage = Outage(clock, lambda: pool.alive, self._give_up_waiting)
         pool.finished = self._finished
-        pool.revived = self._go_on
+        pool.died = self._outage.look
+        pool.revived = self._revived
 
     @property
     def oldest_queued_ns(self) -> int:
@@ -161,6 +164,17 @@ class PoolScheduler:
         """Fail the queued requests as a stopping server does."""
         while self._queue:
             self._fail(self._queue.popleft(), Unavailable(STOPPING), OTHER)
+
+    def _revived(self) -> None:
+        self._outage.look()
+        self._go_on()
+
+    def _give_up_waiting(self) -> bool:
+        """Fail the queued requests, which no instance is there for; returns whether others may come."""
+        for _ in range(len(self._queue)):
+            self._fail(self._queue.popleft(), Unavailable(LASTS), OTHER)
+        self._go_on()
+        return self._drained is None
 
     def _is_full(self, now_ns: int) -> bool:
         return self._bound is not None and self._bound.is_reached(len(self._queue), now_ns)

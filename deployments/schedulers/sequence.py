@@ -19,11 +19,21 @@ from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.schedulers.dynamic import held_request_count
 from deployments.schedulers.implicit_states import ImplicitStates, StateKeeper
+from deployments.schedulers.outage import LASTS, Outage
 from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
 from deployments.schedulers.sequence_oldest import OldestBatcher
-from deployments.schedulers.sequence_slots import NEVER_NS, SequenceBatcher, SequenceId, SequenceSlots, Slot
+from deployments.schedulers.sequence_slots import (
+    NEVER_NS,
+    RUNNING,
+    Backlog,
+    SequenceBatcher,
+    SequenceId,
+    SequenceSlots,
+    Slot,
+    deadline_ns,
+)
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
@@ -69,7 +79,7 @@ class SequenceScheduler:
         self._timer_ns = NEVER_NS
         self._open_count = 0
         self._drained: Callable[[], None] | None = None
-        self._stopping = self._abandoned = False
+        self._stopping = self._over = False
         signature = Signature.for_backend(config)
         oldest = sequence.HasField("oldest")
         kind: type[OldestBatcher] | type[DirectBatcher] = OldestBatcher if oldest else DirectBatcher
@@ -84,6 +94,7 @@ class SequenceScheduler:
         for slot in slots:
             slot.batcher.slots.append(slot)
         self._slots = SequenceSlots(slots)
+        self._outage = Outage(clock, lambda: self._slots.some_live, self._give_up_waiting)
         self._hold_count = 0 if oldest else held_request_count()
         self._hold_backlog_count = held_backlog_count() if self._hold_count else 0
 
@@ -129,8 +140,7 @@ class SequenceScheduler:
         self._statistics.counts.pending_count += 1
         slot = self._slots.place(request)
         if slot is None:
-            if request.timeout_us:
-                self._wake_at(now_ns + request.timeout_us * 1000)
+            self._wake_at(deadline_ns(request))
         else:
             self._use(sequence_id, now_ns)
             slot.batcher.wake(slot)
@@ -141,23 +151,21 @@ class SequenceScheduler:
     def cancel(self, request: InferRequest) -> None:
         """Give up the whole sequence of a request that waits; one that runs already ends when it is answered."""
         request.cancelled = True
-        for slot in self._slots.slots:
-            if request is slot.running:
-                if self._pools[slot.batcher].holds_back(request):
-                    self.cancel_slot(slot)
-                else:
-                    slot.batcher.cancel(request)
-                return
-            if request in slot.queue:
-                self.cancel_slot(slot)
-                return
-        for backlog in self._slots.backlogs():
-            if request in backlog.queue:
-                self._fail(self._slots.drop_backlog(backlog), Cancelled(""), CANCELED)
-                return
+        holder = self._slots.holder_of(request.sequence_id)
+        if isinstance(holder, Slot) and holder.running is request:
+            if self._pools[holder.batcher].holds_back(request):
+                self.cancel_slot(holder, RUNNING)
+            else:
+                holder.batcher.cancel(request)
+        elif holder is not None and request in holder.queue:
+            place = holder.queue.index(request)
+            if isinstance(holder, Slot):
+                self.cancel_slot(holder, place)
+            else:
+                self._fail(self._slots.cut(holder, place), Cancelled(""), CANCELED)
 
     def drain(self, drained: Callable[[], None]) -> None:
-        """Take no new sequences, and call `drained` in a later turn, once nothing is queued or running."""
+        """Take no new sequences, and nothing at all once nothing is queued or running; then `drained` is called."""
         self._drained = drained
         self._stopping = True
         for batcher in self._batchers:
@@ -166,7 +174,7 @@ class SequenceScheduler:
 
     def abandon(self) -> None:
         """Fail the queued requests as a stopping server does, and those that are to run again."""
-        self._abandoned = True
+        self._over = True
         for backlog in tuple(self._slots.backlogs()):
             self._fail(self._slots.drop_backlog(backlog), Unavailable(STOPPING), OTHER)
         for slot in self._slots.slots:
@@ -238,7 +246,7 @@ class SequenceScheduler:
         if self._states is not None:
             request.outputs = slot.wanted
         self._statistics.counts.pending_count += 1
-        if self._abandoned:
+        if self._over:
             self._fail((request,), Unavailable(STOPPING), OTHER)
             return
         slot.queue.appendleft(request)
@@ -249,29 +257,32 @@ class SequenceScheduler:
         """End the sequence of a slot whose running request was answered without having run."""
         slot.running = slot.prepared = slot.given = None
         self._open_count -= 1
-        self.cancel_slot(slot)
+        self.cancel_slot(slot, RUNNING)
 
-    def cancel_slot(self, slot: Slot) -> None:
-        """End the sequence of a slot, of which a request that waits was cancelled."""
-        waiting, slot.queue = slot.queue, deque()
-        self._end(slot)
+    def cancel_slot(self, slot: Slot, place: int = 0) -> None:
+        """End the sequence of the request at a place in a slot, which was cancelled."""
+        waiting = self._slots.cut(slot, place)
+        if slot.ended:
+            self._end(slot)
         self._fail(waiting, Cancelled(""), CANCELED)
-        if slot.idle and slot.sequence_id is not None:
+        if slot.queue:
+            slot.batcher.wake(slot)
+        elif slot.idle and slot.sequence_id is not None:
             self._release(slot)
 
     def end_sequence(self, sequence_id: SequenceId) -> None:
         """End a sequence that has started anew in another replica; what waits of it here fails."""
-        slot = self._slots.slot_of(sequence_id)
-        if slot is not None:
-            self._give_up(slot, MOVED)
-        for backlog in tuple(self._slots.backlogs()):
-            if backlog.sequence_id == sequence_id:
-                error = Unavailable(MOVED.format(sequence_id, self._model_name))
-                self._fail(self._slots.drop_backlog(backlog), error, OTHER)
+        holder = self._slots.holder_of(sequence_id)
+        if isinstance(holder, Backlog):
+            error = Unavailable(MOVED.format(sequence_id, self._model_name))
+            self._fail(self._slots.drop_backlog(holder), error, OTHER)
+        elif holder is not None and not holder.ended:
+            self._give_up(holder, MOVED)
 
     def _lost(self, batcher: SequenceBatcher) -> None:
         """End the sequences of an instance that has died, and with it what it knew of them."""
         self._slots.withdraw(batcher)
+        self._outage.look()
         batcher.give_back()  # the new process must not run what continues a sequence that it does not know
         for slot in batcher.slots:
             if slot.sequence_id is not None:
@@ -281,7 +292,17 @@ class SequenceScheduler:
         """Use the slots of an instance that is back."""
         for slot in self._slots.restore(batcher):
             self._begin(slot)
+        self._outage.look()
         go_on()
+
+    def _give_up_waiting(self) -> bool:
+        """Fail what waits for instances that are not back; returns whether more may come."""
+        for backlog in tuple(self._slots.backlogs()):
+            self._fail(self._slots.drop_backlog(backlog), Unavailable(LASTS), OTHER)
+        for slot in self._slots.slots:
+            if slot.queue:
+                self._give_up(slot, LASTS)
+        return not self._over
 
     def _give_up(self, slot: Slot, text: str) -> None:
         waiting, slot.queue = slot.queue, deque()
@@ -317,7 +338,7 @@ class SequenceScheduler:
             request.flags = SEQUENCE_START
         self._controls.check(request)
         starts = bool(request.flags & SEQUENCE_START)
-        if starts and self._stopping:
+        if self._over or (starts and self._stopping):
             raise Unavailable(STOPPING)
         if not starts and not self._slots.has(request.sequence_id):
             raise InvalidArgument(
@@ -367,10 +388,9 @@ class SequenceScheduler:
         """Refuse the waiting sequences whose time is over; returns when the next one is late."""
         next_ns = NEVER_NS
         for backlog in tuple(self._slots.backlogs()):
-            if backlog.deadline_ns <= now_ns:
-                self._fail(self._slots.drop_backlog(backlog), Unavailable(EXPIRED), REJECTED)
-            else:
-                next_ns = min(next_ns, backlog.deadline_ns)
+            while backlog.deadline_ns <= now_ns:
+                self._fail(self._slots.cut(backlog, backlog.first_late), Unavailable(EXPIRED), REJECTED)
+            next_ns = min(next_ns, backlog.deadline_ns)
         return next_ns
 
     def _wake_at(self, when_ns: int) -> None:
@@ -405,6 +425,7 @@ class SequenceScheduler:
         if not self._open_count and self._drained is not None:
             if self._timer is not None:  # sequences that go on elsewhere
                 self._timer.cancel()
+            self._over = True
             drained, self._drained = self._drained, None
             drained()
 

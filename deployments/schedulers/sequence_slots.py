@@ -7,9 +7,11 @@ from typing import Final, Protocol
 
 from deployments.schedulers.implicit_states import States
 from protocol.errors import ServingError
-from protocol.infer import SEQUENCE_END, Array, InferRequest, InferResponse
+from protocol.infer import SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse
 
 NEVER_NS: Final = 1 << 62
+RUNNING: Final = -1
+"""The place, in the queue of a slot, of the request that was handed to the instance."""
 
 SequenceId = int | str
 
@@ -73,7 +75,7 @@ class SequenceOwner(Protocol):
         ...
 
     def cancel_slot(self, slot: "Slot") -> None:
-        """End the sequence of a slot, of which a request that waits was cancelled."""
+        """End the first sequence that waits in a slot, of which a request was cancelled."""
         ...
 
     def held(self) -> bool:
@@ -132,6 +134,16 @@ class Backlog:
         self.deadline_ns = NEVER_NS
         self.ended = False
 
+    @property
+    def first_late(self) -> int:
+        """The place of the request with the first timeout."""
+        return next(at for at, request in enumerate(self.queue) if deadline_ns(request) == self.deadline_ns)
+
+
+def deadline_ns(request: InferRequest) -> int:
+    """Return when the timeout of a request is over."""
+    return request.queued_ns + request.timeout_us * 1000 if request.timeout_us else NEVER_NS
+
 
 class SequenceSlots:
     """Gives sequences slots: the lowest number that is free on any instance, else a place in the backlog.
@@ -148,6 +160,10 @@ class SequenceSlots:
         self._holders: dict[SequenceId, Slot | Backlog] = {}
         self._backlogs: dict[Backlog, None] = {}
         self._dead: set[SequenceBatcher] = set()
+
+    def holder_of(self, sequence_id: SequenceId) -> Slot | Backlog | None:
+        """Return where the sequences of an id wait and run."""
+        return self._holders.get(sequence_id)
 
     def slot_of(self, sequence_id: SequenceId) -> Slot | None:
         """Return the slot of a sequence that may go on."""
@@ -175,9 +191,23 @@ class SequenceSlots:
         holder.ended = bool(request.flags & SEQUENCE_END)
         if isinstance(holder, Slot):
             return holder
-        if request.timeout_us:
-            holder.deadline_ns = min(holder.deadline_ns, request.queued_ns + request.timeout_us * 1000)
+        holder.deadline_ns = min(holder.deadline_ns, deadline_ns(request))
         return None
+
+    def cut(self, holder: Slot | Backlog, place: int) -> list[InferRequest]:
+        """Take the sequence of the request at a place out of a queue; those of its id before and after it stay."""
+        requests = list(holder.queue)
+        starts = [at for at, request in enumerate(requests) if request.flags & SEQUENCE_START]
+        first = max((at for at in starts if at <= place), default=0)
+        end = min((at for at in starts if at > place), default=len(requests))
+        holder.queue = deque(requests[:first] + requests[end:])
+        if end == len(requests):
+            holder.ended = True
+        if isinstance(holder, Backlog):
+            holder.deadline_ns = min(map(deadline_ns, holder.queue), default=NEVER_NS)
+            if not holder.queue:
+                self.drop_backlog(holder)
+        return requests[first:end]
 
     def release(self, slot: Slot) -> bool:
         """Free a slot whose sequence is over; returns whether one from the backlog has taken it."""
@@ -185,6 +215,11 @@ class SequenceSlots:
         del self._holders[slot.sequence_id]
         slot.states = slot.sequence_id = slot.given = None
         return slot.batcher not in self._dead and self._offer(slot)
+
+    @property
+    def some_live(self) -> bool:
+        """Whether an instance has not died, or is back."""
+        return any(slot.batcher not in self._dead for slot in self.slots)
 
     def withdraw(self, batcher: SequenceBatcher) -> None:
         """Give the slots of an instance that has died to no sequence."""

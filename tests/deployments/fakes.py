@@ -107,6 +107,8 @@ class FakeInstance:
 class FakePool:
     """An instance pool whose batches run until the test says that they are done."""
 
+    alive = True
+
     def __init__(self, clock: FakeClock, instance_count: int = 1) -> None:
         self.clock = clock
         self.idle = [object() for _ in range(instance_count)]

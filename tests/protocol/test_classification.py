@@ -29,6 +29,12 @@ def test_each_row_of_a_batch_is_ranked_by_itself() -> None:
 def test_equal_values_come_by_index_and_nan_last() -> None:
     assert entries(np.array([1, 2, 2, 1, 2], np.uint8), 5) == [b"2:1", b"2:2", b"2:4", b"1:0", b"1:3"]
     assert entries(np.array([np.nan, 1.0, np.inf]), 3) == [b"inf:2", b"1.000000:1", b"nan:0"]
+    assert entries(np.array([np.nan, -np.inf, 1.0] + [np.nan] * 20), 2) == [b"1.000000:2", b"-inf:1"]
+
+
+def test_the_ends_of_a_range_are_in_their_places() -> None:
+    assert entries(np.array([-128, 127, 0], np.int8), 3) == [b"127:1", b"0:2", b"-128:0"]
+    assert entries(np.array([0, 255, 1], np.uint8), 3) == [b"255:1", b"1:2", b"0:0"]
 
 
 def test_few_of_many_are_the_same_as_all_sorted() -> None:

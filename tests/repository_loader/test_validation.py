@@ -165,7 +165,12 @@ RULES = {
     "many candidates": (
         sequence("oldest { max_candidate_sequences: 65537 }"),
         "sequence_batching.oldest.max_candidate_sequences",
-        "sequence batching has 65537 slots in each instance, more than 65536, for m",
+        "sequence batching has 65537 slots on a device, more than 65536, for m",
+    ),
+    "many candidates in all instances": (
+        sequence("oldest { max_candidate_sequences: 4096 }") + " instance_group { kind: KIND_CPU count: 17 }",
+        "sequence_batching.oldest.max_candidate_sequences",
+        "sequence batching has 69632 slots on a device, more than 65536, for m",
     ),
     "control without a name": (
         sequence("control_input { }"),

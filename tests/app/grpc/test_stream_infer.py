@@ -15,8 +15,8 @@ from app.grpc.options import GrpcOptions
 from app.http2 import frames
 from app.http2.limits import Http2Limits
 from tests.app.grpc.server import Server, request, serving
-from tests.app.grpc.test_wire import STREAM, Wire, prefixed
-from tests.app.http2.wire import data
+from tests.app.grpc.test_wire import STREAM, Wire, on_loop, prefixed
+from tests.app.http2.wire import bodies, data
 
 UNBOUNDED = [("grpc.max_receive_message_length", -1)]
 
@@ -305,3 +305,15 @@ def test_an_error_whose_answers_are_never_taken_is_given_up_though_others_are() 
         assert sender.queued_bytes == both - waits
 
     asyncio.run(run())
+
+
+@on_loop
+async def test_a_large_message_of_a_stream_waits_for_its_memory_too() -> None:
+    wire = Wire(GrpcOptions(http2=Http2Limits(max_buffered_bytes=1 << 20, initial_window_bytes=65_535)))
+    big = prefixed(bytes(900_000))
+    await wire.send(wire.headers(1), data(1, big[:1000]), wire.headers(3, STREAM))
+    assert await wire.send(*(data(3, big[at : at + 16_000]) for at in range(0, 64_000, 16_000))) == []
+    got = await wire.send(frames.rst_stream(1, frames.CANCEL))
+    assert [(each.kind, each.stream_id) for each in got] == [(frames.WINDOW_UPDATE, 3)]
+    got = await wire.send(*(data(3, big[at : at + 16_000]) for at in range(64_000, len(big), 16_000)))
+    assert bodies(got)[3], "an error that says that it is no request"

@@ -259,17 +259,21 @@ def test_content_length_must_be_true(change: int) -> None:
     asyncio.run(run())
 
 
-@on_loop
-async def test_a_message_must_arrive_in_time() -> None:
-    wire = Wire(GrpcOptions(http2=Http2Limits(body_timeout_s=60.0), min_message_bytes_per_s=10))
-    await wire.send(wire.headers(1), data(1, prefixed(bytes(100))[:50]))
-    now_s = asyncio.get_running_loop().time()
-    wire.connection.sweep(now_s + 69.0)
-    assert not wire.status(await wire.send())
-    wire.connection.sweep(now_s + 71.0)
-    got = await wire.send()
-    assert wire.status(got)["grpc-status"] == "4"
-    assert reset_codes(got) == {1: frames.NO_ERROR}
+@pytest.mark.parametrize("first_bytes", [50, 3], ids=["prefix", "prefix in two pieces"])
+def test_a_message_must_arrive_in_time(first_bytes: int) -> None:
+    async def run() -> None:
+        wire = Wire(GrpcOptions(http2=Http2Limits(body_timeout_s=60.0), min_message_bytes_per_s=10))
+        begun = prefixed(bytes(100))[:50]
+        await wire.send(wire.headers(1), data(1, begun[:first_bytes]), data(1, begun[first_bytes:]))
+        now_s = asyncio.get_running_loop().time()
+        wire.connection.sweep(now_s + 69.0)
+        assert not wire.status(await wire.send())
+        wire.connection.sweep(now_s + 71.0)
+        got = await wire.send()
+        assert wire.status(got)["grpc-status"] == "4"
+        assert reset_codes(got) == {1: frames.NO_ERROR}
+
+    asyncio.run(run())
 
 
 @on_loop

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -161,6 +162,41 @@ def test_a_client_that_leaves_cancels(path: str) -> None:
     asyncio.run(run())
 
 
+def large_response(sink: Any) -> None:
+    sink.on_response(None, (response("a" * (1 << 19)),), True)
+
+
+def failure_behind_a_large_response(sink: Any) -> None:
+    sink.on_response(None, (response("a" * (1 << 19)),), False)
+    sink.on_error(Internal("the model failed"))
+
+
+@pytest.mark.parametrize("answer", [large_response, failure_behind_a_large_response])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_client_that_leaves_cancels_nothing_that_its_model_has_answered(answer: Step, at_once: bool) -> None:
+    async def run() -> None:
+        wire, go_on = generate_wire(), threading.Event()
+        wire.context.json_helper._tasks.submit(lambda: go_on.wait(30), lambda result, error: None)  # it is busy
+        submit = wire.target.submit
+
+        def submit_and_answer(parts: Any, json_length: int | None, sink: Any) -> int:
+            token = submit(parts, json_length, sink)
+            if at_once:
+                answer(sink)
+            return token
+
+        wire.target.submit = submit_and_answer  # type: ignore[method-assign,assignment]
+        await wire.send(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        if not at_once:
+            answer(wire.target.sinks[0])
+        wire.connection.connection_lost(None)
+        assert wire.target.cancelled == []
+        go_on.set()
+        wire.context.json_helper.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("unsent", "taken", "later_s", "given_up"),
     [
@@ -191,6 +227,8 @@ def test_a_client_that_takes_nothing_or_very_little_is_given_up(
             wire.transport.unsent_bytes -= taken
             sink.on_response(None, (response("c"),), False)
             await wire.send()
+        if given_up:
+            wire.connection.connection_lost(None)
         assert (wire.transport.aborted, wire.target.cancelled) == ((True, [1]) if given_up else (False, []))
 
     with caplog.at_level("INFO"):

@@ -18,8 +18,13 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from app.http.context import HttpContext
 from app.http.front import HttpFront
 from app.http.limits import HttpLimits
+from app.http.metrics_app import NoModels
 from app.json_helper.binary_form import request_in_binary_form
 from app.json_helper.json_helper import JsonHelper
+from deployments.core.counts import Totals
+from deployments.core.refusals import Refusals
+from deployments.lane.target import LaneTarget
+from deployments.lane.target import Limits as TargetLimits
 from deployments.lane.work_queue import WorkQueue
 from deployments.replica.served_model import LocalTarget, ServedModel
 from protocol.datatypes import BY_NAME
@@ -445,3 +450,50 @@ def test_what_means_nothing_does_not_come_back(padded: bytes) -> None:
     length, parts = request_in_binary_form(memoryview(padded % JUNK), None, "echo", Limits())
     assert length == len(parts[0]) < 1000
     assert bytes(parts[1]) == np.float32(1).tobytes()
+
+
+class LateHelper:
+    """Takes a task and hands back what it was given, later."""
+
+    def __init__(self) -> None:
+        self.done: Any = None
+
+    def submit(self, head: dict[str, Any], parts: Any, done: Any) -> None:
+        self.done = lambda: done((None, memoryview(b"".join(parts))))
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
+def test_a_request_goes_where_it_belongs_once_its_json_is_read(path: str, stays: bool) -> None:
+    async def test() -> None:
+        wire, helper = Wire(), LateHelper()
+        wire.context.json_helper = helper  # type: ignore[assignment]
+        old, new = wire.target, EchoTarget()
+        old.shared = True
+        body = b'{"note":"%b"}' % (b"x" * (1 << 19))
+        await wire.send(b"POST /v2/models/echo/%b HTTP/1.1\r\nHost: a\r\n" % path.encode())
+        await wire.send(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wire.routes.target = new
+        if not stays:
+            wire.context._routes = NoModels()
+        wire.context.routes_changed()
+        helper.done()
+        assert (len(old.bodies), len(new.bodies)) == (0, int(stays))
+        assert (b"HTTP/1.1 404 " in wire.transport.written) is not stays
+
+    asyncio.run(test())
+
+
+def test_the_sequence_of_a_request_with_much_json_is_not_looked_for_by_the_loop() -> None:
+    async def test() -> None:
+        wire, helper = Wire(), LateHelper()
+        wire.context.json_helper = helper  # type: ignore[assignment]
+        target = LaneTarget("echo", 1, TargetLimits(10, Refusals(Totals())))
+        target.follow_sequences(1_000_000)
+        wire.routes.target = target  # type: ignore[assignment]
+        body = b'{"note":"%b","parameters":{"sequence_id":7}}' % (b"x" * (1 << 19))
+        await wire.send(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n")
+        await wire.send(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert helper.done is not None
+
+    asyncio.run(test())

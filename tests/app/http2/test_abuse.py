@@ -79,10 +79,11 @@ def test_window_updates_for_data_of_ours_are_free() -> None:
     assert goaway_code(wire.send(frames.window_update(0, 32) * 1800)) is None
 
 
+@pytest.mark.parametrize("frame", [data(1, b"x"), data(1, b"\x01xp", flags=frames.PADDED)], ids=["plain", "padded"])
 @pytest.mark.parametrize(("count", "code"), [(9, None), (10, CALM)])
-def test_single_bytes_of_data(count: int, code: int | None) -> None:
+def test_single_bytes_of_data(frame: bytes, count: int, code: int | None) -> None:
     wire = Wire(Http2Limits(max_control_frames_burst=10, max_control_frames_per_s=1))
-    assert goaway_code(wire.send(wire.headers(1) + data(1, b"x") * (count + 4))) == code
+    assert goaway_code(wire.send(wire.headers(1) + frame * (count + 4))) == code
 
 
 def test_small_messages_are_free() -> None:

@@ -213,3 +213,15 @@ def test_a_stream_whose_turn_comes_late_is_not_reset() -> None:
         assert wire.sweep(1.0) == []
         wire.connection.sender.progress_s = wire.loop.now_s  # as if other streams got what the connection takes
     assert bodies(wire.send(frames.window_update(0, 1000))) == {3: b"y" * 1000}
+
+
+def test_reads_no_more_when_a_large_answer_fills_the_socket_again() -> None:
+    wire = Wire(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 30})
+    wire.application.hold = True
+    wire.send(wire.request(1), frames.window_update(0, 1 << 30))
+    wire.connection.pause_writing()
+    wire.application.streams[0].answer(bytes(3 << 20))
+    # As a transport does whose buffer is full again.
+    wire.transport.writelines = lambda parts: wire.connection.pause_writing()  # type: ignore[method-assign]
+    wire.connection.resume_writing()
+    assert not wire.transport.reading

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import threading
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 from app.metrics.node_sampler import NodeSampler
 from deployments.core.counts import CPU, CpuState, Label
@@ -34,3 +37,20 @@ def test_one_ingress_of_a_node_samples_and_another_goes_on(tmp_path: Path) -> No
     first.close()
     assert asyncio.run(_sampled(samplers[1], second)).total_bytes == seen.total_bytes
     second.close()
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = threading.Thread.start, 0
+
+    def refuse_once(self: threading.Thread) -> None:
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    counters = NodeCounters(NodeFolder("node", tmp_path))
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    assert asyncio.run(_sampled(NodeSampler(counters, 0.01, cpu=True, gpu=False), counters)).total_bytes
+    assert refused > 1
+    counters.close()

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from app.trace.collector import MAX_WAITING_BYTES, Collector, Item
 from app.trace.sampler import Sampler, Sampling
 from protocol.trace import MAX_TENSOR_BYTES, MAX_TENSORS_BYTES, TENSORS, Trace, TracedTensor, new_trace
@@ -67,3 +69,17 @@ def test_whoever_wakes_the_thread_has_it_look_again() -> None:
     wait_until(looked, "the thread to look")
     collector.close(30)
     assert collector.dropped_count == 0
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again_with_the_next_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    gone: list[int] = []
+    collector = Collector(lambda items: gone.append(len(items)), lambda: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        collector.put(new_trace(TENSORS), SAMPLER)
+    collector.put(new_trace(TENSORS), SAMPLER)
+    collector.close(10.0)
+    assert sum(gone) == 2

@@ -25,6 +25,7 @@ from deployments.backends.python.response_sender import ReplyQueue
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
+from deployments.schedulers import outage
 from protocol.errors import Internal
 from protocol.infer import InferRequest
 from protocol.signature import Signature
@@ -103,6 +104,27 @@ def test_an_instance_that_waits_to_be_started_again_is_closed_at_once(
         began_s = time.monotonic()
         await model.close(20)
         assert time.monotonic() - began_s < 1.5
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_an_instance_that_does_not_come_back_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "MAX_OUTAGE_S", 0.2)
+    died = tmp_path / "died"
+    initialize = f"os._exit(4) if os.path.exists({str(died)!r}) else None"
+    package = written(tmp_path, initialize, f"open({str(died)!r}, 'w').close(); os._exit(3)")
+
+    async def run() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        model = await loader.load(package, [SPEC], clock, Core(clock))
+        answers: asyncio.Queue[object] = asyncio.Queue()
+        for _ in range(2):
+            model.submit(InferRequest({"X": np.zeros(1, np.int32)}, 1, lambda _, result: answers.put_nowait(result)))
+        assert "exit code 3" in str(await asyncio.wait_for(answers.get(), 20))
+        assert str(await asyncio.wait_for(answers.get(), 20)) == outage.LASTS
+        await model.close(20)
 
     asyncio.run(run())
 

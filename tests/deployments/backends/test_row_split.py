@@ -184,6 +184,38 @@ def test_outputs_that_depend_on_other_rows_are_never_divided(tmp_path, nodes, wi
     assert split._way is RowSplit._whole and split._single is None
 
 
+def test_a_model_that_takes_only_whole_batches_stays_whole(tmp_path):
+    path = write_model(
+        tmp_path / "model.onnx", ["Reshape X,S Y"], ["X:FLOAT:n,2"], ["Y:FLOAT:n,2"], {"S": np.array([4, 2])}
+    )
+    clock = Clock()
+    whole, single = Timed(path, clock, SLOW_RUN_NS), Timed(path, clock, SLOW_RUN_NS // 2)
+    split = RowSplit("m", whole, lambda: single, CORES, clock)
+    feed = {"X": np.ones((4, 2), np.float32)}
+    for _ in range(SLOW_RUNS):
+        split.run(["Y"], feed, 4, None)
+    wait_until(lambda: split._way is RowSplit._compare, "a second session")
+    for _ in range(2):
+        np.testing.assert_array_equal(split.run(["Y"], feed, 4, None)[0], feed["X"])
+    assert split._way is RowSplit._whole and split._single is None
+
+
+def test_a_batch_that_fails_as_a_whole_too_changes_nothing(path):
+    split = Split(path, whole_row_ns=SLOW_RUN_NS, part_row_ns=SLOW_RUN_NS // 2)
+    split.watch_and_compare()
+
+    def fail():
+        raise RuntimeError("of the batch")
+
+    split.whole.meanwhile = split.single.meanwhile = fail
+    with pytest.raises(RuntimeError, match="of the batch"):
+        split.run(4)
+    split.single.meanwhile = lambda: None
+    split.single.rows.clear()
+    split.run(4)
+    assert split.single.rows == [2, 2]
+
+
 DYNAMIC = "dynamic_batching { } "
 INTRA = 'parameters { key: "intra_op_thread_count" value { string_value: "2" } }'
 SIDE_BY_SIDE = 'parameters { key: "execution_mode" value { string_value: "1" } }'

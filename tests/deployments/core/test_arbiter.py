@@ -276,6 +276,22 @@ def test_what_comes_joins_the_batch_that_waits_before_another_is_formed():
     pool.close(10)
 
 
+def test_requests_whose_order_is_preserved_join_the_last_batch_that_waits():
+    clock, answers, turnstile = FakeClock(), Answers(), Turnstile()
+    instances = [FakeInstance(clock, f"limited_{number}", may_run_inline=False) for number in range(2)]
+    pool = LimitedPool(instances, clock, turnstile, ["k", "l"])
+    batching = ModelDynamicBatching(preserve_ordering=True)
+    scheduler = DynamicBatcher(batching, SIGNATURE, pool, ModelStatistics("m", 1, Totals()), clock)
+    for number in range(3):
+        scheduler.submit(answers.request(f"r{number}"))
+        clock.run()
+    for key in ("k", "l"):
+        turnstile.grant(key)
+        clock.wait_for_thread()
+    assert answers.order == ["r0", "r1", "r2"]
+    pool.close(10)
+
+
 def test_a_batch_that_waits_for_its_turn_grows_to_a_preferred_size_and_by_its_own_shape():
     clock, answers, turnstile = FakeClock(), Answers(), Turnstile()
     instance = FakeInstance(clock, "limited_0", may_run_inline=False)

@@ -1,5 +1,11 @@
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from deployments.core import model_version
+from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.core.counts import Totals
 from deployments.core.instance_pool import InstancePool
@@ -107,3 +113,23 @@ def test_request_reaches_the_model_and_is_counted(core, clock):
     assert answers.results["r"].outputs["Y"].tolist() == [[2, 2]]
     assert model_version.statistics.counts.inference_count == 1
     model_version.pool.close()
+
+
+def test_instances_are_freed_later_where_no_thread_has_time_for_them(monkeypatch):
+    monkeypatch.setattr(model_version, "GRACE_S", 0.01)
+    busy = threading.Event()
+
+    async def close():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        load = loop.run_in_executor(None, busy.wait, 20)
+        version = version_of(LoopClock(loop))
+        (instance,) = version.pool.instances
+        await version.close(0.01)
+        assert not instance.closed
+        busy.set()
+        await load
+        await asyncio.to_thread(lambda: None)
+        assert instance.closed == 1
+
+    asyncio.run(close())

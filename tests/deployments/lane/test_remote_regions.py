@@ -340,3 +340,21 @@ def test_a_request_whose_replica_of_this_node_dies_goes_to_another_node_with_wha
                 await replica.server.drain(0.0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("at", [0, 1, (1 << 18) - 10, 1 << 18, 3 << 18])
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_a_region_is_found_wherever_json_names_it(at: int, kind: type) -> None:
+    body = b" " * at + b'"shared_memory_region"' + b" " * 1000
+    assert names_region((kind(body),), None, HTTP)
+    assert names_region((kind(body),), at + 22, HTTP)
+    assert not names_region((kind(body),), at + 20, HTTP)
+    assert not names_region((kind(b"x" * at),), None, HTTP)
+
+
+def test_large_tensors_in_binary_name_no_region() -> None:
+    message = ModelInferRequest(model_name="echo", raw_input_contents=[b"shared_memory_region" * 1000])
+    assert not names_region((message.SerializeToString(),), None, GRPC)
+    message.inputs.add(name="A").parameters["shared_memory_region"].string_param = "in"
+    assert names_region((memoryview(message.SerializeToString()),), None, GRPC)
+    assert not names_region((b"\xff" + message.SerializeToString(),), None, GRPC)

@@ -5,6 +5,8 @@ import threading
 import weakref
 from typing import Any
 
+import pytest
+
 from deployments.lane.work_queue import WorkQueue
 from tests.busy_queue import busy_queue
 
@@ -78,6 +80,31 @@ def test_nobody_is_told_of_what_was_withdrawn_in_the_middle() -> None:
             while not told:
                 await asyncio.sleep(0)
         assert told == ["next"]
+        queue.close()
+
+    asyncio.run(test())
+
+
+def test_a_thread_that_cannot_be_started_fails_the_work_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test() -> None:
+        told: list[Any] = []
+        queue = WorkQueue(asyncio.get_running_loop(), "test", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            for _ in range(2):
+                queue.submit(lambda: 1, lambda result, error: told.append(str(error)))
+            assert not told, "not before it is known what is to be done"
+            async with asyncio.timeout(10):
+                while len(told) < 2:
+                    await asyncio.sleep(0)
+        queue.submit(lambda: 2, lambda result, error: told.append(result))
+        async with asyncio.timeout(10):
+            while len(told) < 3:
+                await asyncio.sleep(0)
+        assert told == ["can't start new thread", "can't start new thread", 2]
         queue.close()
 
     asyncio.run(test())

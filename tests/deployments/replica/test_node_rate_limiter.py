@@ -1,6 +1,7 @@
 """The rate limiter of a node with real processes, of which some are killed."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from deployments.backends.backend import ModelLoadError
 from deployments.core.rate_limit import Needs, Resource
+from deployments.replica import node_rate_limiter
+from deployments.replica.arbiter_server import ArbiterServer
 from deployments.replica.node_rate_limiter import NodeRateLimiter
 from tests.line_process import TIMEOUT_S, LineProcess
 from tests.serving import wait_until
@@ -133,3 +137,47 @@ def test_an_instance_that_goes_on_keeps_its_share_of_the_turns(start: Callable[.
 
     uvloop.run(take_turns())
     assert turns["half"] == pytest.approx(50, abs=3)
+
+
+def test_a_process_that_has_no_thread_for_the_arbiter_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[str] = []
+    start_thread = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        starts.append(thread.name)
+        if starts == ["arbiter"]:
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    async def add() -> None:
+        limiter = NodeRateLimiter(tmp_path, (), asyncio.get_running_loop())
+        monkeypatch.setattr(threading.Thread, "start", start)
+        await asyncio.wait_for(limiter.add("a", Needs((Resource("R", 0, 1),), 1)), 5)
+        limiter.close()
+
+    asyncio.run(add())
+    assert starts == ["arbiter", "arbiter"]
+
+
+def test_an_instance_whose_arbiter_did_not_answer_in_time_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that needs 5 of R would raise what there is of it."""
+    send = ArbiterServer._send
+    monkeypatch.setattr(node_rate_limiter, "_ADD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(ArbiterServer, "_send", lambda *said: None if "large" in said else send(*said))
+
+    async def want() -> list[str]:
+        limiter, granted = NodeRateLimiter(tmp_path, (), asyncio.get_running_loop()), []
+        with pytest.raises(ModelLoadError, match="does not answer"):
+            await limiter.add("large", Needs((Resource("R", 0, 5),), 1))
+        for key in ("a", "b"):
+            await limiter.add(key, Needs((Resource("R", 0, 1),), 1))
+            limiter.acquire(key, partial(granted.append, key))
+        await limiter.add("later", Needs((Resource("S", 0, 1),), 1))
+        limiter.close()
+        return granted
+
+    assert asyncio.run(want()) == ["a"]

@@ -20,12 +20,14 @@ class FakeRouter:
     def __init__(self):
         self.steps = []
         self.cancelled = []
+        self.when_cancelled = lambda request: None
 
     def infer(self, model_name, version, request):
         self.steps.append((model_name, version, request))
 
     def cancel(self, request):
         self.cancelled.append(request)
+        self.when_cancelled(request)
 
     @property
     def names(self):
@@ -356,6 +358,18 @@ def test_what_has_not_ended_in_time_is_told_that_the_server_stops():
     bench.clock.run()
     assert bench.answers.error("r") == f"Unavailable: [request id: r] {STOPPING}"
     assert ended == [True] and bench.statistics.counts.canceled_count == 0
+
+
+def test_a_step_that_says_at_once_that_it_is_cancelled_is_not_heard_when_the_server_stops():
+    bench = diamond()
+    bench.submit()
+    bench.router.when_cancelled = lambda child: bench.router.fail("first", Cancelled(""))  # as a sequence that waits
+    bench.scheduler.drain(lambda: None)
+    bench.scheduler.abandon()
+    bench.clock.run()
+    assert bench.answers.order == ["r"]
+    assert bench.answers.error("r") == f"Unavailable: [request id: r] {STOPPING}"
+    assert bench.statistics.counts.other_count == 1
 
 
 def test_what_waits_for_the_limit_is_not_sent_after_an_error():

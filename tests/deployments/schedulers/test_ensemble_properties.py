@@ -3,8 +3,10 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tritonclient.grpc.model_config_pb2 import ModelEnsembling
 
-from protocol.errors import Internal, ServingError
+from protocol.errors import Cancelled, Internal, ServingError
+from protocol.infer import InferResponse
 from tests.deployments.schedulers.test_ensemble import Bench, ensemble, model, step
 
 
@@ -32,17 +34,23 @@ def needed(graph, outputs):
     return found
 
 
-@settings(max_examples=200, deadline=None)
-@given(graphs(), st.data())
-def test_steps_run_as_soon_as_they_can_and_only_if_they_must(graph, data):
-    count = len(graph)
+def bench_of(graph, **more):
+    """Return an ensemble of a graph, all of whose tensors are outputs."""
     models, steps = [], []
     for number, sources in enumerate(graph):
         models.append(model(f"m{number}", " ".join(f"I{place}" for place in range(len(sources))), "Y"))
         taken = " ".join(f"I{place}={tensor_name(source)}" for place, source in enumerate(sources))
         steps.append(step(f"m{number}", taken, f"Y=t{number}"))
-    every = list(range(count))
-    bench = Bench(ensemble("x", " ".join(f"t{number}" for number in every), *steps), *models)
+    config = ensemble("x", " ".join(f"t{number}" for number in range(len(graph))), *steps)
+    config.ensemble_scheduling.MergeFrom(ModelEnsembling(**more))
+    return Bench(config, *models)
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs(), st.data())
+def test_steps_run_as_soon_as_they_can_and_only_if_they_must(graph, data):
+    every = list(range(len(graph)))
+    bench = bench_of(graph)
     wanted = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
     fails = data.draw(st.sampled_from([None, None, *every]))
     values = {-1: 1.0}
@@ -83,3 +91,47 @@ def test_steps_run_as_soon_as_they_can_and_only_if_they_must(graph, data):
         outputs = {name: float(array[0, 0]) for name, array in result.outputs.items()}
         assert outputs == {f"t{number}": values[number] for number in wanted}
         assert (counts.success_count, counts.other_count) == (1, 0)
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["send", "send", "answer", "answer", "cancel", "fail"]), st.integers(0, 9))
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs(), st.integers(0, 2), OPERATIONS, st.booleans(), st.booleans())
+def test_every_request_is_answered_once_whatever_is_cancelled_and_when_the_server_stops(
+    graph, limit, operations, at_once, abandoned
+):
+    bench = bench_of(graph, max_inflight_requests=limit)
+    router, sent = bench.router, []
+
+    def end(place, result):
+        _, _, request = router.steps.pop(place % len(router.steps))
+        request.reply(request, result)
+
+    def hear(request):
+        places = [place for place, (_, _, each) in enumerate(router.steps) if each is request]
+        if at_once and places:  # as a sequence that waits does
+            end(places[0], Cancelled(""))
+
+    router.when_cancelled = hear
+    for what, number in operations:
+        if what == "send":
+            sent.append(bench.submit(str(len(sent)), inputs={"x": np.ones((1, 2), np.float32)}))
+        elif what == "cancel" and sent:
+            bench.scheduler.cancel(sent[number % len(sent)])
+        elif router.steps and what in ("answer", "fail"):
+            end(number, Internal("no") if what == "fail" else InferResponse({"Y": np.ones((1, 2), np.float32)}))
+        bench.clock.run()
+    drained = []
+    bench.scheduler.drain(lambda: drained.append(True))
+    if abandoned:
+        bench.scheduler.abandon()
+    bench.clock.run()
+    while router.steps:
+        end(0, InferResponse({"Y": np.ones((1, 2), np.float32)}))
+        bench.clock.run()
+    assert sorted(bench.answers.order) == sorted(request.id for request in sent) and drained
+    counts = bench.statistics.counts
+    assert counts.success_count + counts.other_count == len(sent)

@@ -1,8 +1,11 @@
 """The sequence batcher, rule by rule."""
 
+import time
+
 import numpy as np
 import pytest
 
+from deployments.schedulers.scheduler import STOPPING
 from deployments.schedulers.sequence import EXPIRED, MOVED
 from deployments.schedulers.sequence_controls import SequenceControls
 from protocol.errors import Internal, InvalidArgument
@@ -205,6 +208,56 @@ def test_to_cancel_a_request_that_waits_is_to_end_its_sequence(config):
     assert sequences.answers["e"] == 3
 
 
+@both
+@pytest.mark.parametrize(("cancelled", "left"), [("b", {"c": 3, "d": 5}), ("c", {"b": 3})])
+def test_to_cancel_one_sequence_is_not_to_end_another_of_its_id(config, cancelled, left):
+    sequences = Sequences(config)
+    sequences.send("a", 1, START)
+    sent = {"b": sequences.send("b", 1, END), "c": sequences.send("c", 1, START, value=3)}
+    sequences.send("d", 1, END)
+    sequences.scheduler.cancel(sent[cancelled])
+    sequences.finish_all()
+    gone = {"b": ("b",), "c": ("c", "d")}[cancelled]
+    assert sequences.answers == {"a": 1, **left, **dict.fromkeys(gone, "Cancelled: ")}
+    assert not sequences.scheduler.sequence_count
+
+
+def test_to_cancel_a_request_that_waits_for_the_instance_is_not_to_end_another_sequence_of_its_id():
+    sequences = Sequences(sequence_config("oldest { max_candidate_sequences: 2 }"))
+    sequences.send("a", 1, START)
+    waiting = sequences.send("b", 2, START)
+    for name, flags in (("c", END), ("d", START), ("e", END)):
+        sequences.send(name, 2, flags)
+    sequences.scheduler.cancel(waiting)
+    sequences.clock.advance(20)
+    sequences.finish_all()
+    assert sequences.answers == {"b": "Cancelled: ", "c": "Cancelled: ", "a": 1, "d": 1, "e": 4}
+
+
+def test_to_give_up_a_sequence_in_the_backlog_is_not_to_end_another_of_its_id():
+    sequences = Sequences(sequence_config())
+    sequences.send("a", 1, START)
+    late = [sequences.send("b", 2, ONLY, timeout_us=9_000), sequences.send("c", 2, ONLY, timeout_us=5_000)]
+    for name in ("d", "e"):
+        sequences.send(name, 2, ONLY)
+    sequences.scheduler.cancel(late[0])
+    sequences.clock.advance(6)
+    sequences.send("f", 1, END)
+    sequences.finish_all()
+    assert sequences.answers == {"b": "Cancelled: ", "c": f"Unavailable: {EXPIRED}", "a": 1, "f": 3, "d": 3, "e": 3}
+    assert sequences.statistics.counts.pending_count == 0
+
+
+def test_to_cancel_a_request_takes_no_longer_where_there_are_many_slots():
+    sequences = Sequences(sequence_config("oldest { max_candidate_sequences: 65536 }"))
+    answered = sequences.send("a", 1, ONLY)
+    sequences.finish_all()
+    began_ns = time.perf_counter_ns()
+    for _ in range(100):
+        sequences.scheduler.cancel(answered)
+    assert time.perf_counter_ns() - began_ns < 100 * MS
+
+
 def test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot():
     sequences = Sequences(sequence_config(max_batch_size=2))
     sequences.send("a", 1, START)
@@ -285,6 +338,24 @@ def test_a_stopping_server_takes_no_new_sequences_and_finishes_the_others(config
         "b": 3,
         "c": "Unavailable: Server is stopping, scheduler for model has stopped accepting new inference requests",
     }
+
+
+@both
+@pytest.mark.parametrize("running", [False, True], ids=["nothing runs", "what runs is abandoned"])
+def test_a_server_that_has_stopped_takes_nothing_more_of_sequences_that_have_not_ended(config, running):
+    sequences = Sequences(config)
+    sequences.send("a", 1, START)
+    sequences.finish_all()
+    if running:
+        sequences.send("b", 1)
+    drained = []
+    sequences.scheduler.drain(lambda: drained.append(True))
+    sequences.clock.run()
+    assert bool(drained) != running
+    if running:
+        sequences.scheduler.abandon()
+    sequences.send("c", 1)  # which no instance would run any more
+    assert sequences.answers == {"a": 1, "c": f"Unavailable: {STOPPING}"}
 
 
 @both

@@ -158,6 +158,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "It is started again at once, and after": (
         PROCESSES + "test_a_process_that_dies_again_and_again_is_started_less_and_less_often",
     ),
+    "What waits in the queue when there has been none": (
+        "deployments/schedulers/test_outage.py::test_what_waits_for_a_minute_without_an_instance_is_unavailable",
+        "deployments/schedulers/test_outage.py::test_sequences_that_wait_for_a_minute_without_an_instance_are_unavailable",
+    ),
     "Other instances serve meanwhile": (
         PROCESSES + "test_other_instances_serve_while_one_is_started_again",
         PROCESSES + "test_a_death_costs_its_own_batch_and_the_instance_comes_back",
