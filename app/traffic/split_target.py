@@ -10,6 +10,7 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sequence_lanes import read_mark
 from deployments.lane.sink import Sink, Target
 from deployments.lane.wire import HTTP
+from protocol.errors import ServingError
 from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
 
@@ -69,6 +70,9 @@ class SplitTarget:
         """Send a request to the version whose turn it is, or to that of its sequence."""
         mark = None if self._sequences is None else read_mark(parts, json_length, wire)
         target = self._next() if mark is None else self._of_sequence(mark)
+        if mark is not None and mark.ends and not mark.starts:
+            assert self._sequences is not None
+            sink = _EndSink(sink, self._sequences, mark.sequence_id, target.version)
         if self._shadows:
             # A model of this process that writes to what it gets gets a copy then.
             parts = [memoryview(part).toreadonly() for part in parts]
@@ -98,3 +102,23 @@ class SplitTarget:
             mark.sequence_id, self._shares, self._targets, starts=mark.starts, ends=mark.ends
         )
         return self._targets[version]
+
+
+class _EndSink:
+    """Passes the answer to the last request of a sequence on; one that is refused does not end it."""
+
+    __slots__ = ("_sequence_id", "_sequences", "_sink", "_version")
+
+    def __init__(self, sink: Sink, sequences: SequenceVersions, sequence_id: int | str, version: int) -> None:
+        self._sink = sink
+        self._sequences = sequences
+        self._sequence_id = sequence_id
+        self._version = version
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        self._sink.on_response(json_length, parts, final)
+
+    def on_error(self, error: ServingError) -> None:
+        if error.refused:
+            self._sequences.refused(self._sequence_id, self._version)
+        self._sink.on_error(error)

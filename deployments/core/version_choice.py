@@ -49,10 +49,18 @@ class SequenceVersions:
         if starts or version is None or version not in ready:
             version = max(shares, key=lambda each: math.log(chance(sequence_id, str(each))) / shares[each])
         if not ends:
-            self._known[sequence_id] = version
-            if len(self._known) > MAX_SEQUENCES:
-                self._known.popitem(last=False)
+            self._remember(sequence_id, version)
         return version
+
+    def refused(self, sequence_id: int | str, version: int) -> None:
+        """Note that the last request of a sequence was refused by its version: the sequence does not end by that."""
+        if sequence_id not in self._known:
+            self._remember(sequence_id, version)
+
+    def _remember(self, sequence_id: int | str, version: int) -> None:
+        self._known[sequence_id] = version
+        if len(self._known) > MAX_SEQUENCES:
+            self._known.popitem(last=False)
 
 
 def expected(name: str, versions: Collection[int], taken: Collection[tuple[str, int]]) -> Collection[int]:

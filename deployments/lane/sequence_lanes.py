@@ -8,7 +8,9 @@ from typing import Final
 
 from deployments.lane.client import LaneClient
 from deployments.lane.frames import Buffer
+from deployments.lane.sink import Sink
 from deployments.lane.wire import HTTP
+from protocol.errors import ServingError
 from protocol.sequence_mark import SequenceMark, grpc_sequence, http_sequence
 
 MAX_SEQUENCES: Final = 65_536
@@ -19,7 +21,8 @@ class SequenceLanes:
     """Chooses by rendezvous hashing over the ids of the replicas, so that all ingresses agree and none asks another.
 
     A new replica would take some of the sequences that others hold. An ingress therefore remembers which lane a
-    sequence has taken until it ends, or is idle for as long as its model allows.
+    sequence has taken until it ends, or is idle for as long as its model allows. It is not while a request of it is
+    under way, however long that takes.
     """
 
     def __init__(self, idle_s: float, now_s: Callable[[], float] = monotonic) -> None:
@@ -31,7 +34,9 @@ class SequenceLanes:
         """Return the lane for a request, None without a lane."""
         now_s = self._now_s()
         known, used_s = self._known.pop(mark.sequence_id, (None, 0.0))
-        if known is None or mark.starts or now_s - used_s > self.idle_s or known not in lanes:
+        if known is not None and now_s - used_s > self.idle_s and not _is_under_way(mark.sequence_id, known):
+            known = None
+        if known is None or mark.starts or known not in lanes:
             known = max(lanes, key=lambda lane: _weight(lane.replica_id, mark.sequence_id), default=None)
         if known is not None and not mark.ends:
             self._remember(mark, known, now_s)
@@ -42,10 +47,39 @@ class SequenceLanes:
         if len(self._known) > MAX_SEQUENCES:
             self._known.popitem(last=False)
 
+    def answered(self, mark: SequenceMark, lane: LaneClient) -> None:
+        """Note that a request, for which the lane was chosen, has got an answer: from now on its sequence is idle."""
+        if self._known.get(mark.sequence_id, (None,))[0] is lane:
+            self._known[mark.sequence_id] = lane, self._now_s()
+
     def refused(self, mark: SequenceMark, lane: LaneClient) -> None:
         """Note that a request, for which the lane was chosen, was refused: a sequence does not end by that."""
         if not mark.starts and mark.sequence_id not in self._known:
             self._remember(mark, lane, self._now_s())
+
+
+class SequenceSink:
+    """Passes the answer to a request within a sequence on, and notes that it came."""
+
+    __slots__ = ("_lane", "_lanes", "_mark", "_sink")
+
+    def __init__(self, sink: Sink, lanes: SequenceLanes, mark: SequenceMark, lane: LaneClient) -> None:
+        self._sink = sink
+        self._lanes = lanes
+        self._mark = mark
+        self._lane = lane
+
+    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
+        """Pass a response on."""
+        self._lanes.answered(self._mark, self._lane)
+        self._sink.on_response(json_length, parts, final)
+
+    def on_error(self, error: ServingError) -> None:
+        """Pass the error on."""
+        if error.refused and self._lane.open:
+            self._lanes.refused(self._mark, self._lane)
+        self._lanes.answered(self._mark, self._lane)
+        self._sink.on_error(error)
 
 
 def read_mark(parts: Sequence[Buffer], json_length: int | None, wire: int) -> SequenceMark | None:
@@ -55,6 +89,10 @@ def read_mark(parts: Sequence[Buffer], json_length: int | None, wire: int) -> Se
     if wire != HTTP:
         return grpc_sequence(body)
     return http_sequence(body if json_length is None else memoryview(body)[:json_length])
+
+
+def _is_under_way(sequence_id: int | str, lane: LaneClient) -> bool:
+    return any(call.mark is not None and call.mark.sequence_id == sequence_id for call in lane.calls.values())
 
 
 def _weight(replica_id: str, sequence_id: int | str) -> bytes:

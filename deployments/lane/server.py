@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
@@ -163,14 +164,16 @@ class LaneServer:
 
     async def drain(self, timeout_s: float) -> None:
         """Tell clients to go elsewhere, wait for what is inside, close."""
+        for listener in self._listeners:
+            listener.close()
+        for stranger in tuple(self._strangers):
+            stranger.close()
         for connection in self.connections:
             connection.send(Kind.GOAWAY, 0, size=0)
         deadline = self.loop.time() + timeout_s
         while self.inflight_count and self.loop.time() < deadline:
             await asyncio.sleep(0.02)
-        for listener in self._listeners:
-            listener.close()
-        for connection in (*self.connections, *self._strangers):
+        for connection in self.connections:
             connection.close()
 
 
@@ -184,7 +187,9 @@ class LaneServerConnection(FrameProtocol):
         self._welcome = False
         self._hello_timer: asyncio.TimerHandle | None = None
         self.inflight: dict[int, tuple[LaneModel, InferRequest | Work]] = {}
-        """By call; work in place of a request that is being decoded, or whose response is being encoded."""
+        """By call; work in place of a request that is being decoded, or whose last response is being encoded."""
+        self._encoding: dict[int, deque[Work]] = {}
+        """By call; responses that are being encoded and not the last."""
         self._lone_calls: set[int] = set()
         """Those that wait for their turn."""
 
@@ -202,8 +207,8 @@ class LaneServerConnection(FrameProtocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         inflight, self.inflight = self.inflight, {}
-        for entry in inflight.values():
-            _give_up(*entry)
+        for call, entry in inflight.items():
+            self._give_up(call, *entry)
 
     def send_table(self) -> None:
         """Send the table of models."""
@@ -228,7 +233,7 @@ class LaneServerConnection(FrameProtocol):
             self._lone_calls.discard(call)
             entry = self.inflight.pop(call, None)
             if entry is not None:
-                _give_up(*entry)
+                self._give_up(call, *entry)
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
 
@@ -354,8 +359,9 @@ class LaneServerConnection(FrameProtocol):
         if isinstance(result, InferResponse):
             codec = model.codecs[wire]
             # What ends later leaves later.
-            if result.final and (model.slow.encoding_count or codec.takes_long(request, result)):
-                self.inflight[call] = (model, model.slow.encode(wire, request, result, partial(self._encoded, call)))
+            if model.slow.encoding_count or codec.takes_long(request, result):
+                done = partial(self._encoded, call, result.final)
+                self._note_encoding(call, model, model.slow.encode(wire, request, result, done), final=result.final)
                 return
             try:
                 json_length, parts = codec.encode(request, result)
@@ -368,17 +374,34 @@ class LaneServerConnection(FrameProtocol):
                 self._send_response(call, json_length, parts, final=result.final)
                 return
             if not result.final:
-                _give_up(*entry)
+                self._give_up(call, *entry)
             result = failed
+        elif call in self._encoding:
+            done = partial(self._encoded, call, True)
+            self._note_encoding(call, model, model.slow.fail(result, done), final=True)
+            return
         del self.inflight[call]
         self._send_error(call, result)
 
-    def _encoded(self, call: int, result: Encoded | ServingError) -> None:
+    def _note_encoding(self, call: int, model: LaneModel, work: Work, *, final: bool) -> None:
+        if final:
+            self.inflight[call] = (model, work)
+        else:
+            self._encoding.setdefault(call, deque()).append(work)
+
+    def _encoded(self, call: int, final: bool, result: Encoded | ServingError) -> None:
+        if not final:
+            works = self._encoding[call]
+            works.popleft()
+            if not works:
+                del self._encoding[call]
         if isinstance(result, ServingError):
-            del self.inflight[call]
+            entry = self.inflight.pop(call)
+            if not final:
+                self._give_up(call, *entry)
             self._send_error(call, result)
         else:
-            self._send_response(call, *result, final=True)
+            self._send_response(call, *result, final=final)
 
     def _send_response(self, call: int, json_length: int | None, parts: Sequence[Buffer], *, final: bool) -> None:
         size = 0
@@ -387,7 +410,7 @@ class LaneServerConnection(FrameProtocol):
         if HEADER_SIZE + size > MAX_FRAME_BYTES:
             entry = self.inflight.pop(call)
             if not final:
-                _give_up(*entry)
+                self._give_up(call, *entry)
             self._send_error(call, Internal(f"a response of {size} bytes is more than a replica can send"))
             return
         if final:
@@ -412,9 +435,11 @@ class LaneServerConnection(FrameProtocol):
             flags |= REFUSED
         self.send(Kind.ERROR, call, (message,), size=len(message), flags=flags, number=error.grpc_code)
 
-
-def _give_up(model: LaneModel, request: InferRequest | Work) -> None:
-    if isinstance(request, Work):
-        model.slow.withdraw(request)
-    else:
-        model.cancel_request(request)
+    def _give_up(self, call: int, model: LaneModel, request: InferRequest | Work) -> None:
+        """Let go of a call that is not in flight any more."""
+        for work in self._encoding.pop(call, ()):
+            model.slow.withdraw(work)
+        if isinstance(request, Work):
+            model.slow.withdraw(request)
+        else:
+            model.cancel_request(request)

@@ -71,6 +71,10 @@ class SlowCodec:
         run = partial(self._codecs[wire].encode, request, response)
         return self._begin(self._encoding, run, done, "the response could not be encoded", request.trace)
 
+    def fail(self, error: ServingError, done: Callable[[Encoded | ServingError], None]) -> Work:
+        """End a request with an error, after those of its responses that are to be encoded."""
+        return self._begin(self._encoding, partial(_raise, error), done, error.message, None)
+
     def withdraw(self, work: Work) -> None:
         """Do not begin it, and tell nobody what comes of it."""
         self._decoding.discard(work)
@@ -107,3 +111,7 @@ class SlowCodec:
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while self.decoding_count and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(_LOOK_S)
+
+
+def _raise(error: ServingError) -> Encoded:
+    raise error

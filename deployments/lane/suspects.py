@@ -8,7 +8,7 @@ from typing import Final
 from deployments.lane.client import LaneCall
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Sink
-from protocol.errors import ServingError, Unavailable
+from protocol.errors import QueueFull, ServingError, Unavailable
 
 MAX_WAIT_S: Final = 60.0
 _LIKELY_COUNT: Final = 8
@@ -85,7 +85,7 @@ class Suspects:
             self._under_way = call if alone else None
             error = self._send(call, alone)
             waits = (call.deaths > 1 and self._expected()) or call.target.may_get_replica
-            if error is not None and waits and isinstance(error, Unavailable):
+            if waits and isinstance(error, Unavailable) and not isinstance(error, QueueFull):
                 self._under_way = None
                 self._waiting.appendleft(call)
                 break

@@ -11,7 +11,7 @@ from deployments.lane.choice import LaneChoice
 from deployments.lane.client import NO_GPUS, LaneCall, LaneClient
 from deployments.lane.frames import NO_JSON_LENGTH, PATIENT, Buffer, Kind
 from deployments.lane.remote_regions import ClientRegions, inline, names_region
-from deployments.lane.sequence_lanes import SequenceLanes, read_mark
+from deployments.lane.sequence_lanes import SequenceLanes, SequenceSink, read_mark
 from deployments.lane.sink import Sink
 from deployments.lane.waiting_calls import WaitingCalls
 from deployments.lane.wire import HTTP
@@ -180,6 +180,8 @@ class LaneTarget:
             return LaneTarget.submit(self, parts, json_length, sink, wire, trace, from_client=from_client)
         self.sent += 1
         lane = self._sequences.choose(mark, self.choice.lanes)
+        if lane is not None:
+            sink = SequenceSink(sink, self._sequences, mark, lane)
         regions = self._limits.regions
         far = lane is not None and not lane.near
         if (
@@ -209,16 +211,11 @@ class LaneTarget:
         if lane is None:
             return self._nowhere()
         if len(lane.calls) >= self._limits.max_inflight or not lane.has_room(call.size):
-            self._refused_in_sequence(mark, lane)
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
         if mark.starts:
             self._end_elsewhere(mark.sequence_id, lane)
         return None
-
-    def _refused_in_sequence(self, mark: SequenceMark, lane: LaneClient | None) -> None:
-        if self._sequences is not None and lane is not None:
-            self._sequences.refused(mark, lane)
 
     def _send_waiting(self, call: LaneCall) -> ServingError | None:
         """Put a call on a lane that has waited for one; that its model has sequences may be known only now."""
@@ -228,7 +225,10 @@ class LaneTarget:
         call.mark = read_mark(call.parts, json_length, call.wire)
         if call.mark is None:
             return self.send(call)
-        return self._send_in_sequence(call, call.mark, self._sequences.choose(call.mark, self.choice.lanes))
+        lane = self._sequences.choose(call.mark, self.choice.lanes)
+        if lane is not None:
+            call.sink = SequenceSink(call.sink, self._sequences, call.mark, lane)
+        return self._send_in_sequence(call, call.mark, lane)
 
     def _end_elsewhere(self, sequence_id: int | str, lane: LaneClient) -> None:
         """End what other replicas may hold of a sequence that starts; another ingress may remember that they do."""
@@ -302,10 +302,7 @@ class LaneTarget:
     def send_elsewhere(self, call: LaneCall) -> bool:
         """Send a call that found a full queue to the least loaded other replica, unless all were asked by now."""
         lanes = self.choice.near() if call.near else self.choice.lanes
-        if call.mark is not None:
-            self._refused_in_sequence(call.mark, call.lane)
-            return False
-        if call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
+        if call.mark is not None or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
             return False
         call.refused_by = (*call.refused_by, call.lane)
         others = [lane for lane in lanes if lane not in call.refused_by and len(lane.calls) < self._limits.max_inflight]

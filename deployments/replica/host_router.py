@@ -1,19 +1,18 @@
 """How ensembles reach their steps, and models those that they call: in this core, else by lane as a KServe v2 body."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Final
 
 from deployments.core.clock import Clock
 from deployments.core.core import LATEST, Core
 from deployments.core.version_choice import VersionChoice, expected
-from deployments.lane.client import LaneCall
 from deployments.lane.fleet import Fleet
-from deployments.lane.frames import Buffer
 from deployments.lane.target import LaneTarget
+from deployments.lane.work_queue import WorkQueue
+from deployments.replica.remote_step import RemoteStep, StepCodec
 from deployments.schedulers.scheduler import reply
-from protocol.errors import Cancelled, Internal, InvalidArgument, ServingError, Unavailable
-from protocol.http_client_codec import HttpClientCodec
+from protocol.errors import InvalidArgument, ServingError, Unavailable
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Reply
 from protocol.signature import Signature
 from repository_loader.traffic import Traffic
@@ -23,58 +22,18 @@ _WAITS_FOR_ITSELF: Final = (
 )
 
 
-class _RemoteStep:
-    """A step under way in another process: turns its answer, which comes as bytes, into arrays for the ensemble."""
-
-    __slots__ = ("_clock", "_codec", "_request", "_target", "_token")
-
-    def __init__(self, request: InferRequest, codec: HttpClientCodec, target: LaneTarget, clock: Clock) -> None:
-        self._request: InferRequest | None = request
-        self._codec = codec
-        self._target = target
-        self._clock = clock
-        self._token: LaneCall | None = None
-
-    def send(self, json_length: int, parts: Sequence[Buffer]) -> None:
-        """Send the step's request."""
-        assert self._request is not None
-        self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
-
-    def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        try:
-            response = self._codec.decode_response(body, json_length)
-        except ServingError as error:
-            self.on_error(error)
-            return
-        request = self._request
-        response.final = final
-        if final:
-            self._request = None
-        if request is not None:
-            reply(request, response)
-
-    def on_error(self, error: ServingError) -> None:
-        """End the step in the loop's next turn; the ensemble may only just be sending it."""
-        request, self._request = self._request, None
-        if request is not None:
-            self._clock.call_soon(partial(reply, request, error))
-
-    def cancel(self, *, listens: bool) -> None:
-        """Tell the replica; unless the step `listens`, it answers no more, and the step ends here."""
-        if not (listens and self._target.tell_cancelled(self._token)):
-            self._target.cancel(self._token)
-            self.on_error(Cancelled(""))
-
-
 class HostRouter:
-    """The router of one process; `fleet` is None where nothing is reached outside the process."""
+    """The router of one process; `fleet` is None where nothing is reached outside the process.
 
-    def __init__(self, core: Core, fleet: Fleet | None, clock: Clock) -> None:
+    `slow` has a thread for what would keep the loop from its work; by default each model that is asked gets one.
+    """
+
+    def __init__(self, core: Core, fleet: Fleet | None, clock: Clock, slow: WorkQueue | None = None) -> None:
         self._core = core
         self._fleet = fleet
         self._clock = clock
-        self._codecs: dict[str, HttpClientCodec] = {}
+        self._slow = slow
+        self._codecs: dict[str, StepCodec] = {}
         self._returning: dict[str, int] = {}
         self._choices: dict[str, VersionChoice] = {}
         self._taken: Collection[tuple[str, int]] = ()
@@ -82,7 +41,7 @@ class HostRouter:
     def set_signatures(self, signatures: Mapping[str, Signature]) -> None:
         """Take the signatures of models in other processes; a request to them is written by these."""
         for name, signature in signatures.items():
-            self._codecs[name] = HttpClientCodec(signature)
+            self._codecs[name] = StepCodec(signature, self._slow)
 
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
         """Take which versions of all models take requests: those that name no version go to these."""
@@ -136,16 +95,8 @@ class HostRouter:
         if target is None or codec is None:
             self._refuse(request, _not_ready(model_name))
             return
-        try:
-            json_length, parts = codec.encode_request(request)
-        except ServingError as error:
-            self._refuse(request, error)
-            return
-        except (TypeError, ValueError) as error:
-            self._refuse(request, Internal(f"a tensor for model '{model_name}' cannot be sent: {error}"))
-            return
-        step = request.context = _RemoteStep(request, codec, target, self._clock)
-        step.send(json_length, parts)
+        step = request.context = RemoteStep(request, codec, target, self._clock)
+        step.begin()
 
     def _target(self, name: str, version: int) -> LaneTarget | None:
         fleet = self._fleet
@@ -178,7 +129,7 @@ class HostRouter:
     def cancel(self, request: InferRequest, *, listens: bool = False) -> None:
         """Give a request up; its reply still comes, from another process at once unless the sender `listens`."""
         step = request.context
-        if isinstance(step, _RemoteStep):
+        if isinstance(step, RemoteStep):
             step.cancel(listens=listens)
         else:
             self._core.cancel(request)

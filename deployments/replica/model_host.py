@@ -109,7 +109,7 @@ class ModelHost:
         self._lock = asyncio.Lock()
         self.core = Core(self._clock)
         self.regions = regions
-        self.router = HostRouter(self.core, fleet, self._clock)
+        self.router = HostRouter(self.core, fleet, self._clock, self._slow_queue)
         self.calls = ModelCalls(loop, self.core, self.router, self._clock)
         self._readiness = Readiness(loop, self._says)
         self.served: dict[Key, ServedModel] = {}

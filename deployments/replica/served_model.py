@@ -1,7 +1,9 @@
 """A loaded model version together with its wire codecs: what a lane or an ingress of the same process submits to."""
 
 import logging
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic_ns
 
 from deployments.core.model_version import ModelVersion
@@ -86,7 +88,7 @@ class LocalTarget:
         self._regions = regions
         self._served = served
         self._submit = served.submit_request
-        self._encoding: dict[InferRequest, Work] = {}
+        self._encoding: dict[InferRequest, deque[Work]] = {}
 
     @property
     def ready(self) -> bool:
@@ -164,21 +166,23 @@ class LocalTarget:
             context, token.context = token.context, None
             if context is not None and context[3] is not None:
                 give_up(context[3])
-            work = self._encoding.pop(token, None)
-            if work is not None:
-                self._served.slow.withdraw(work)
+            self._withdraw(token)
             self._served.cancel_request(token)
 
     def _reply(self, request: InferRequest, result: InferResponse | ServingError) -> None:
         if request.context is None:
             return
         sink, codec, wire, cells, began_ns = request.context
+        slow = self._served.slow
         if not isinstance(result, InferResponse):
-            self._fail(request.context, result)
-        elif result.final and (self._served.slow.encoding_count or codec.takes_long(request, result)):
+            if request in self._encoding:
+                self._encoding[request].append(slow.fail(result, partial(self._encoded, request, True)))
+            else:
+                self._fail(request.context, result)
+        elif slow.encoding_count or codec.takes_long(request, result):
             # What ends later leaves later.
-            work = self._served.slow.encode(wire, request, result, lambda encoded: self._encoded(request, encoded))
-            self._encoding[request] = work
+            work = slow.encode(wire, request, result, partial(self._encoded, request, result.final))
+            self._encoding.setdefault(request, deque()).append(work)
         else:
             try:
                 json_length, parts = codec.encode(request, result)
@@ -198,18 +202,26 @@ class LocalTarget:
         """Answer a request of which a response cannot be sent."""
         self._fail(request.context, error)
         request.context = None
+        self._withdraw(request)
         if running:
             self._served.cancel_request(request)
 
-    def _encoded(self, request: InferRequest, result: Encoded | ServingError) -> None:
-        del self._encoding[request]
+    def _withdraw(self, request: InferRequest) -> None:
+        for work in self._encoding.pop(request, ()):
+            self._served.slow.withdraw(work)
+
+    def _encoded(self, request: InferRequest, final: bool, result: Encoded | ServingError) -> None:
+        works = self._encoding[request]
+        works.popleft()
+        if not works:
+            del self._encoding[request]
         if isinstance(result, ServingError):
-            self._fail(request.context, result)
+            self._give_up(request, result, running=not final)
             return
         sink, _, _, cells, began_ns = request.context
-        if cells is not None:
+        if cells is not None and final:
             succeed(cells, began_ns)
-        sink.on_response(*result, True)
+        sink.on_response(*result, final)
 
     def _refuse(self, context: Context, error: ServingError) -> None:
         error.refused = True

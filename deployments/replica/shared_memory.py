@@ -241,7 +241,7 @@ class Regions:
 
     def _find(self, region: str, offset: int, byte_size: int) -> AnyRegion:
         self._follow()
-        found = self._regions.get(region)
+        found = self._regions.get(region) or self._open_again(region)
         if found is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
         if not 0 <= offset <= found.row.byte_size or (offset == found.row.byte_size and byte_size):
@@ -262,29 +262,51 @@ class Regions:
         """Let go of what others have unregistered."""
         generation = self._table.generation
         if generation not in (self._generation, self._looked_at):
-            registered = {Row(*row).serial for row in self._table.rows()}
+            try:
+                registered = {Row(*row).serial for row in self._table.rows()}
+            except OSError:  # no more files may be open; the next look finds it
+                return
             self._regions = {name: region for name, region in self._regions.items() if region.row.serial in registered}
             self._looked_at = generation
 
     def _follow(self) -> None:
-        """Make the regions be those of the table; one that cannot be had here is left out."""
+        """Make the regions be those of the table; one that cannot be had here is left out until somebody wants it."""
         generation = self._table.generation
         if generation == self._generation:
             return
-        self._rows = [Row(*row) for row in self._table.rows()]
+        try:
+            self._rows = [Row(*row) for row in self._table.rows()]
+        except OSError:  # no more files may be open; what is known holds until they may
+            return
         self._generation = generation
         known, self._regions = self._regions, {}
         for row in self._rows:
             region = known.get(row.name)
             if region is not None and region.row.serial == row.serial:
                 self._regions[row.name] = region
-            elif row.on_device and not self._opens_devices:
-                self._regions[row.name] = SharedAllocation(row)
             else:
-                try:
-                    self._regions[row.name] = DeviceRegion(row) if row.on_device else _mapped(row)
-                except ServingError:
-                    continue
+                self._open(row)
+        self._note_devices()
+
+    def _open(self, row: Row) -> AnyRegion | None:
+        """Have a region here; returns None where that is not possible."""
+        if row.on_device and not self._opens_devices:
+            self._regions[row.name] = SharedAllocation(row)
+            return self._regions[row.name]
+        try:
+            self._regions[row.name] = DeviceRegion(row) if row.on_device else _mapped(row)
+        except ServingError:
+            return None
+        return self._regions[row.name]
+
+    def _open_again(self, name: str) -> AnyRegion | None:
+        """Have a region here that could not be had before, as where no more files might be open."""
+        row = next((row for row in self._rows if row.name == name), None)
+        found = None if row is None else self._open(row)
+        self._note_devices()
+        return found
+
+    def _note_devices(self) -> None:
         self._on_devices = any(type(region) is DeviceRegion for region in self._regions.values())
 
 

@@ -187,6 +187,31 @@ def test_all_requests_of_a_sequence_go_to_one_version(kind: str) -> None:
     assert all(split.versions[version].sinks for version in (1, 2))
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_sequence_whose_end_is_refused_stays_at_its_version(refused: bool) -> None:
+    split, config = Split(), ModelConfig(name="m")
+    config.sequence_batching.SetInParent()
+    split.traffic = ModelTraffic("m", config, split.totals, split.regions)  # type: ignore[arg-type]
+    first, second = split.versions[1], split.versions[2]
+
+    def ask(flag: bytes) -> None:
+        for number in range(1, 21):
+            split.ask(body=b'{"parameters":{"sequence_id":%d,"sequence_%s":true}}' % (number, flag))
+
+    split.take(weights={"1": 1})
+    ask(b"start")
+    split.take(weights={"1": 1, "2": 1})
+    ask(b"end")
+    assert len(first.sinks) == 40
+    for sink in first.sinks[20:]:
+        error = Unavailable("the queue is full")
+        error.refused = refused
+        sink.on_error(error)
+    ask(b"end")
+    assert (len(second.sinks) == 0) == refused
+    assert all(split.client.heard)
+
+
 def test_turns_go_on_when_targets_are_found_anew() -> None:
     split = Split(weights={"1": 1, "2": 1})
     split.ask(100)

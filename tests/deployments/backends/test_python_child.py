@@ -4,6 +4,7 @@ import asyncio
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from deployments.backends.python.process import area
 from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.exchange import signature_fields
 from deployments.backends.python.process.process_instance import ProcessInstance
+from deployments.backends.python.process.starter import STARTER, Starter
 from deployments.backends.python.response_sender import ReplyQueue
 from deployments.core import loader
 from deployments.core.clock import LoopClock
@@ -125,6 +127,45 @@ def test_who_waits_for_an_instance_that_does_not_come_back_hears_of_it(
         await model.close(20)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", ["thread", "process"])
+def test_an_instance_is_started_again_though_the_system_had_no_more_threads_for_that(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    package = written(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        model = await loader.load(package, [SPEC], clock, Core(clock))
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        request = InferRequest({"X": np.zeros(1, np.int32)}, 1, lambda _, result: answer.set_result(result))
+        monkeypatch.setattr(*((threading.Thread, "start") if what == "thread" else (STARTER, "start")), refuse)
+        model.submit(request)
+        await asyncio.wait_for(answer, 20)
+        async with asyncio.timeout(20):
+            while model.pool is None or not model.pool.alive:
+                await asyncio.sleep(0.01)
+        assert "cannot be loaded again" in caplog.text
+        await model.close(20)
+
+    asyncio.run(run())
+
+
+def test_processes_are_started_though_the_system_had_no_more_threads_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    starter = Starter()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):
+        starter.start(["true"])
+    monkeypatch.undo()
+    assert starter.start(["true"]).wait(20) == 0
 
 
 def test_a_request_of_a_decoupled_model_that_finds_no_shared_memory_is_counted_once(

@@ -1,10 +1,7 @@
 """A model's queue may be full in one replica and not in another."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from deployments.core.counts import MODEL, Label
 from protocol.errors import QueueFull
@@ -73,44 +70,5 @@ def test_a_request_within_a_sequence_is_refused_by_the_replica_that_holds_it() -
             sink = await lanes.ask(b'{"inputs":[],"parameters":{"sequence_id":7,"sequence_start":true}}')
             assert str(sink.error) == "[request id: x] Exceeds maximum queue size"
             assert sum(map(len, full)) == 1
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("where", ["replica", "lane"])
-def test_a_sequence_whose_end_is_refused_may_be_ended_where_it_is(where: str) -> None:
-    """A second replica was added meanwhile, which a new sequence of the same id might have got."""
-
-    def body(number: int, flag: str) -> bytes:
-        return b'{"inputs":[],"parameters":{"sequence_id":%d,"sequence_%s":true}}' % (number, flag.encode())
-
-    async def run() -> None:
-        async with Lanes(2) as lanes:
-            first, second = lanes.replicas
-            for replica in lanes.replicas:
-                replica.model.sequence_idle_us = 60_000_000
-                replica.server.set_model("echo", 1, replica.model)
-            lanes.publish(first)
-            await lanes.until(lambda: lanes.lanes_open == 1)
-            target: Any = lanes.fleet.target("echo")
-            await lanes.until(lambda: target._sequences is not None)
-            for number in range(1, 21):
-                assert (await lanes.ask(body(number, "start"))).error is None
-            lanes.publish()
-            await lanes.until(lambda: lanes.lanes_open == 2)
-            elsewhere = fill(second)
-            usual = first.model.submit_request
-            if where == "replica":
-                fill(first)
-            else:
-                target._limits = replace(target._limits, max_inflight=0)
-            for number in range(1, 21):
-                assert type((await lanes.ask(body(number, "end"))).error) is QueueFull
-            first.model.submit_request = usual
-            target._limits = replace(target._limits, max_inflight=100)
-            for number in range(1, 21):
-                assert (await lanes.ask(body(number, "end"))).error is None
-            assert elsewhere == []
-            assert not target._sequences._known
 
     asyncio.run(run())

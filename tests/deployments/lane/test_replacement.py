@@ -8,7 +8,7 @@ import pytest
 
 from deployments.core.counts import RETRY, Label
 from deployments.lane import routes
-from protocol.errors import ServingError, Unavailable
+from protocol.errors import QueueFull, ServingError, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink
 from tests.deployments.lane.test_lane import assert_refused, on_loop, two_of_a_dead_replica
 from tests.deployments.lane.test_request_meter import counts
@@ -82,6 +82,23 @@ async def test_what_was_in_the_only_replica_of_a_model_that_scales_from_none_wai
         for sink, body in (inside, b"inside"), (later, b"later"):
             await asyncio.wait_for(sink.done.wait(), 5)
             assert (sink.error, sink.responses) == (None, [body])
+
+
+@on_loop
+async def test_what_finds_the_other_replica_full_is_refused_also_of_a_model_that_scales_from_none() -> None:
+    """Eight go alone, as suspects, whatever else is there; more have no room, and nothing would say when there is."""
+    async with Lanes(2, max_inflight=12) as lanes:
+        lanes.fleet.set_sleepers({("echo", 1)}, lambda: None)
+        first, second = lanes.replicas
+        first.model.hold = second.model.hold = True
+        sinks = [lanes.send(b"%d" % number)[0] for number in range(24)]
+        await lanes.until(lambda: len(first.model.held) == len(second.model.held) == 12)
+        first.die()
+        await lanes.until(lambda: sum(sink.done.is_set() for sink in sinks) == 4, 20)
+        assert {type(sink.error) for sink in sinks} == {QueueFull, type(None)}
+        second.model.release()
+        for sink in sinks:
+            await asyncio.wait_for(sink.done.wait(), 5)
 
 
 @on_loop

@@ -5,7 +5,7 @@ import os
 import random
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 import pytest
@@ -37,6 +37,7 @@ STEPS = 3
 class Lane:
     replica_id: str
     near: bool = True
+    calls: dict = field(default_factory=dict)
 
 
 class Clock:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.deployments.lane.harness import Lanes, Replica, Sink
 from tests.deployments.lane.test_lane import on_loop
 
@@ -36,6 +38,26 @@ async def test_a_draining_replica_whose_models_change_gets_nothing_new() -> None
         second.model.release()
         await draining
         assert [sink.error for sink in sinks] == [None, None]
+
+
+@on_loop
+async def test_a_draining_replica_takes_no_lanes() -> None:
+    """It would close them with what is under way on them, which looks like its death."""
+    async with Lanes() as lanes:
+        (replica,) = lanes.replicas
+        replica.model.hold = True
+        sink, _ = lanes.send()
+        await lanes.until(lambda: bool(replica.model.held))
+        reader, stranger = await asyncio.open_unix_connection(replica.address.unix_path)
+        await lanes.until(lambda: bool(replica.server._strangers))
+        draining = asyncio.create_task(replica.server.drain(5))
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        stranger.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_unix_connection(replica.address.unix_path)
+        replica.model.release()
+        await draining
+        assert sink.error is None
 
 
 @on_loop

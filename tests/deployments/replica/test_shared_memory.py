@@ -1,8 +1,10 @@
 import os
+import resource
 import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +263,44 @@ def test_a_region_whose_object_is_gone_is_listed_and_not_found(key: str, tmp_pat
     assert [row["name"] for row in late.status()] == ["r"]
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'r'"):
         late.view("r", 0, 4)
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open no more files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_process_that_may_open_no_more_files_goes_on_with_what_it_knows(key: str, tmp_path: Path) -> None:
+    one, other = regions_of(tmp_path), regions_of(tmp_path)
+    one.register("old", key, 0, 10)
+    assert len(other.view("old", 0, 10)) == 10
+    one.register("new", key, 0, 20)
+    with no_more_files():
+        assert other.registered
+        assert len(other.view("old", 0, 10)) == 10
+        other.forget()
+    assert len(other.view("new", 0, 20)) == 20
+
+
+def test_a_region_that_could_not_be_opened_is_opened_when_it_can_be(key: str, tmp_path: Path) -> None:
+    one, other = regions_of(tmp_path), regions_of(tmp_path)
+    one.register("r", key, 0, 10)
+    content = Path("/dev/shm", key[1:])
+    content.rename(f"{content}-away")
+    try:
+        with pytest.raises(NotFound):
+            other.view("r", 0, 10)
+    finally:
+        Path(f"{content}-away").rename(content)
+    assert len(other.view("r", 0, 10)) == 10
 
 
 def test_a_registration_that_finds_no_room_changes_nothing(key: str, tmp_path: Path) -> None:

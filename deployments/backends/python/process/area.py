@@ -2,8 +2,8 @@
 
 Both have the file (memfd_create(2), which needs no room in `/dev/shm` and leaves nothing behind) from the start; the
 writer makes it longer when it needs to. A place is free again when the last array over it is gone on the reader's side,
-which tells the writer with its next message. So it is with arrays that the reader is told of where they are, in other
-memory that both have mapped; these have numbers below zero.
+which tells the writer with its next message, and with one of its own where much is free. So it is with arrays that the
+reader is told of where they are, in other memory that both have mapped; these have numbers below zero.
 """
 
 import os
@@ -19,6 +19,8 @@ from protocol.infer import Array
 
 FIRST_BYTES = 4 << 20
 MAX_BYTES = 8 << 30
+TOLD_BYTES = 1 << 20
+"""When so much is free, the writer is told though there is nothing else to say."""
 _ALIGNMENT = 64
 
 
@@ -117,6 +119,8 @@ class PeerArea:
         self._memory: mmap | None = None
         self._lent: dict[int, weakref.ref[Array]] = {}
         self._freed: list[int] = []
+        self.freed_bytes = 0
+        """How much became free since `take_freed` was called last, about: threads count it beside each other."""
 
     def read(self, offset: int, size_bytes: int, area_bytes: int) -> Array:
         """Return the bytes of a place, which is free when neither they nor an array over them are looked at."""
@@ -134,6 +138,7 @@ class PeerArea:
         """Return the places and numbers that became free since this was called last."""
         if not self._freed:
             return ()
+        self.freed_bytes = 0
         freed = tuple(self._freed)
         del self._freed[: len(freed)]  # another thread may have added one meanwhile
         return freed
@@ -143,12 +148,13 @@ class PeerArea:
         self._freed += freed
 
     def _watched(self, number: int, content: Array) -> Array:
-        self._lent[number] = weakref.ref(content, partial(self._free, number))
+        self._lent[number] = weakref.ref(content, partial(self._free, number, content.nbytes))
         return content
 
-    def _free(self, number: int, _: object) -> None:
+    def _free(self, number: int, size_bytes: int, _: object) -> None:
         del self._lent[number]
         self._freed.append(number)
+        self.freed_bytes += size_bytes
 
 
 def aligned(size_bytes: int) -> int:

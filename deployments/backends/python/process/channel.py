@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea, aligned
+from deployments.backends.python.process.area import TOLD_BYTES, OwnArea, PeerArea, aligned
 from deployments.backends.python.process.in_turn import InTurn
 from protocol.infer import Array
 
@@ -165,16 +165,16 @@ class Channel:
     def _packed(self, kind: str, writer: Writer | None, *fields: Any) -> bytes:
         offset, size = (0, 0) if writer is None else writer.store(self._own)
         freed = self._peer.take_freed()
-        data = marshal.dumps((kind, freed, self._own.size_bytes, offset, size, *fields), _FORMAT)
-        if len(data) > PACKET_BYTES:
-            try:
-                offset = self._own.write_bytes(data)
-            except AreaFullError:
-                self._peer.keep_freed(freed)
-                if size:
-                    self._own.release((offset,))
-                raise
-            data = marshal.dumps(("long", (), self._own.size_bytes, offset, len(data)), _FORMAT)
+        try:
+            data = marshal.dumps((kind, freed, self._own.size_bytes, offset, size, *fields), _FORMAT)
+            if len(data) > PACKET_BYTES:
+                place = self._own.write_bytes(data)
+                data = marshal.dumps(("long", (), self._own.size_bytes, place, len(data)), _FORMAT)
+        except Exception:  # there is no room, or a model has given what cannot be sent
+            self._peer.keep_freed(freed)
+            if size:
+                self._own.release((offset,))
+            raise
         return data
 
     def read(self, data: bytes) -> tuple[str, Array | None, tuple[Any, ...]]:
@@ -185,9 +185,23 @@ class Channel:
                 self._peer.read(offset, size, area_bytes).data
             )
         if freed:
-            with self._lock:
-                self._own.release(freed)
+            self.release(freed)
         return kind, self._peer.read(offset, size, area_bytes) if size else None, tuple(fields)
+
+    @property
+    def owes_room(self) -> bool:
+        """Whether so much of what has come is not looked at any more that the other end must hear of it by itself."""
+        return self._peer.freed_bytes >= TOLD_BYTES
+
+    def take_freed(self) -> tuple[int, ...]:
+        """Return the places that became free, which no message tells the other end then."""
+        with self._lock:
+            return self._peer.take_freed()
+
+    def release(self, freed: Sequence[int]) -> None:
+        """Take back the places that the other end no longer looks at; any thread may call this."""
+        with self._lock:
+            self._own.release(freed)
 
     def arrays(
         self,

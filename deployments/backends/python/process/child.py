@@ -24,6 +24,7 @@ from deployments.backends.python.process.channel import Channel, Writer, receive
 from deployments.backends.python.process.conversation import Conversation
 from deployments.backends.python.process.environment import Environment
 from deployments.backends.python.process.exchange import (
+    FREED_OUTPUTS,
     OWN_READINESS,
     read_response,
     read_result,
@@ -372,6 +373,8 @@ class Child:
             self._take_work(data)
             if self._dead:
                 return
+            if self.order.decoupled and self._work.owes_room:  # else it hears with its next batch
+                self._questions.outbox.send(FREED_OUTPUTS, None, self._work.take_freed())
 
     def _take_work(self, data: bytes) -> None:
         kind, place, fields = self._work.read(data)

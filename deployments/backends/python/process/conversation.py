@@ -9,6 +9,7 @@ from typing import Any
 
 from deployments.backends.python.process.area import OwnArea, PeerArea
 from deployments.backends.python.process.channel import Channel, received
+from deployments.backends.python.process.exchange import FREED
 from deployments.backends.python.process.forwarded_log import log_here
 from deployments.backends.python.process.outbox import Outbox
 from deployments.backends.python.process.served_calls import ServedCalls
@@ -51,6 +52,8 @@ class Conversation:
         data = received(self._connection)
         if data:
             self._take(data)
+            if self._channel.owes_room:
+                self.outbox.send(FREED, None)
             return True
         return None if data is None else False
 
@@ -91,6 +94,6 @@ class Conversation:
             waiting = self._asked.pop(number, None)
             if waiting is not None:
                 waiting.set_result(value)
-        else:
+        elif kind != FREED:
             number, *arguments = fields
             self._calls.control(number, kind, *arguments)

@@ -3,7 +3,7 @@
 To the process: `load`, `regions`, `batch`, `close`. From it: `ready` or `failed`, `results` of a batch, and `response`
 to a request of a decoupled model at any time. On a second socket, at any time: from the process `log`, and `cancelled`
 with a number for the `answer`, as well as what `ModelServer` does; to it `is_ready`, also with a number,
-`forget_region` and `forget_device`.
+`forget_region`, `forget_device` and `freed_outputs`; both ways `freed`.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +20,11 @@ from protocol.trace import Trace
 
 OWN_READINESS: Final = "is_ready"
 """Said with `ready` of a model that has an `is_ready`."""
+
+FREED: Final = "freed"
+"""Says nothing but what each message says: which places in the area are free."""
+FREED_OUTPUTS: Final = "freed_outputs"
+"""Says which places of what the process has sent on the first socket, which it does not read while a batch runs."""
 
 RequestFields = tuple[Any, ...]
 ResultFields = tuple[str, Any, Any]

@@ -25,6 +25,7 @@ from deployments.backends.python.process.area import AreaFullError, OwnArea, Pee
 from deployments.backends.python.process.asked_server import AskedServer
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
 from deployments.backends.python.process.exchange import (
+    FREED_OUTPUTS,
     OWN_READINESS,
     ProcessRequest,
     read_request,
@@ -59,6 +60,7 @@ class ModelProcess:
         self._devices = BorrowedDevices()
         questions.hears[FORGET] = self._regions.forget
         questions.hears[FORGET_DEVICE] = self._devices.forget
+        questions.hears[FREED_OUTPUTS] = lambda _, freed: channel.release(freed)
 
     def run(self) -> None:
         """Do what the replica says, until it says that this is the end."""

@@ -165,9 +165,13 @@ class ProcessInstance(RemoteInstance):
             self._restart.begin()
 
     def _start_again(self) -> None:
-        if not self._closing:
-            self._resting = False
+        if self._closing:
+            return
+        self._resting = False
+        try:
             threading.Thread(target=self._load_again, name=f"{self.name}-restart", daemon=True).start()
+        except RuntimeError as error:  # the system has no more
+            self._loaded_again(ModelLoadError(str(error)))
 
     def _load_again(self) -> None:
         reason: ModelLoadError | None = None
@@ -175,6 +179,9 @@ class ProcessInstance(RemoteInstance):
             self._start()
         except ModelLoadError as error:
             reason = error
+        except Exception as error:
+            _LOG.exception("model instance '%s' cannot be started", self.name)
+            reason = ModelLoadError(f"{type(error).__name__}: {error}")
         assert self._clock is not None
         try:
             self._clock.call_soon_threadsafe(lambda: self._loaded_again(reason))

@@ -10,7 +10,7 @@ from typing import Any
 
 from deployments.backends.python.process.area import OwnArea, PeerArea
 from deployments.backends.python.process.channel import READ_BYTES, Channel, Writer
-from deployments.backends.python.process.exchange import read_error
+from deployments.backends.python.process.exchange import FREED, read_error
 
 
 class Questions:
@@ -24,7 +24,7 @@ class Questions:
     def __init__(self, channel: Channel, forks: socket.socket) -> None:
         self.channel = channel
         self.answers: dict[str, Callable[[], Any]] = {}
-        self.hears: dict[str, Callable[..., None]] = {}
+        self.hears: dict[str, Callable[..., None]] = {FREED: _nothing}
         self._forks = forks
         self._forked = False
         self._connected = True
@@ -102,6 +102,8 @@ class Questions:
                 else:
                     threading.Thread(target=self._answer, args=(kind, *fields), daemon=True).start()
                 del place, fields
+                if self.channel.owes_room:
+                    self.channel.send(FREED, None)
         finally:
             if not self._forked:
                 os.killpg(0, signal.SIGKILL)  # the replica is gone
@@ -109,6 +111,10 @@ class Questions:
 
     def _answer(self, kind: str, number: int) -> None:
         self.channel.send("answer", None, number, self.answers[kind]())
+
+
+def _nothing(place: Any) -> None:
+    pass
 
 
 def connected(connection: socket.socket) -> socket.socket:

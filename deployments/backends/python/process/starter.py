@@ -26,8 +26,9 @@ class Starter:
         """Do what `subprocess.Popen` does, and raise what it raises."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="eagleray-starter", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="eagleray-starter", daemon=True)
+                thread.start()
+                self._thread = thread
         started: Future[subprocess.Popen[bytes]] = Future()
         self._orders.put((command, options, started))
         return started.result()
