@@ -8,7 +8,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Final
 
 import numpy as np
@@ -23,7 +23,14 @@ from deployments.schedulers.scheduler import STOPPING, reply
 from deployments.schedulers.sequence_controls import SequenceControls
 from deployments.schedulers.sequence_direct import DirectBatcher
 from deployments.schedulers.sequence_oldest import OldestBatcher
-from deployments.schedulers.sequence_slots import NEVER_NS, SequenceBatcher, SequenceId, SequenceSlots, Slot
+from deployments.schedulers.sequence_slots import (
+    NEVER_NS,
+    Backlog,
+    SequenceBatcher,
+    SequenceId,
+    SequenceSlots,
+    Slot,
+)
 from protocol.bytes_tensor import object_array
 from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
 from protocol.infer import RESCHEDULED, SEQUENCE_END, SEQUENCE_START, Array, InferRequest, InferResponse, read_only
@@ -90,9 +97,9 @@ class SequenceScheduler:
     @property
     def oldest_queued_ns(self) -> int:
         """When the request came that waits the longest, for its slot or in it, 0 when none does."""
-        queues = (*(slot.queue for slot in self._slots.slots), *(backlog.queue for backlog in self._slots.backlogs()))
+        waiting_ns = (queue[0].queued_ns for queue in self._slots.queues() if queue)
         taken_ns = (batcher.oldest_queued_ns for batcher in self._batchers)
-        return min((*(queue[0].queued_ns for queue in queues if queue), *filter(None, taken_ns)), default=0)
+        return min(chain(waiting_ns, filter(None, taken_ns)), default=0)
 
     @property
     def sequence_count(self) -> int:
@@ -141,20 +148,15 @@ class SequenceScheduler:
     def cancel(self, request: InferRequest) -> None:
         """Give up the whole sequence of a request that waits; one that runs already ends when it is answered."""
         request.cancelled = True
-        for slot in self._slots.slots:
-            if request is slot.running:
-                if self._pools[slot.batcher].holds_back(request):
-                    self.cancel_slot(slot)
-                else:
-                    slot.batcher.cancel(request)
-                return
-            if request in slot.queue:
-                self.cancel_slot(slot)
-                return
-        for backlog in self._slots.backlogs():
-            if request in backlog.queue:
-                self._fail(self._slots.drop_backlog(backlog), Cancelled(""), CANCELED)
-                return
+        holder = self._slots.holder_of(request.sequence_id)
+        if isinstance(holder, Backlog):
+            if request in holder.queue:
+                self._fail(self._slots.drop_backlog(holder), Cancelled(""), CANCELED)
+        elif holder is not None:
+            if request in holder.queue or self._pools[holder.batcher].holds_back(request):
+                self.cancel_slot(holder)
+            elif request is holder.running:
+                holder.batcher.cancel(request)
 
     def drain(self, drained: Callable[[], None]) -> None:
         """Take no new sequences, and call `drained` in a later turn, once nothing is queued or running."""
@@ -261,13 +263,12 @@ class SequenceScheduler:
 
     def end_sequence(self, sequence_id: SequenceId) -> None:
         """End a sequence that has started anew in another replica; what waits of it here fails."""
-        slot = self._slots.slot_of(sequence_id)
-        if slot is not None:
-            self._give_up(slot, MOVED)
-        for backlog in tuple(self._slots.backlogs()):
-            if backlog.sequence_id == sequence_id:
-                error = Unavailable(MOVED.format(sequence_id, self._model_name))
-                self._fail(self._slots.drop_backlog(backlog), error, OTHER)
+        holder = self._slots.holder_of(sequence_id)
+        if isinstance(holder, Backlog):
+            error = Unavailable(MOVED.format(sequence_id, self._model_name))
+            self._fail(self._slots.drop_backlog(holder), error, OTHER)
+        elif holder is not None and not holder.ended:
+            self._give_up(holder, MOVED)
 
     def _lost(self, batcher: SequenceBatcher) -> None:
         """End the sequences of an instance that has died, and with it what it knew of them."""

@@ -149,10 +149,18 @@ class SequenceSlots:
         self._backlogs: dict[Backlog, None] = {}
         self._dead: set[SequenceBatcher] = set()
 
+    def holder_of(self, sequence_id: SequenceId) -> Slot | Backlog | None:
+        """Return what holds the requests of a sequence that is not over."""
+        return self._holders.get(sequence_id)
+
     def slot_of(self, sequence_id: SequenceId) -> Slot | None:
         """Return the slot of a sequence that may go on."""
         holder = self._holders.get(sequence_id)
         return holder if isinstance(holder, Slot) and not holder.ended else None
+
+    def queues(self) -> Iterator[deque[InferRequest]]:
+        """Yield what waits of each sequence that is not over."""
+        return (holder.queue for holder in self._holders.values())
 
     def has(self, sequence_id: SequenceId) -> bool:
         """Whether a sequence of this id may go on."""
