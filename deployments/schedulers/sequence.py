@@ -159,11 +159,17 @@ class SequenceScheduler:
                 holder.batcher.cancel(request)
 
     def drain(self, drained: Callable[[], None]) -> None:
-        """Take no new sequences, and call `drained` in a later turn, once nothing is queued or running."""
+        """Take no new sequences, and call `drained` in a later turn, once nothing is queued or running.
+
+        Those that wait in the backlog get the slots of sequences with nothing under way: clients go on elsewhere.
+        """
         self._drained = drained
         self._stopping = True
         for batcher in self._batchers:
             batcher.hurry()
+        for slot in self._slots.slots:
+            if slot.sequence_id is not None:
+                self._release_if_over(slot)
         self._call_soon(self._check_drained)
 
     def abandon(self) -> None:
@@ -227,10 +233,10 @@ class SequenceScheduler:
             if not slot.queue:
                 self._end(slot)
         self._open_count -= 1
-        if slot.ended and slot.idle:
-            self._release(slot)
-        elif slot.queue:
+        if slot.queue:
             slot.batcher.wake(slot)
+        else:
+            self._release_if_over(slot)
         if self._drained is not None:
             self._check_drained()
 
@@ -325,6 +331,11 @@ class SequenceScheduler:
                 f"inference request for sequence {request.sequence_id} to model '{name}' must specify the START flag "
                 "on the first request of the sequence"
             )
+
+    def _release_if_over(self, slot: Slot) -> None:
+        if slot.idle and (slot.ended or self._stopping):
+            self._end(slot)
+            self._release(slot)
 
     def _release(self, slot: Slot) -> None:
         if self._slots.release(slot):
