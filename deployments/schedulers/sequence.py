@@ -73,7 +73,7 @@ class SequenceScheduler:
         self._idle_ns = sequence.max_sequence_idle_microseconds * 1000
         self._used: OrderedDict[SequenceId, int] = OrderedDict()
         self._timer: Timer | None = None
-        self._timer_ns = NEVER_NS
+        self._timer_ns = self._late_ns = NEVER_NS
         self._open_count = 0
         self._drained: Callable[[], None] | None = None
         self._stopping = self._abandoned = False
@@ -137,7 +137,8 @@ class SequenceScheduler:
         slot = self._slots.place(request)
         if slot is None:
             if request.timeout_us:
-                self._wake_at(now_ns + request.timeout_us * 1000)
+                self._late_ns = min(self._late_ns, now_ns + request.timeout_us * 1000)
+                self._wake_at(self._late_ns)
         else:
             self._use(sequence_id, now_ns)
             slot.batcher.wake(slot)
@@ -396,9 +397,10 @@ class SequenceScheduler:
     def _wake(self) -> None:
         self._timer, self._timer_ns = None, NEVER_NS
         now_ns = self._now_ns()
-        late_ns = self._drop_late(now_ns)
+        if self._late_ns <= now_ns:
+            self._late_ns = self._drop_late(now_ns)
         self._end_idle(now_ns)
-        self._wake_at(late_ns)
+        self._wake_at(self._late_ns)
         if self._used:
             self._wake_at(next(iter(self._used.values())))
 
