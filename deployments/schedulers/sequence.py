@@ -8,7 +8,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Final
 
 import numpy as np
@@ -76,7 +76,7 @@ class SequenceScheduler:
         self._idle_ns = sequence.max_sequence_idle_microseconds * 1000
         self._used: OrderedDict[SequenceId, int] = OrderedDict()
         self._timer: Timer | None = None
-        self._timer_ns = NEVER_NS
+        self._timer_ns = self._late_ns = NEVER_NS
         self._open_count = 0
         self._drained: Callable[[], None] | None = None
         self._stopping = self._over = False
@@ -101,9 +101,9 @@ class SequenceScheduler:
     @property
     def oldest_queued_ns(self) -> int:
         """When the request came that waits the longest, for its slot or in it, 0 when none does."""
-        queues = (*(slot.queue for slot in self._slots.slots), *(backlog.queue for backlog in self._slots.backlogs()))
+        waiting_ns = (queue[0].queued_ns for queue in self._slots.queues() if queue)
         taken_ns = (batcher.oldest_queued_ns for batcher in self._batchers)
-        return min((*(queue[0].queued_ns for queue in queues if queue), *filter(None, taken_ns)), default=0)
+        return min(chain(waiting_ns, filter(None, taken_ns)), default=0)
 
     @property
     def sequence_count(self) -> int:
@@ -140,7 +140,8 @@ class SequenceScheduler:
         self._statistics.counts.pending_count += 1
         slot = self._slots.place(request)
         if slot is None:
-            self._wake_at(deadline_ns(request))
+            self._late_ns = min(self._late_ns, deadline_ns(request))
+            self._wake_at(self._late_ns)
         else:
             self._use(sequence_id, now_ns)
             slot.batcher.wake(slot)
@@ -165,11 +166,17 @@ class SequenceScheduler:
                 self._fail(self._slots.cut(holder, place), Cancelled(""), CANCELED)
 
     def drain(self, drained: Callable[[], None]) -> None:
-        """Take no new sequences, and nothing at all once nothing is queued or running; then `drained` is called."""
+        """Take no new sequences, and nothing at all once nothing is queued or running; then `drained` is called.
+
+        Those that wait in the backlog get the slots of sequences with nothing under way: clients go on elsewhere.
+        """
         self._drained = drained
         self._stopping = True
         for batcher in self._batchers:
             batcher.hurry()
+        for slot in self._slots.slots:
+            if slot.sequence_id is not None:
+                self._release_if_over(slot)
         self._call_soon(self._check_drained)
 
     def abandon(self) -> None:
@@ -233,10 +240,10 @@ class SequenceScheduler:
             if not slot.queue:
                 self._end(slot)
         self._open_count -= 1
-        if slot.ended and slot.idle:
-            self._release(slot)
-        elif slot.queue:
+        if slot.queue:
             slot.batcher.wake(slot)
+        else:
+            self._release_if_over(slot)
         if self._drained is not None:
             self._check_drained()
 
@@ -346,6 +353,11 @@ class SequenceScheduler:
                 "on the first request of the sequence"
             )
 
+    def _release_if_over(self, slot: Slot) -> None:
+        if slot.idle and (slot.ended or self._stopping):
+            self._end(slot)
+            self._release(slot)
+
     def _release(self, slot: Slot) -> None:
         if self._slots.release(slot):
             self._begin(slot)
@@ -404,9 +416,10 @@ class SequenceScheduler:
     def _wake(self) -> None:
         self._timer, self._timer_ns = None, NEVER_NS
         now_ns = self._now_ns()
-        late_ns = self._drop_late(now_ns)
+        if self._late_ns <= now_ns:
+            self._late_ns = self._drop_late(now_ns)
         self._end_idle(now_ns)
-        self._wake_at(late_ns)
+        self._wake_at(self._late_ns)
         if self._used:
             self._wake_at(next(iter(self._used.values())))
 

@@ -170,6 +170,10 @@ class SequenceSlots:
         holder = self._holders.get(sequence_id)
         return holder if isinstance(holder, Slot) and not holder.ended else None
 
+    def queues(self) -> Iterator[deque[InferRequest]]:
+        """Yield what waits of each sequence that is not over."""
+        return (holder.queue for holder in self._holders.values())
+
     def has(self, sequence_id: SequenceId) -> bool:
         """Whether a sequence of this id may go on."""
         holder = self._holders.get(sequence_id)

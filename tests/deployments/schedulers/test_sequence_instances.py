@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.deployments.schedulers.sequences import START, Sequences, sequence_config
+from tests.deployments.schedulers.sequences import ONLY, START, Sequences, sequence_config
 
 STRATEGIES = ["direct { }", "oldest { max_candidate_sequences: 1 }"]
 
@@ -72,3 +72,19 @@ def test_nothing_waits_for_sequences_of_a_model_that_is_gone() -> None:
     sequences.clock.run()
     assert drained
     assert all(timer.cancelled for timer in sequences.clock.timers)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_of_a_model_that_is_gone_who_waits_for_a_slot_waits_for_no_client(strategy: str) -> None:
+    sequences = Sequences(sequence_config(strategy, idle_us=3_600_000_000), instances=2)
+    for name, sequence_id in (("idle", 1), ("busy", 2)):
+        sequences.send(name, sequence_id, START)
+    sequences.finish()
+    for name, sequence_id, flags in (("a", 3, START), ("b", 3, 0), ("c", 4, ONLY), ("d", 5, START)):
+        sequences.send(name, sequence_id, flags)
+    drained = []
+    sequences.scheduler.drain(lambda: drained.append(True))
+    sequences.finish_all()
+    assert sequences.answers == {"idle": 1, "busy": 1, "a": 1, "b": 2, "c": 5, "d": 1}
+    assert drained == [True]
+    assert not sequences.scheduler.sequence_count

@@ -197,6 +197,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A model that becomes another ends its sequences": (
         "deployments/replica/test_changed_instances.py::test_sequences_end_when_their_model_becomes_another",
     ),
+    "Those that wait for a slot then get it": (
+        "deployments/schedulers/test_sequence_instances.py::"
+        "test_of_a_model_that_is_gone_who_waits_for_a_slot_waits_for_no_client",
+    ),
     "A request that fails leaves its sequence": (
         SEQUENCES + "test_a_request_that_fails_does_not_end_its_sequence",
         IMPLICIT_STATE + "test_a_failed_request_leaves_the_state_as_it_was",
