@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from protocol.errors import InvalidArgument
 from protocol.infer import MAX_CALLERS, SEQUENCE_END, SEQUENCE_START, Parameter
-from protocol.json_document import NON_STRING, as_boolean, as_unsigned, unparsable
+from protocol.json_document import MAX_UINT64, NON_STRING, as_boolean, as_unsigned, unparsable
 from protocol.limits import Limits
 
 FORWARDED: Final = "eagleray_forwarded_headers"
@@ -93,9 +93,9 @@ def _sequence_id(value: Any, limits: Limits) -> int | str:
         if len(value.encode()) > limits.max_correlation_id_bytes:
             raise correlation_id_too_long(limits)
         return value
-    if type(value) is not int:
+    if type(value) is not int or not 0 <= value <= MAX_UINT64:
         raise unparsable("sequence_id", NON_STRING)
-    return as_unsigned(value, "sequence_id")
+    return value
 
 
 def _custom(key: str, value: Any) -> Parameter:

@@ -13,6 +13,7 @@ def _with(parameters: Any) -> str:
 
 
 _UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+_STRING = "attempt to access JSON non-string as string"
 _LONG_ID = "string correlation ID cannot be longer than 128 characters"
 _BOOL = "attempt to access JSON non-boolean as boolean"
 _RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
@@ -36,10 +37,10 @@ for id, parameters, text in (
     ("timeout-negative", {"timeout": -1}, "Unable to parse 'timeout': " + _UINT),
     ("timeout-float", {"timeout": 0.5}, "Unable to parse 'timeout': " + _UINT),
     ("timeout-null", {"timeout": None}, "Unable to parse 'timeout': " + _UINT),
-    ("sequence-id-negative", {"sequence_id": -1}, "Unable to parse 'sequence_id': " + _UINT),
-    ("sequence-id-float", {"sequence_id": 1.5}, "Unable to parse 'sequence_id': "),
-    ("sequence-id-bool", {"sequence_id": True}, "Unable to parse 'sequence_id': "),
-    ("sequence-id-null", {"sequence_id": None}, "Unable to parse 'sequence_id': "),
+    ("sequence-id-negative", {"sequence_id": -1}, "Unable to parse 'sequence_id': " + _STRING),
+    ("sequence-id-float", {"sequence_id": 1.5}, "Unable to parse 'sequence_id': " + _STRING),
+    ("sequence-id-bool", {"sequence_id": True}, "Unable to parse 'sequence_id': " + _STRING),
+    ("sequence-id-null", {"sequence_id": None}, "Unable to parse 'sequence_id': " + _STRING),
     ("sequence-id-too-long", {"sequence_id": "x" * 129}, _LONG_ID),
     ("sequence-id-too-long-in-bytes", {"sequence_id": "ż" * 65}, _LONG_ID),
     ("sequence-start-number", {"sequence_start": 1}, "Unable to parse 'sequence_start': " + _BOOL),
