@@ -1,6 +1,7 @@
 """A sequence scheduler over instances of Triton's `dyna_sequence` test backend, driven by hand."""
 
 import numpy as np
+import pytest
 
 from deployments.backends.testing.accumulators import DynaSequenceInstance
 from deployments.core.counts import Totals
@@ -30,6 +31,15 @@ def sequence_config(strategy="direct { }", max_batch_size=1, idle_us=1_000_000, 
     """Return a model that batches sequences."""
     batching = f"sequence_batching {{ max_sequence_idle_microseconds: {idle_us} {strategy} {controls} {more} }}"
     return config_of(f"max_batch_size: {max_batch_size} {TENSORS} {batching}")
+
+
+OLDEST = "oldest { max_candidate_sequences: 4 }"
+NO_START = (
+    "InvalidArgument: inference request for sequence {} to model 'm' must specify the START flag on the first request "
+    "of the sequence"
+)
+STRATEGIES = {"direct": sequence_config("direct { }", 4), "oldest": sequence_config(OLDEST, 4)}
+both = pytest.mark.parametrize("config", STRATEGIES.values(), ids=STRATEGIES)
 
 
 class InstanceOfPool(FakePool):

@@ -5,6 +5,7 @@ from tests.docs.behaviour.modules import (
     BRANCHES,
     CACHED,
     ENSEMBLES,
+    GIVEN_UP,
     HELD,
     IMPLICIT_STATE,
     PLAN,
@@ -174,13 +175,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCES + "test_the_backlog_is_first_come_first_served_and_holds_whole_sequences",
     ),
     "When the first `timeout` of its requests": (
-        SEQUENCES + "test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout",
+        GIVEN_UP + "test_a_waiting_sequence_expires_as_a_whole_with_its_earliest_timeout",
     ),
     "To cancel a request that waits, be it for the rate limiter": (
         SEQUENCE_MODELS + "test_to_cancel_what_waits_for_the_rate_limiter_ends_its_sequence",
-        SEQUENCES + "test_to_cancel_a_request_that_waits_is_to_end_its_sequence",
-        SEQUENCES + "test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence",
-        SEQUENCES + "test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot",
+        GIVEN_UP + "test_to_cancel_a_request_that_waits_is_to_end_its_sequence",
+        GIVEN_UP + "test_to_cancel_a_request_in_the_backlog_is_to_end_its_sequence",
+        GIVEN_UP + "test_a_sequence_of_which_all_is_cancelled_before_any_has_run_leaves_its_slot",
     ),
     "A sequence without requests for": (
         SEQUENCES + "test_an_idle_sequence_loses_its_slot",
@@ -221,7 +222,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A sequence that starts anew ends what any other replica holds": (
         SEQUENCE_LANES + "test_a_client_that_changes_its_ingress_when_a_replica_was_added_never_hears_a_wrong_sum",
-        "deployments/schedulers/test_sequence.py::test_a_sequence_that_has_started_elsewhere_ends_here",
+        GIVEN_UP + "test_a_sequence_that_has_started_elsewhere_ends_here",
     ),
     "When the replica of a sequence dies or leaves": (
         SEQUENCE_LANES + "test_when_the_replica_dies_each_sequence_in_it_gets_one_error_and_may_start_anew",
