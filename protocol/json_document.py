@@ -4,6 +4,7 @@ Triton parses with RapidJSON, NaN and Infinity allowed. orjson is tried first; d
 such a token go to the parser of the standard library.
 """
 
+import codecs
 import json
 import re
 from typing import Any
@@ -39,7 +40,7 @@ _RAPIDJSON_TEXTS = (
 
 
 def parse(buffer: bytes | memoryview, limits: Limits) -> Any:
-    """Return the document.
+    """Return the document; a byte order mark may stand before it.
 
     Raises:
         InvalidArgument: with the text of Triton's parser, or because the document nests too deep.
@@ -51,6 +52,8 @@ def parse(buffer: bytes | memoryview, limits: Limits) -> Any:
         )
     if len(buffer) > limits.json_max_elements:
         _check_elements(bytes(buffer), limits.json_max_elements)
+    if buffer[:3] == codecs.BOM_UTF8:
+        buffer = buffer[3:]
     try:
         return orjson.loads(buffer)
     except orjson.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""JSON with NaN, infinities and bytes that are not UTF-8, which Triton writes and reads and orjson refuses."""
+"""JSON with NaN, infinities, a byte order mark or bytes that are not UTF-8: Triton takes it, and orjson refuses it."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ def read_json(text: bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            return json.loads(text.decode("utf-8", "surrogateescape"))
+            return json.loads(text.decode("utf-8-sig", "surrogateescape"))
         except RecursionError as error:
             raise ValueError("the document nests too deep") from error
 

@@ -18,15 +18,14 @@ class RegionMapping(GuardedMapping, Lendable):
     _identity: tuple[int, int]
 
     @classmethod
-    def of(cls, name: str, offset: int, byte_size: int) -> "RegionMapping":
-        """Map a range of an object in `/dev/shm`, and what comes before it in its first page.
+    def of(cls, path: str, offset: int, byte_size: int) -> "RegionMapping":
+        """Map a range of the object at a path, and what comes before it in its first page.
 
         Raises:
             FileNotFoundError: there is no such object, or it may not be opened.
             ValueError: the range is not inside it.
             OSError: it cannot be mapped.
         """
-        path = os.path.join(_FOLDER, name)
         try:
             descriptor = _opened(path)
         except OSError as error:
@@ -62,6 +61,11 @@ class RegionMapping(GuardedMapping, Lendable):
             os.close(descriptor)
             raise FileNotFoundError(self._path)
         return descriptor
+
+
+def object_path(name: str) -> str:
+    """Return where the shared-memory object of a name is."""
+    return os.path.join(_FOLDER, name)
 
 
 def region_under(buffer: Any) -> RegionMapping | None:

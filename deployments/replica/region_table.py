@@ -1,18 +1,23 @@
 """The regions of system shared memory that clients registered on this node: one table for all processes."""
 
+import contextlib
 import itertools
 import mmap
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from deployments.replica.node_folder import NodeFolder
+from deployments.replica.region_mapping import object_path
+from deployments.replica.region_row import Row
 
 _ROWS: Final = "regions"
 _GENERATION: Final = "regions-generation"
 _LOCK: Final = "regions-lock"
+_OBJECT: Final = "region-object-"
 _WORD_BYTES: Final = 8
 
 Rows = list[list[Any]]
@@ -62,9 +67,39 @@ class RegionTable:
             Exception: what `edit` raises, and nothing is changed.
         """
         with self._folder.locked(_LOCK):
-            content = orjson.dumps(edit(self.rows()))
-            beside = self._folder.path / f"{_ROWS}.new"
-            beside.write_bytes(content)
-            self._generation[0] |= 1
-            beside.rename(self._folder.path / _ROWS)
-            self._generation[0] += 1
+            rows = self.rows()
+            try:
+                rows = edit(rows)
+                self._replace(rows)
+            finally:
+                self._let_go_of_all_but(rows)
+
+    def _replace(self, rows: Rows) -> None:
+        beside = self._folder.path / f"{_ROWS}.new"
+        beside.write_bytes(orjson.dumps(rows))
+        self._generation[0] |= 1
+        beside.rename(self._folder.path / _ROWS)
+        self._generation[0] += 1
+
+    def keep(self, name: str, serial: str) -> None:
+        """Give an object another name, by which it is found until the row with that serial is no more.
+
+        Its client may unlink it, or make another of its name, before every process has mapped it. Where the folder is
+        on another file system than the objects, they are found by their own names.
+        """
+        with contextlib.suppress(OSError):
+            os.link(object_path(name), self._kept(serial), follow_symlinks=False)
+
+    def path(self, name: str, serial: str) -> str:
+        """Return where the object is found that was named in a row with that serial."""
+        kept = self._kept(serial)
+        return str(kept) if os.path.lexists(kept) else object_path(name)
+
+    def _kept(self, serial: str) -> Path:
+        return self._folder.path / f"{_OBJECT}{serial}"
+
+    def _let_go_of_all_but(self, rows: Rows) -> None:
+        registered = {self._kept(Row(*row).serial) for row in rows}
+        for kept in self._folder.path.glob(f"{_OBJECT}*"):
+            if kept not in registered:
+                kept.unlink()

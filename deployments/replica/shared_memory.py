@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from deployments.lane.lendable import address_of
 from deployments.replica.device_memory import NoGpuError, find_gpu
 from deployments.replica.device_region import DeviceRegion, gpus_not_supported
-from deployments.replica.region_mapping import RegionMapping, region_under
+from deployments.replica.region_mapping import RegionMapping, object_path, region_under
 from deployments.replica.region_row import Row
 from deployments.replica.shared_allocation import SharedAllocation
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServingError
@@ -45,6 +45,14 @@ class Table(Protocol):
         """Replace the rows by what `edit` makes of them, unless it raises."""
         ...
 
+    def keep(self, name: str, serial: str) -> None:
+        """Have `path` find the object that has this name now, for as long as there is a row with that serial."""
+        ...
+
+    def path(self, name: str, serial: str) -> str:
+        """Return where the object is that was named in the row with that serial."""
+        ...
+
 
 class OwnTable:
     """The rows of a process that shares them with none."""
@@ -61,6 +69,13 @@ class OwnTable:
         """Replace the rows by what `edit` makes of them."""
         self._rows = edit(self._rows)
         self.generation += 1
+
+    def keep(self, name: str, serial: str) -> None:
+        """Nobody else maps the object later."""
+
+    def path(self, name: str, serial: str) -> str:
+        """Return where the object is."""
+        return object_path(name)
 
 
 @dataclass(slots=True)
@@ -129,7 +144,7 @@ class Regions:
             InvalidArgument: the key is reserved or no shared-memory name, or the range is not inside the object.
             Internal: the object cannot be opened (Triton's code for it).
         """
-        self._add(Row(name, key, offset, byte_size, secrets.token_hex(8)), _mapped)
+        self._add(Row(name, key, offset, byte_size, secrets.token_hex(8)), self._first_mapped)
 
     async def register_device(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Open a region on a GPU, and tell the node's ingresses of it.
@@ -294,7 +309,7 @@ class Regions:
             self._regions[row.name] = SharedAllocation(row)
             return self._regions[row.name]
         try:
-            self._regions[row.name] = DeviceRegion(row) if row.on_device else _mapped(row)
+            self._regions[row.name] = DeviceRegion(row) if row.on_device else self._mapped(row)
         except ServingError:
             return None
         return self._regions[row.name]
@@ -309,6 +324,24 @@ class Regions:
     def _note_devices(self) -> None:
         self._on_devices = any(type(region) is DeviceRegion for region in self._regions.values())
 
+    def _first_mapped(self, row: Row) -> Region:
+        self._table.keep(_object_name(row), row.serial)
+        return self._mapped(row)
+
+    def _mapped(self, row: Row) -> Region:
+        """Map the object; the mapping lives as long as any view of it."""
+        path = self._table.path(_object_name(row), row.serial)
+        invalid = InvalidArgument(f"failed to register shared memory region '{row.name}': invalid args")
+        if row.offset < 0 or row.byte_size <= 0:
+            raise invalid
+        try:
+            mapping = RegionMapping.of(path, row.offset, row.byte_size)
+        except FileNotFoundError:
+            raise Internal(f"Unable to open shared memory region: '{row.key}'") from None
+        except (OSError, ValueError):
+            raise invalid from None
+        return Region(row, mapping, memoryview(mapping)[row.offset - mapping.start :])
+
 
 async def require_gpu(name: str) -> None:
     """Raise InvalidArgument, as Triton does for a region of that name, unless there is a GPU here."""
@@ -322,7 +355,7 @@ def _lost(name: str) -> InvalidArgument:
     return InvalidArgument(f"shared memory region '{name}' is larger than its object, or there is no memory for it")
 
 
-def _mapped(row: Row) -> Region:
+def _object_name(row: Row) -> str:
     if not row.key:
         raise Internal("Unable to open shared memory region: ''")
     bare = _KEY.fullmatch(row.key)
@@ -331,18 +364,4 @@ def _mapped(row: Row) -> Region:
             f"cannot register shared memory region '{row.name}' with key '{row.key}' as the key contains the reserved "
             f"prefix '{RESERVED_PREFIX}' or is not a name of shared memory"
         )
-    mapping = _map(row.name, row.key, bare[1], row.offset, row.byte_size)
-    return Region(row, mapping, memoryview(mapping)[row.offset - mapping.start :])
-
-
-def _map(name: str, key: str, bare: str, offset: int, byte_size: int) -> RegionMapping:
-    """Map the object; the mapping lives as long as any view of it."""
-    invalid = InvalidArgument(f"failed to register shared memory region '{name}': invalid args")
-    if offset < 0 or byte_size <= 0:
-        raise invalid
-    try:
-        return RegionMapping.of(bare, offset, byte_size)
-    except FileNotFoundError:
-        raise Internal(f"Unable to open shared memory region: '{key}'") from None
-    except (OSError, ValueError):
-        raise invalid from None
+    return bare[1]

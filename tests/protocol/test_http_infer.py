@@ -73,6 +73,16 @@ def test_a_known_header_is_checked_against_each_body(codec: HttpInferCodec) -> N
         codec.decode(content[:length], length + 16, ignore)
 
 
+@pytest.mark.parametrize("value", ["1", "NaN"])
+def test_json_may_begin_with_a_byte_order_mark(codec: HttpInferCodec, value: str) -> None:
+    body = f'\ufeff{{"inputs":[{{"name":"X","datatype":"FP32","shape":[1,1],"data":[{value}]}}]}}'.encode()
+    for wrap in (bytes, memoryview):
+        request = codec.decode(wrap(body), None, ignore, None)
+        np.testing.assert_array_equal(request.inputs["X"], [[float(value)]])
+    with pytest.raises(InvalidArgument, match=r"Invalid value\. at 0"):
+        codec.decode(b"\xef\xbb\xbf" * 2 + b"{}", None, ignore, None)
+
+
 def test_requests_do_not_share_what_can_be_changed(codec: HttpInferCodec) -> None:
     content, length = binary(parameters={"p": 1})
     first = codec.decode(content, length, ignore)

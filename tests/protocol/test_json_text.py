@@ -30,6 +30,12 @@ def test_what_is_no_json_is_a_value_error(text: bytes) -> None:
         read_json(text)
 
 
+def test_json_with_a_byte_order_mark_is_read_and_belongs_to_its_sequence() -> None:
+    text = '\ufeff{"parameters":{"sequence_id":7,"sequence_end":true},"inputs":[]}'.encode()
+    assert read_json(text) == parse(text, DEFAULT_LIMITS)
+    assert http_sequence(text) == SequenceMark(7, False, True)
+
+
 @pytest.mark.parametrize("value", ["1.5", "NaN", "-Infinity", "Infinity"])
 def test_a_request_belongs_to_its_sequence_whatever_numbers_it_holds(value: str) -> None:
     tensor = f'{{"name":"INPUT","datatype":"FP32","shape":[1],"data":[{value}]}}'

@@ -93,7 +93,7 @@ def test_any_other_bus_error_ends_the_process_with_its_stack(fault: str, key: st
 
 def test_an_object_that_was_small_for_a_while_is_seen_again_by_the_process_of_a_model(key: str) -> None:
     path = Path("/dev/shm", key)
-    mapping = RegionMapping.of(key, 0, SIZE)
+    mapping = RegionMapping.of(str(path), 0, SIZE)
     borrowed = BorrowedRegions()
     borrowed.borrow([mapping.open_again()], [(mapping.number, 0, SIZE)])
     with path.open("r+b") as file:

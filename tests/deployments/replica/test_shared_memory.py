@@ -3,6 +3,7 @@ import resource
 import secrets
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,13 @@ def key() -> Iterator[str]:
     path.write_bytes(bytes(SIZE))
     yield f"/{name}"
     path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def shm_root() -> Iterator[Path]:
+    """Yield a root for the node's folder that is on the file system of the objects, as it is outside of tests."""
+    with tempfile.TemporaryDirectory(prefix="eagleray-test-", dir="/dev/shm") as root:
+        yield Path(root)
 
 
 def test_a_region_is_a_window_into_the_object(key: str, tmp_path: Path) -> None:
@@ -254,6 +262,35 @@ def test_an_object_made_anew_under_its_old_name_is_mapped_anew(key: str, tmp_pat
     ours.unregister("r")
     ours.register("r", key, 0, 4)
     assert bytes(theirs.view("r", 0, 4)) == b"new!"
+
+
+def test_an_object_that_its_client_has_unlinked_is_mapped_by_all_while_it_is_registered(
+    key: str, shm_root: Path
+) -> None:
+    ours = regions_of(shm_root)
+    ours.register("r", key, 0, 4)
+    ours.view("r", 0, 4)[:] = b"old!"
+    path = Path("/dev/shm", key[1:])
+    path.unlink()
+    assert bytes(regions_of(shm_root).view("r", 0, 4)) == b"old!"
+    path.write_bytes(b"new!")
+    late = regions_of(shm_root)
+    assert bytes(late.view("r", 0, 4)) == b"old!"
+    ours.register("s", key, 0, 4)
+    assert bytes(late.view("s", 0, 4)) == b"new!"
+
+
+def test_no_name_of_an_object_stays_when_it_is_not_registered(key: str, shm_root: Path) -> None:
+    regions, object_ = regions_of(shm_root), Path("/dev/shm", key[1:])
+    regions.register("r", key, 0, 4)
+    regions.register("s", key, 4, 4)
+    with pytest.raises(InvalidArgument):
+        regions.register("t", key, 0, SIZE + 1)
+    assert object_.stat().st_nlink == 3
+    regions.unregister("r")
+    assert object_.stat().st_nlink == 2
+    regions.unregister()
+    assert object_.stat().st_nlink == 1
 
 
 def test_a_region_whose_object_is_gone_is_listed_and_not_found(key: str, tmp_path: Path) -> None:

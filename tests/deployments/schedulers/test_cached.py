@@ -250,7 +250,7 @@ def test_what_a_client_changes_in_its_shared_memory_is_no_answer_to_others():
     path = Path("/dev/shm") / f"eagleray-test-{secrets.token_hex(8)}"
     path.write_bytes(2 * X.tobytes())
     try:
-        region = memoryview(RegionMapping.of(path.name, 0, 2 * X.nbytes))
+        region = memoryview(RegionMapping.of(str(path), 0, 2 * X.nbytes))
     finally:
         path.unlink()
     inputs = {"X": np.frombuffer(region, np.float32, X.size).reshape(X.shape)}

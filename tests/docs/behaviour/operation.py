@@ -209,6 +209,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEVERAL + "test_shared_memory_registered_at_one_is_known_to_both",
         "deployments/replica/test_shared_memory.py::test_every_process_of_the_node_has_a_change_at_once",
     ),
+    "A region is the object that had its key when": (
+        "deployments/replica/test_shared_memory.py::"
+        "test_an_object_that_its_client_has_unlinked_is_mapped_by_all_while_it_is_registered",
+    ),
     "What a request names stays until it is answered": (
         "deployments/replica/test_shared_memory.py::test_an_output_goes_where_its_region_was_when_the_request_came",
         "deployments/replica/test_shared_memory.py::test_a_view_outlives_the_registration",
