@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from deployments.control.canary import Canary
@@ -28,6 +29,8 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 MAX_OUTCOMES: Final = 256
+MAX_GONE: Final = 10_000
+"""Of how many models is known why they do not run any more: clients may load models by ever new names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,7 @@ def unloaded(
             gone[name] = dict.fromkeys(left, UNLOADED)
     snapshot = replace(desired.snapshot, models=models)
     plan = _tidy(options, desired, snapshot)
-    changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=gone)
+    changed = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=_latest_gone(gone))
     return _resolved(replace(changed, given_traffic=given, canaries=canaries), command, "")
 
 
@@ -307,7 +310,7 @@ def displaced(desired: DesiredState, changed: DesiredState) -> str:
 
 def refused(desired: DesiredState, name: str, reason: str) -> DesiredState:
     """Note why a model that does not run could not be loaded."""
-    return replace(desired, gone={**desired.gone, name: {1: reason}})
+    return replace(desired, gone=_latest_gone({**desired.gone, name: {1: reason}}))
 
 
 def with_dependents(desired: DesiredState, name: str) -> set[str]:
@@ -362,7 +365,7 @@ def reverted(
     snapshot = replace(desired.snapshot, models=dict(sorted(models.items())))
     trials = tuple(other for other in desired.trials if other is not trial)
     plan = with_former(desired.plan, trial.before)
-    desired = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=gone, trials=trials)
+    desired = replace(desired, snapshot=snapshot, plan=plan, origins=origins, gone=_latest_gone(gone), trials=trials)
     return _resolved(replace(desired, plan=_tidy(options, desired, snapshot)), trial.command, error)
 
 
@@ -456,6 +459,10 @@ def _latest(outcomes: Mapping[str, str | None]) -> dict[str, str | None]:
     excess = max(0, len(outcomes) - MAX_OUTCOMES)
     old = [command for command, outcome in outcomes.items() if outcome is not None][:excess]
     return {command: outcome for command, outcome in outcomes.items() if command not in old}
+
+
+def _latest_gone(gone: Mapping[str, Mapping[int, str]]) -> dict[str, Mapping[int, str]]:
+    return dict(islice(gone.items(), max(0, len(gone) - MAX_GONE), None))
 
 
 def log_findings(snapshot: Snapshot, plan: Plan, names: Iterable[str]) -> None:

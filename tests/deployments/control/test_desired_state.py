@@ -1,14 +1,17 @@
 """What shall run follows the cluster: models that wait are placed when it has grown, what runs stays."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import (
+    MAX_GONE,
     DesiredState,
     Origin,
     committed,
     loaded,
     read_desired_state,
+    refused,
     reverted,
 )
 from deployments.control.model_commands import read_models
@@ -160,3 +163,11 @@ def test_an_ensemble_waits_for_its_step_also_after_a_load_of_it_that_fails(tmp_p
         desired = reverted(options, tried, tried.trials[0], reasons, "") if reasons else tried
     desired = committed(options, desired, desired.trials[0])
     assert desired.runs("step") and desired.runs("pipe") and not desired.gone
+
+
+def test_models_that_could_not_be_loaded_are_not_remembered_without_end(tmp_path: Path) -> None:
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    state = read_desired_state(options, SMALL)
+    state = replace(state, gone={f"m{number}": {1: "no"} for number in range(MAX_GONE)})
+    state = refused(state, "last", "no")
+    assert len(state.gone) == MAX_GONE and "last" in state.gone and "m0" not in state.gone and "m1" in state.gone
