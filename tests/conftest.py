@@ -16,6 +16,12 @@ settings.load_profile("tests")
 SHARING = tuple(f"tests/{name}" for name in ("conformance", "e2e/clients", "e2e/control", "e2e/hostile", "e2e/shared"))
 """The folders whose tests share servers: in two workers, these would start twice."""
 
+WAITING = tuple(
+    f"tests/{name}"
+    for name in ("behaviours/", "conformance/", "deployments/test_serve", "e2e/", "repository_loader/storage/")
+)
+"""Tests that wait for servers: they come first, so that the others have the cores meanwhile."""
+
 
 class SharedServersTogether(LoadScopeScheduling):
     """Gives a worker one file at a time, or one folder of files that share servers."""
@@ -34,4 +40,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedServer
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/e2e/", "tests/behaviours/", "tests/conformance/")))
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))

@@ -120,7 +120,6 @@ for id, data, text in (
 ):
     T.add(id, with_data(data, model="strings"), text, model="strings")
 
-T.add("bom", b"\xef\xbb\xbf" + with_data("[1]").encode(), _PARSE)
 T.add("utf-16", with_data("[1]").encode("utf-16"), _PARSE)
 T.add("bad-utf-8", b'{"id":"\xff","inputs":[]}', _PARSE + "Invalid encoding in string.")
 T.add("overlong-utf-8", b'{"id":"\xc0\xaf","inputs":[]}', _PARSE)
