@@ -118,24 +118,25 @@ class InferExchange:
             }
             self._work = self._context.json_helper.submit(task, parts, self._parsed)
         else:
-            self._send_on(parts, json_length)
+            self._send_to(target, parts, json_length)
 
     def _parsed(self, result: Result | ServingError) -> None:
+        """Send the request where it belongs by now: the model may have changed while the JSON was read."""
         self._work = None
         if isinstance(result, ServingError):
             self.on_error(result)
         elif not self._connection.hold(len(result[1])):
             self.on_error(Unavailable(TOO_MANY_BODIES))
         else:
-            self._send_on((result[1],), result[0])
+            try:
+                target = self._context.target(self._head)
+            except ServingError as error:
+                self.on_error(error)
+            else:
+                self._send_to(target, (result[1],), result[0])
 
-    def _send_on(self, parts: Sequence[Buffer], json_length: int | None) -> None:
-        """Send the request where it belongs by now: the model may have changed while the JSON was read."""
-        try:
-            target = self._target = self._context.target(self._head)
-        except ServingError as error:
-            self.on_error(error)
-            return
+    def _send_to(self, target: Target, parts: Sequence[Buffer], json_length: int | None) -> None:
+        self._target = target
         self._sent = True
         token = target.submit(parts, json_length, self)
         if self._target is not None:

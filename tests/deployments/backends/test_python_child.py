@@ -85,12 +85,17 @@ def test_a_process_that_is_dead_before_it_hears_what_to_load_is_not_loaded(tmp_p
         child.load()
 
 
+def never_back(folder: Path) -> ModelPackage:
+    """Write a model whose process dies with its first request, and cannot be loaded again."""
+    died = folder / "died"
+    initialize = f"os._exit(4) if os.path.exists({str(died)!r}) else None"
+    return written(folder, initialize, f"open({str(died)!r}, 'w').close(); os._exit(3)")
+
+
 def test_an_instance_that_waits_to_be_started_again_is_closed_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    died = tmp_path / "died"
-    initialize = f"os._exit(4) if os.path.exists({str(died)!r}) else None"
-    package = written(tmp_path, initialize, f"open({str(died)!r}, 'w').close(); os._exit(3)")
+    package = never_back(tmp_path)
 
     async def run() -> None:
         clock = LoopClock(asyncio.get_running_loop())
@@ -112,9 +117,7 @@ def test_who_waits_for_an_instance_that_does_not_come_back_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outage, "MAX_OUTAGE_S", 0.2)
-    died = tmp_path / "died"
-    initialize = f"os._exit(4) if os.path.exists({str(died)!r}) else None"
-    package = written(tmp_path, initialize, f"open({str(died)!r}, 'w').close(); os._exit(3)")
+    package = never_back(tmp_path)
 
     async def run() -> None:
         clock = LoopClock(asyncio.get_running_loop())

@@ -360,20 +360,29 @@ def test_a_load_that_takes_long_to_read_undoes_no_load_of_a_step_meanwhile(tmp_p
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_a_model_that_failed_at_the_start_is_tried_again_when_it_is_to_be_loaded(tmp_path: Path) -> None:
-    repository = write(tmp_path, python_model("m"))
-    options = ControllerOptions(
+def explicit(repository: str) -> ControllerOptions:
+    """Return the options of a controller that loads `m` at its start, and else what it is told."""
+    return ControllerOptions(
         (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=("m",)
     )
 
+
+async def failed_at_the_start(options: ControllerOptions) -> tuple[ModelTable, CurrentState, ModelCommands]:
+    """Return what a controller has whose only model has failed at its start."""
+    table = ModelTable()
+    state = CurrentState(StateStore(Table(), "test", options), lambda desired: table.replace(desired, {}))
+    await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+    (model,) = table.deployments[0].models
+    table.fail(model, "the weights are not where they were")
+    no_files: Any = None  # which no command here brings
+    return table, state, ModelCommands(options, state, no_files, table)
+
+
+def test_a_model_that_failed_at_the_start_is_tried_again_when_it_is_to_be_loaded(tmp_path: Path) -> None:
+    options = explicit(write(tmp_path, python_model("m")))
+
     async def scenario() -> None:
-        table = ModelTable()
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: table.replace(desired, {}))
-        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
-        (model,) = table.deployments[0].models
-        table.fail(model, "the weights are not where they were")
-        no_files: Any = None  # which no command here brings
-        commands = ModelCommands(options, state, no_files, table)
+        table, state, commands = await failed_at_the_start(options)
         loading = asyncio.create_task(commands.load("1", "m", None, {}))
         desired = await state.until(lambda desired: desired if desired.trials else None)
         reasons = {"m": {1: "nor are they now"}}
@@ -390,19 +399,12 @@ def test_a_model_that_failed_at_the_start_is_tried_again_when_it_is_to_be_loaded
 
 
 def test_a_model_that_failed_at_the_start_is_ready_when_its_load_is_answered(tmp_path: Path) -> None:
-    repository = write(tmp_path, python_model("m"))
-    options = ControllerOptions(
-        (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=("m",)
-    )
+    options = explicit(write(tmp_path, python_model("m")))
 
     async def scenario() -> None:
-        table = ModelTable()
-        state = CurrentState(StateStore(Table(), "test", options), lambda desired: table.replace(desired, {}))
-        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+        table, state, commands = await failed_at_the_start(options)
         (model,) = table.deployments[0].models
-        table.fail(model, "the weights are not where they were")
-        no_files: Any = None  # which no command here brings
-        loading = asyncio.create_task(ModelCommands(options, state, no_files, table).load("1", "m", None, {}))
+        loading = asyncio.create_task(commands.load("1", "m", None, {}))
         desired = await state.until(lambda desired: desired if desired.trials else None)
         assert (table.entry(model).state, table.entry(model).reason) == (LOADING, "")
         table.succeed(desired.trials[0].before)
