@@ -123,6 +123,7 @@ def sigterm_kept() -> Iterator[None]:
 
     What it raises in the middle of a start is lost where nobody can catch it, or leaves Ray's locks held. The handler
     in C++ that comes in addition prints a stack, and asks for an alarm that aborts the process three seconds later.
+    It calls ours at its end: where it is at work in another thread while the start ends, ours has to end the alarm.
     """
     replace = ray._private.utils.set_sigterm_handler
     ray._private.utils.set_sigterm_handler = lambda handler: None

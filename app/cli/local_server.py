@@ -104,6 +104,7 @@ class LocalServer:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        signal.alarm(0)  # see `sigterm_kept`: one that came as the start ended may have passed Ray's handler first
         self._signals += 1
         self._stop.make()
         if self._signals == 1 and self._loading:

@@ -384,12 +384,17 @@ def test_a_card_of_a_dead_node_is_given_back() -> None:
 
 
 TERMINATED = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import ray
 from deployments.serve_internals import sigterm_kept
 
 got = []
-signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+
+def handle(number, frame):
+    signal.alarm(0)
+    got.append(number)
+
+signal.signal(signal.SIGTERM, handle)
 started = threading.Event()
 
 def terminate():
@@ -402,6 +407,7 @@ with sigterm_kept():
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     started.set()
     terminating.join()
+time.sleep(2)  # in which Ray's handler ends that is at work in another thread
 sent = len(got)
 print("started", file=sys.stderr, flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
