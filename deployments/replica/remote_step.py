@@ -34,6 +34,7 @@ class StepCodec:
         self.model_name = signature.model_name
         self.here = HttpClientCodec(signature)
         self.beside = HttpClientCodec(signature)
+        self.takes_strings = any(spec.datatype.name == "BYTES" for spec in signature.inputs.values())
         self.answers_strings = any(spec.datatype.name == "BYTES" for spec in signature.outputs.values())
         self.writing: set[Work] = set()
         self._queue = queue
@@ -58,34 +59,32 @@ class RemoteStep:
         self._clock = clock
         self._token: LaneCall | None = None
         self._writing: Work | None = None
-        self._reading: deque[Work] = deque()
+        self._reading: deque[Work] | None = None
 
     def begin(self) -> None:
         """Write the step's request, and send it; what cannot be sent ends the step in the loop's next turn."""
         request, codec = self._request, self._codec
         assert request is not None
         # The requests of a sequence stay in their order.
-        if has_many_strings(request.inputs) or (codec.writing and request.sequence_id):
+        if codec.takes_strings and (has_many_strings(request.inputs) or (codec.writing and request.sequence_id)):
             self._writing = codec.queue.submit(partial(codec.beside.encode_request, request), self._written)
             codec.writing.add(self._writing)
             return
         try:
-            written = codec.here.encode_request(request)
+            json_length, parts = codec.here.encode_request(request)
         except Exception as error:
             self.on_error(self._unsent(error))
         else:
-            self._send(*written)
+            self._token = self._target.submit(parts, json_length, self, trace=request.trace, from_client=False)
 
     def _written(self, written: tuple[int, list[Body]], error: BaseException | None) -> None:
         self._forget_writing()
         if error is None:
-            self._send(*written)
+            assert self._request is not None
+            json_length, parts = written
+            self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
         else:
             self.on_error(self._unsent(error))
-
-    def _send(self, json_length: int, parts: Sequence[Buffer]) -> None:
-        assert self._request is not None
-        self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Read a response, beside the loop if that takes long, and pass it on after those before it."""
@@ -118,10 +117,11 @@ class RemoteStep:
         """Have something done in turn with what was read before."""
 
         def done(result: Any, error: BaseException | None) -> None:
-            self._reading.popleft()
+            reading.popleft()
             then(result, error)
 
-        self._reading.append(self._codec.queue.submit(read, done))
+        reading = self._reading = self._reading or deque()
+        reading.append(self._codec.queue.submit(read, done))
 
     def _take(self, final: bool, response: InferResponse | None, error: BaseException | None) -> None:
         request = self._request
