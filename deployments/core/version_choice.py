@@ -65,6 +65,8 @@ class SequenceVersions:
 
 def expected(name: str, versions: Collection[int], taken: Collection[tuple[str, int]]) -> Collection[int]:
     """Return those of a model's versions that are among the `taken`, which take requests; all where none of them is."""
+    if len(versions) == 1:
+        return versions
     return [version for version in versions if (name, version) in taken] or versions
 
 

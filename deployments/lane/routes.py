@@ -35,7 +35,7 @@ class Routes:
         if not versions:
             return None
         if version == -1:
-            version = next(iter(versions)) if len(versions) == 1 else max(expected(name, versions, self._taken))
+            version = max(expected(name, versions, self._taken))
             if self._awaited and (name, version) not in self._taken and self.awaited(name) is not None:
                 return None
         return versions.get(version)

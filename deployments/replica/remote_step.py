@@ -34,7 +34,6 @@ class StepCodec:
         self.model_name = signature.model_name
         self.here = HttpClientCodec(signature)
         self.beside = HttpClientCodec(signature)
-        self.takes_strings = any(spec.datatype.name == "BYTES" for spec in signature.inputs.values())
         self.answers_strings = any(spec.datatype.name == "BYTES" for spec in signature.outputs.values())
         self.writing: set[Work] = set()
         self._queue = queue
@@ -66,25 +65,27 @@ class RemoteStep:
         request, codec = self._request, self._codec
         assert request is not None
         # The requests of a sequence stay in their order.
-        if codec.takes_strings and (has_many_strings(request.inputs) or (codec.writing and request.sequence_id)):
+        if has_many_strings(request.inputs) or (codec.writing and request.sequence_id):
             self._writing = codec.queue.submit(partial(codec.beside.encode_request, request), self._written)
             codec.writing.add(self._writing)
             return
         try:
-            json_length, parts = codec.here.encode_request(request)
+            written = codec.here.encode_request(request)
         except Exception as error:
             self.on_error(self._unsent(error))
         else:
-            self._token = self._target.submit(parts, json_length, self, trace=request.trace, from_client=False)
+            self._send(*written)
 
     def _written(self, written: tuple[int, list[Body]], error: BaseException | None) -> None:
         self._forget_writing()
         if error is None:
-            assert self._request is not None
-            json_length, parts = written
-            self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
+            self._send(*written)
         else:
             self.on_error(self._unsent(error))
+
+    def _send(self, json_length: int, parts: Sequence[Buffer]) -> None:
+        assert self._request is not None
+        self._token = self._target.submit(parts, json_length, self, trace=self._request.trace, from_client=False)
 
     def on_response(self, json_length: int | None, parts: Sequence[Buffer], final: bool) -> None:
         """Read a response, beside the loop if that takes long, and pass it on after those before it."""
