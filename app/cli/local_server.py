@@ -111,7 +111,8 @@ class LocalServer:
             # Not through the console's objects, which the main thread may be holding.
             with contextlib.suppress(OSError):
                 os.write(1, b"\nstopping: what was loading is given up, and everything stops\n")
-        if self._signals > 2:
+        if self._signals == 3:  # a later one interrupts this, and must not end the process before all others are killed
+            adopt_orphans()
             kill_all()
             os._exit(130)
 

@@ -4,7 +4,11 @@ import json
 import os
 import shlex
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
 from app.cli import local_server
@@ -44,6 +48,7 @@ def test_what_cannot_be_tried_is_not_suggested() -> None:
 def test_the_third_signal_kills_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(model_repository=("/m",), http_port=0, grpc_port=0, metrics_port=0)
     server, done = LocalServer(settings, RayOptions(dashboard=False)), []
+    monkeypatch.setattr(local_server, "adopt_orphans", lambda: None)
     monkeypatch.setattr(local_server, "kill_all", lambda: done.append("kill"))
     monkeypatch.setattr(os, "_exit", done.append)
     for _ in range(2):
@@ -51,6 +56,39 @@ def test_the_third_signal_kills_everything(monkeypatch: pytest.MonkeyPatch) -> N
     assert done == []
     server._on_signal(signal.SIGINT, None)
     assert done == ["kill", 130]
+
+
+def test_signals_while_everything_is_killed_leave_nothing(tmp_path: Path) -> None:
+    """The fourth comes when a process is dead whose own are not: nobody would find them any more."""
+    script = f"""
+import os, psutil, signal, subprocess
+from app.cli.local_ray import RayOptions
+from app.cli.local_server import LocalServer
+from app.settings import Settings
+
+server = LocalServer(Settings(model_repository=("/m",)), RayOptions(dashboard=False))
+server._handle_signals()
+parent = subprocess.Popen(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! >{tmp_path}/child; wait"])
+while not os.path.exists("{tmp_path}/child") or not open("{tmp_path}/child").read():
+    pass
+kill = psutil.Process.kill
+
+def kill_and_signal(process):
+    kill(process)
+    if process.pid == parent.pid:
+        parent.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+psutil.Process.kill = kill_and_signal
+for _ in range(3):
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
+    child = int((tmp_path / "child").read_text())
+    left = psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE
+    if left:
+        os.kill(child, signal.SIGKILL)
+    assert (done.returncode, left) == (130, False), done.stderr.decode()
 
 
 def test_nothing_is_deployed_and_nobody_asked_once_it_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -413,3 +413,31 @@ def test_a_model_that_failed_at_the_start_is_ready_when_its_load_is_answered(tmp
         assert (table.entry(model).state, table.entry(model).reason) == (READY, "")
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_commands_for_a_model_are_done_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    options = explicit(write(tmp_path, python_model("m")))
+
+    async def scenario() -> None:
+        _, state, commands = await failed_at_the_start(options)
+        done: list[str] = []
+
+        async def command(identity: str, loads: bool) -> None:
+            if loads:
+                await commands.load(identity, "m", None, {})
+            else:
+                await commands.unload(identity, "m", False)
+            done.append(identity)
+
+        given = [asyncio.create_task(command(*each)) for each in (("1", True), ("2", False), ("3", True), ("4", False))]
+        for loaded in (["1"], ["1", "2", "3"]):
+            await state.until(lambda desired: True if desired.trials else None)
+            await asyncio.sleep(0.05)  # in which those that wait could overtake
+            assert done == loaded[:-1]
+            await commit(state, options)
+        await asyncio.gather(*given)
+        assert done == ["1", "2", "3", "4"]
+        desired = await state.until(lambda desired: desired)
+        assert "m" not in desired.snapshot.models
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

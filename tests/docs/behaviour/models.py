@@ -149,7 +149,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
     ),
     "Commands for one model are done one after the other": (
-        CONTROL + "test_many_clients_at_once_end_in_the_state_of_the_last_command",
+        "deployments/control/test_model_commands.py::test_commands_for_a_model_are_done_in_the_order_in_which_they_came",
+        CONTROL + "test_many_clients_at_once_end_in_one_state_and_the_next_command_decides",
     ),
     "A command that reaches the controller is carried out": (
         "e2e/test_controller_steps.py::test_at_some_steps_of_a_models_life",
