@@ -1,7 +1,9 @@
 """What was counted on all nodes: one ingress of each other node is asked for its node's."""
 
 import asyncio
+import hashlib
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,13 +25,17 @@ _TOLD: Final = STATISTICS | {CLIENT, STATE, BATCH_REASON, CPU, GPU}
 class ClusterCounters:
     """The counters of this node, and those of the others through their ingresses.
 
-    A node that does not answer in time stands with what it said last; one that is dead, with what it has counted.
+    A node that does not answer in time stands with what it said last; those that are dead stand together with what they
+    had counted, under a name that says which they are.
     """
 
     def __init__(self, node_id: str, counters: NodeCounters) -> None:
         self._node_id = node_id
         self._counters = counters
         self._elsewhere: dict[str, list[Any]] = {}
+        self._dead: set[str] = set()
+        self._of_dead = Totals()
+        self._reading = threading.Lock()
 
     async def of_node(self) -> Totals:
         """Return what was counted on this node."""
@@ -43,7 +49,7 @@ class ClusterCounters:
         return own.totals
 
     async def of_nodes(self) -> list[NodeTotals]:
-        """Return what was counted on each node, on this one first."""
+        """Return what was counted on each node, on this one first, and last on all that are dead."""
         alive = await asyncio.to_thread(_addresses)
         if len(alive) > 1:
             await self._ask_others()
@@ -54,10 +60,30 @@ class ClusterCounters:
         totals = self._counters.totals()
         nodes = [NodeTotals(self._node_id, alive.get(self._node_id, ""), totals, time.thread_time() - began_s)]
         for node_id, rows in list(self._elsewhere.items()):  # the loop adds to it
+            if node_id not in alive:
+                self._bury(node_id)
+                continue
             began_s, totals = time.thread_time(), Totals()
-            totals.add_list(rows, present=node_id in alive)
-            nodes.append(NodeTotals(node_id, alive.get(node_id, ""), totals, time.thread_time() - began_s))
+            totals.add_list(rows)
+            nodes.append(NodeTotals(node_id, alive[node_id], totals, time.thread_time() - began_s))
+        if self._dead:
+            nodes.append(self._read_dead())
         return nodes
+
+    def _bury(self, node_id: str) -> None:
+        """Add a dead node's rows to those of the others: of nodes that come and go all the time, none may be kept."""
+        with self._reading:
+            rows = self._elsewhere.pop(node_id, ())
+            if node_id not in self._dead:  # it may have answered somebody who asked before it died
+                self._dead.add(node_id)
+                self._of_dead.add_list(rows, present=False)
+
+    def _read_dead(self) -> NodeTotals:
+        began_s, totals = time.thread_time(), Totals()
+        with self._reading:
+            totals.add_totals(self._of_dead)
+            name = hashlib.sha256("".join(sorted(self._dead)).encode()).hexdigest()
+        return NodeTotals(name, "", totals, time.thread_time() - began_s)
 
     async def _ask_others(self) -> None:
         try:

@@ -11,7 +11,10 @@ from protocol.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class NodeTotals:
-    """What was counted on one node; `address` is "" when it is dead, `spent_s` the processor time to read it here."""
+    """What was counted on one node, or on all dead ones together, whose `address` is "".
+
+    `spent_s` is the processor time to read it here.
+    """
 
     node_id: str
     address: str
@@ -47,7 +50,7 @@ class Statistics:
         return await self._counters.of_node()
 
     async def of_nodes(self) -> list[NodeTotals]:
-        """Return what was counted on each node, on this one first."""
+        """Return what was counted on each node, on this one first, and last on all that are dead."""
         return await self._counters.of_nodes()
 
     async def of(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """What was counted on all nodes, as one ingress adds it up."""
 
-from typing import Any
+from typing import Any, cast
 
 from app.ingress.cluster_counters import ClusterCounters
-from deployments.core.counts import Totals
+from app.service.statistics import NodeTotals
+from deployments.core.counts import CPU, MODEL, CpuState, Label, ModelCounts, Totals
 
 
 class Counters:
@@ -27,3 +28,44 @@ def test_a_node_that_answers_while_the_others_are_added_up_harms_nobody() -> Non
 
     read = cluster._read(Alive(here="", one="", two=""))
     assert [node.node_id for node in read] == ["here", "one", "two"]
+
+
+def rows(success_count: int) -> list[list[object]]:
+    totals = Totals()
+    cast(ModelCounts, totals.row(Label(MODEL, "m", 1))).success_count = success_count
+    cast(CpuState, totals.row(Label(CPU, "", 0))).total_bytes = 1 << 30
+    return totals.to_list()
+
+
+def counted(nodes: list[NodeTotals]) -> int:
+    return sum(node.totals.models()["m", 1].success_count for node in nodes if node.totals.rows)
+
+
+def test_nodes_that_came_and_went_are_one_row_with_all_that_they_counted() -> None:
+    counters: Any = Counters()
+    cluster, names = ClusterCounters("here", counters), set()
+    for number in range(100):
+        cluster._elsewhere[str(number)] = rows(number)
+        alive = {"here": "10.0.0.1", "other": "10.0.0.3", str(number): "10.0.0.2"}
+        cluster._elsewhere["other"] = rows(1000)
+        read = cluster._read(alive)
+        assert {node.address for node in read if node.address} == set(alive.values())
+        assert counted(read) == 1000 + sum(range(number + 1))
+        names.add(read[-1].node_id)
+    read = cluster._read({"here": "10.0.0.1", "other": "10.0.0.3"})
+    assert [node.address for node in read] == ["10.0.0.1", "10.0.0.3", ""]
+    assert counted(read) == 1000 + sum(range(100))
+    (machine,) = [row for label, row in read[-1].totals.rows.items() if label.kind == CPU]
+    assert not any(machine.values()), "a dead node has no memory"
+    assert len(names) == 100, "whoever knows of other dead nodes is told apart"
+    assert cluster._elsewhere.keys() == {"other"}
+
+
+def test_a_dead_node_whose_answer_comes_late_counts_once() -> None:
+    counters: Any = Counters()
+    cluster = ClusterCounters("here", counters)
+    cluster._elsewhere["gone"] = rows(5)
+    assert counted(cluster._read({"here": ""})) == 5
+    cluster._elsewhere["gone"] = rows(5)
+    assert counted(cluster._read({"here": ""})) == 5
+    assert not cluster._elsewhere
