@@ -45,6 +45,8 @@ class Peer:
         self.port = port
         self.log = log
         self.environment = environment
+        self.folder: Path | None = None
+        """Where it is started; None for here."""
         self.ready_within_s = ready_within_s
         self.mark = uuid.uuid4().hex
         self.start_to_ready_s = 0.0
@@ -71,6 +73,7 @@ class Peer:
             with self.log.open("w") as log:
                 self.root = subprocess.Popen(
                     self.command,
+                    cwd=self.folder,
                     env={**os.environ, **self.environment, MARK: self.mark},
                     stdout=log,
                     stderr=subprocess.STDOUT,

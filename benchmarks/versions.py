@@ -1,0 +1,97 @@
+"""`python -m benchmarks.versions FOLDER`: this version of Eagleray beside the one in another folder, by turns.
+
+Both serve the same model meanwhile, and each is loaded for some seconds in turn: what the machine does besides falls on
+both, so that a difference of some percent shows, which runs that follow one another do not tell.
+"""
+
+import os
+import shutil
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from benchmarks.home import Home, PreparationError, install_load_generators
+from benchmarks.load import PROTOCOLS, LoadError, Run, load_generator, run
+from benchmarks.models import write_models
+from benchmarks.peers import Peer, PeerError, eagleray
+from benchmarks.rows import MODELS, PLACEMENTS, Work
+
+HERE = Path(__file__).parents[1]
+FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
+
+
+def version_in(folder: Path, home: Home, placement: str, model: str, port: int) -> Peer:
+    """Eagleray as it stands in a folder, with the packages of this Python environment."""
+    peer = eagleray(home, home.models, placement, [model], port, None)
+    peer.name = f"eagleray in {folder}"
+    peer.log = peer.log.with_name(f"eagleray-{port}.log")
+    found = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    peer.folder = Path("/")  # Ray's workers look first into the folder in which it is started
+    peer.environment = {"PYTHONPATH": os.pathsep.join(found)}
+    return peer
+
+
+def by_turns(home: Home, here: Peer, other: Peer, work: Work, turns: int, duration_s: float) -> list[tuple[Run, Run]]:
+    """Return a run of each for every turn; who comes first changes."""
+    pairs: list[tuple[Run, Run]] = []
+    for turn in range(turns):
+        order = (here, other) if turn % 2 else (other, here)
+        runs = {peer: run(peer, work, duration_s, home.models, home.bodies) for peer in order}
+        pairs.append((runs[here], runs[other]))
+    return pairs
+
+
+def told(ratios: Sequence[float]) -> str:
+    """Return the median of ratios, and between what the middle half of them lies."""
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return f"{median:.2f} ({low:.2f} to {high:.2f})"
+
+
+@click.command(help=__doc__)
+@click.argument("other", metavar="FOLDER", type=FOLDER)
+@click.option("--model", default="mlp_onnx", show_default=True, type=click.Choice(MODELS))
+@click.option("--placement", default="isolated", show_default=True, type=click.Choice(PLACEMENTS))
+@click.option("--protocol", default="http", show_default=True, type=click.Choice(PROTOCOLS))
+@click.option("--clients", default="1,16", show_default=True, help="Numbers of clients, with commas between.")
+@click.option("--shared-memory", is_flag=True, help="Have the tensors in system shared memory.")
+@click.option("--turns", default=15, show_default=True, type=click.IntRange(min=2))
+@click.option("--duration", "duration_s", default=2.0, show_default=True, help="Seconds for each turn of each version.")
+@click.option("--port", default=18400, show_default=True, help="HTTP; the next ones are taken too.")
+def main(
+    other: Path,
+    model: str,
+    placement: str,
+    protocol: str,
+    clients: str,
+    shared_memory: bool,
+    turns: int,
+    duration_s: float,
+    port: int,
+) -> None:
+    works = [Work(model, protocol, int(each), shared_memory=shared_memory) for each in clients.split(",")]
+    home = Home.from_environment()
+    try:
+        install_load_generators({tool for tool in map(load_generator, works) if shutil.which(tool) is None})
+        write_models(home.models)
+        with ExitStack() as stack:
+            peers = [
+                stack.enter_context(version_in(folder, home, placement, model, port + 10 * place))
+                for place, folder in enumerate((HERE, other))
+            ]
+            for work in works:
+                pairs = by_turns(home, *peers, work, turns, duration_s)
+                rates = [here.throughput / there.throughput for here, there in pairs]
+                costs = [here.server_cpu_us / there.server_cpu_us for here, there in pairs]
+                click.echo(
+                    f"{model}, {placement}, {protocol}, {work.concurrency} clients: {told(rates)} times the other's "
+                    f"requests/s, {told(costs)} times its CPU a request"
+                )
+    except (PreparationError, PeerError, LoadError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()
