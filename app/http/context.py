@@ -33,8 +33,8 @@ class Routes(Protocol):
         """Return where inference requests go."""
         ...
 
-    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
-        """Return where generate requests go, and the model's inputs as its metadata lists them."""
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]], bool]:
+        """Return where generate requests go, the model's inputs as its metadata lists them, and if it is decoupled."""
         ...
 
 
@@ -104,9 +104,9 @@ class HttpContext:
     def generate_target(self, head: Head) -> Target:
         """Return where a request of the generate extension goes, and set the head's mapping."""
         if head.generation != self.generation:
-            target, inputs = self._routes.resolve_generate(head.model, head.version)
+            target, inputs, decoupled = self._routes.resolve_generate(head.model, head.version)
             head.target = target if head.trace_parent is None else under(target, head.trace_parent)
-            head.mapping = GenerateMapping(inputs, self._json_limits)
+            head.mapping = GenerateMapping(inputs, self._json_limits, decoupled)
             head.generation = self.generation
         return head.target  # type: ignore[return-value]
 

@@ -146,7 +146,7 @@ class GenerateExchange:
             self._have_done("flatten", parts, partial(self._flattened, final))
             return
         try:
-            flat = self._mapping.response(b"".join(parts))
+            flat = self._mapping.response(b"".join(parts), final)
         except ServingError as error:
             self._fail(error)
             return
@@ -159,7 +159,7 @@ class GenerateExchange:
         if isinstance(result, ServingError):
             self._fail(result)
         else:
-            self._take(None if result[0] == 0 else result[1], final)
+            self._take(result[1], final)
         while self._later and self._work is None and not self._ended:
             later = self._later.popleft()
             if isinstance(later, ServingError):

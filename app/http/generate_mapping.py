@@ -30,11 +30,13 @@ class GenerateMapping:
     Args:
         inputs: as its metadata lists them: name, datatype and shape, -1 for what may vary.
         limits: on the JSON of requests.
+        decoupled: its last response may only say that no more will come.
     """
 
-    def __init__(self, inputs: Sequence[dict[str, Any]], limits: Limits) -> None:
+    def __init__(self, inputs: Sequence[dict[str, Any]], limits: Limits, decoupled: bool = False) -> None:
         self.inputs = inputs
         self._limits = limits
+        self._decoupled = decoupled
         self._inputs = {tensor["name"]: (tensor["datatype"], tuple(tensor["shape"])) for tensor in inputs}
         self._quoted = [orjson.dumps(name) for name in self._inputs]
 
@@ -113,8 +115,8 @@ class GenerateMapping:
         data = value if isinstance(value, list) else [value]
         return {"name": name, "datatype": datatype, "shape": _shape(name, dims, len(data)), "data": data}
 
-    def response(self, body: bytes) -> bytes | None:
-        """Return one v2 response as flat JSON; None when there is nothing in it but that it is the last.
+    def response(self, body: bytes, final: bool) -> bytes | None:
+        """Return one v2 response as flat JSON; None when it only says that no more will come.
 
         Raises:
             Internal: the response is not JSON.
@@ -125,7 +127,7 @@ class GenerateMapping:
             raise Internal("the response of the model can not be converted to JSON") from None
         outputs = document.pop("outputs", [])
         parameters = document.pop("parameters", {})
-        if not outputs and not parameters.keys() - {"triton_final_response"}:
+        if final and self._decoupled and not outputs and not parameters:
             return None
         document |= parameters
         for output in outputs:

@@ -35,6 +35,6 @@ class NoModels:
         """Raise NotFound."""
         raise NotFound("Not Found")
 
-    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]], bool]:
         """Raise NotFound."""
         raise NotFound("Not Found")

@@ -19,8 +19,7 @@ def work(head: dict[str, Any], body: memoryview) -> tuple[int | None, list[Any]]
         return request_in_binary_form(body, head["json_length"], head["model"], limits)
     mapping = GenerateMapping(head["inputs"], limits)
     if head["task"] == "flatten":
-        flat = mapping.response(bytes(body))
-        return (None, [flat]) if flat is not None else (0, [])
+        return None, [mapping.response(bytes(body), False)]
     request = mapping.document(bytes(body), head["forwarded"])
     header, parts = to_binary(request, memoryview(b""), head["model"], limits)
     return len(header), [header, *parts]

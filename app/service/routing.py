@@ -46,14 +46,14 @@ class Routing:
             raise Unsupported(DECOUPLED_BY_HTTP)
         return target
 
-    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]]]:
-        """Return the target of a generate request, and the model's inputs as its metadata lists them."""
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[Target, list[dict[str, Any]], bool]:
+        """Return the target of a generate request, the model's inputs as in its metadata, and if it is decoupled."""
         name = unquote_to_bytes(quoted_name).decode("utf-8", "replace")
         target = self.infer_target(name, checked_version(version))
         config = self._models.config(name)
         assert config is not None  # a model that has a target has a configuration
         inputs: list[dict[str, Any]] = model_metadata(config, [target.version])["inputs"]
-        return target, inputs
+        return target, inputs, self.decoupled(name)
 
     def infer_target(self, name: str, version: int = -1) -> Target:
         """Return where to send a request for inference, and count it if it goes nowhere; raises as `resolve`.

@@ -20,12 +20,10 @@ from deployments.schedulers.ensemble_step import (
 )
 from deployments.schedulers.scheduler import STOPPING, Scheduler, reply
 from deployments.schedulers.step_limit import limited, withdraw_waiting
-from protocol.errors import Cancelled, InvalidArgument, ServingError, Unavailable
+from protocol.errors import Cancelled, ServingError, Unavailable
 from protocol.infer import Array, InferRequest, InferResponse, read_only
 from protocol.normalise import request_prefix
 from protocol.signature import Signature
-
-_DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 
 
 class _Run:
@@ -182,9 +180,6 @@ class EnsembleScheduler:
             array = run.tensors[edge.tensor]
             if array is not None:  # else its step did not give it
                 outputs[edge.name] = edge.leave(array) if edge.converts or edge.spec.reshaped else array
-        if not outputs:
-            where = f"in ensemble '{self._name}', {request_prefix(request.id)}"
-            return self._fail(run, InvalidArgument(where + _DEADLOCK))
         run.answered = True
         batch = Batch([request], request.rows)
         batch.results = [InferResponse(outputs, sequence_parameters(run))]

@@ -43,8 +43,11 @@ def say(text: str | None, final: bool = False) -> Step:
     return lambda sink: sink.on_response(None, (response(text),), final)
 
 
-async def answer_with(path: str, *steps: Step, body: bytes = b'{"text":"hi"}', **headers: str) -> Answer:
+async def answer_with(
+    path: str, *steps: Step, body: bytes = b'{"text":"hi"}', decoupled: bool = True, **headers: str
+) -> Answer:
     wire = generate_wire()
+    wire.routes.decoupled = decoupled
     loop = asyncio.get_running_loop()
     for step in steps:
         loop.call_soon(lambda step=step: step(wire.target.sinks[0]))
@@ -76,6 +79,21 @@ async def test_generate_answers_with_flat_json() -> None:
 async def test_generate_takes_a_last_response_without_outputs() -> None:
     answer = await answer_with(GENERATE, say("yes"), say(None, True))
     assert (answer.status, answer.json["out"]) == (200, "yes")
+
+
+WITHOUT_OUTPUTS = {
+    "of a model that answers once": (False, (say(None, True),)),
+    "of a decoupled model that sends more": (True, (say(None), say(None, True))),
+}
+
+
+@pytest.mark.parametrize(("decoupled", "steps"), WITHOUT_OUTPUTS.values(), ids=WITHOUT_OUTPUTS.keys())
+def test_a_response_without_outputs_is_one(decoupled: bool, steps: tuple[Step, ...]) -> None:
+    only = {"model_name": "echo", "model_version": "1"}
+    answer = asyncio.run(answer_with(GENERATE, *steps, decoupled=decoupled))
+    assert (answer.status, answer.json) == (200, only)
+    streamed = asyncio.run(answer_with(STREAM, *steps, decoupled=decoupled))
+    assert (streamed.status, events(streamed)) == (200, [only])
 
 
 NOT_ONE = (

@@ -134,9 +134,9 @@ def test_numbers_that_are_not_finite_pass() -> None:
     assert str(request["inputs"][0]["data"]) == "[nan, 1.5]"
 
 
-def flat(document: object) -> Any:
+def flat(document: object, *, decoupled: bool = True, final: bool = True) -> Any:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    response = GenerateMapping([], DEFAULT_LIMITS).response(body)
+    response = GenerateMapping([], DEFAULT_LIMITS, decoupled).response(body, final)
     return None if response is None else json.loads(response)
 
 
@@ -159,11 +159,14 @@ def test_outputs_are_unwrapped() -> None:
 
 
 def test_a_response_that_only_ends_is_none() -> None:
-    assert flat({"model_name": "m", "model_version": "1", "outputs": []}) is None
-    assert flat({"model_name": "m", "parameters": {"triton_final_response": True}, "outputs": []}) is None
+    only_ends = {"model_name": "m", "model_version": "1", "outputs": []}
+    assert flat(only_ends) is None
+    assert flat(only_ends, final=False) == {"model_name": "m", "model_version": "1"}
+    assert flat(only_ends, decoupled=False) == {"model_name": "m", "model_version": "1"}
+    assert flat(only_ends | {"parameters": {"cost": 3}}) == {"model_name": "m", "model_version": "1", "cost": 3}
 
 
 def test_what_is_no_utf_8_or_not_finite_goes_through() -> None:
     mapping = GenerateMapping([], DEFAULT_LIMITS)
-    assert b'"a":"\xff"' in (mapping.response(b'{"outputs":[{"name":"a","data":["\xff"]}]}') or b"")
-    assert b'"a":NaN' in (mapping.response(b'{"outputs":[{"name":"a","data":[NaN]}]}') or b"")
+    assert b'"a":"\xff"' in (mapping.response(b'{"outputs":[{"name":"a","data":["\xff"]}]}', True) or b"")
+    assert b'"a":NaN' in (mapping.response(b'{"outputs":[{"name":"a","data":[NaN]}]}', True) or b"")

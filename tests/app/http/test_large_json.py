@@ -78,8 +78,8 @@ class Server:
     def resolve(self, quoted_name: bytes, version: int) -> LocalTarget:
         return self.target
 
-    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[LocalTarget, list[dict[str, Any]]]:
-        return self.target, INPUTS
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[LocalTarget, list[dict[str, Any]], bool]:
+        return self.target, INPUTS, False
 
     def ask(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
         """Send a request, from a thread, and return the answer."""

@@ -104,19 +104,20 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 
 
 class EchoRoutes:
-    """Knows the model `echo`, whose inputs are `inputs`."""
+    """Knows the model `echo`, whose inputs are `inputs`, and which is `decoupled` where `generate` asks."""
 
     def __init__(self) -> None:
         self.target = EchoTarget()
         self.inputs: list[dict[str, Any]] = []
+        self.decoupled = True
 
     def resolve(self, quoted_name: bytes, version: int) -> EchoTarget:
         if quoted_name != b"echo":
             raise NotFound(f"Request for unknown model: '{quoted_name.decode()}' is not found")
         return self.target
 
-    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[EchoTarget, list[dict[str, Any]]]:
-        return self.resolve(quoted_name, version), self.inputs
+    def resolve_generate(self, quoted_name: bytes, version: int) -> tuple[EchoTarget, list[dict[str, Any]], bool]:
+        return self.resolve(quoted_name, version), self.inputs, self.decoupled
 
 
 class Wire:
