@@ -69,6 +69,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_canary_watch.py::"
         "test_a_controller_that_stood_still_takes_no_canary_on_before_it_has_heard_how_it_did_meanwhile",
     ),
+    "An ingress that did so reads": (
+        "app/http/test_time_limits.py::test_after_a_standstill_what_a_client_has_sent_meanwhile_is_read_first",
+    ),
     "It kills only one when it was alone": (
         FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
         RETRY + "test_what_a_lone_poison_request_costs",
