@@ -40,8 +40,8 @@ fuzz: install
 # after which no process has grown; the Dockerfile's instructions; random damage to requests.
 soak: install
 	FAULTS=all $(BIN)/python -m pytest -s tests/e2e/test_fault_campaign.py tests/e2e/test_faults_under_traffic.py \
-		tests/e2e/shared/test_faults.py tests/e2e/test_clock_jumps.py tests/e2e/test_shared_folders.py \
-		tests/e2e/test_repositories.py tests/e2e/test_storage.py $(ARGS)
+		tests/e2e/shared/test_faults.py tests/e2e/test_clock_jumps.py tests/e2e/test_standstills.py \
+		tests/e2e/test_shared_folders.py tests/e2e/test_repositories.py tests/e2e/test_storage.py $(ARGS)
 	FAULTS=all $(BIN)/python -m pytest -s tests/e2e/test_controller_steps.py \
 		tests/e2e/test_controller_steps_on_nodes.py $(ARGS)
 	SLOW_COPY_ROUNDS=25 CONTROLLER_DIES_AFTER_S="$$(seq -s ' ' 0.9 0.1 2.4)" \

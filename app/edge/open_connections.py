@@ -1,8 +1,12 @@
 """The open connections of a port: how many there may be, which of them gives way to a new one, how all of them end."""
 
 import asyncio
+import math
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
+
+_MOST_S: Final = 2.0
+"""How much time goes by for connections between two sweeps, of which one comes each second."""
 
 
 class OpenConnection(Protocol):
@@ -43,6 +47,7 @@ class OpenConnections(Generic[C]):
         self._idle: dict[C, None] = {}
         self._empty = asyncio.Event()
         self._stopping = False
+        self._now_s = math.inf
 
     def __len__(self) -> int:
         return len(self._open)
@@ -80,9 +85,14 @@ class OpenConnections(Generic[C]):
         self._idle[connection] = None
 
     def sweep(self, now_s: float) -> None:
-        """Have every connection look at its time."""
+        """Have every connection look at its time.
+
+        When the process has stood still, that catches up at double speed: what clients have sent meanwhile is yet to be
+        read, and what they would have taken to be written.
+        """
+        self._now_s = min(now_s, self._now_s + _MOST_S)
         for connection in self:
-            connection.sweep(now_s)
+            connection.sweep(self._now_s)
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more, and let those that are here end: each when its answer has left, all when the time is over."""

@@ -38,15 +38,23 @@ class _Scaled:
         changed, self.count = count != self.count, count
         return changed
 
+    def stood_still(self, still_s: float, now_s: float) -> None:
+        """Leave a time out of which nothing is known."""
+        self.wanted = deque((min(at_s + still_s, now_s), count) for at_s, count in self.wanted)
+
 
 class Autoscaler:
-    """A pure function of the reported loads. More replicas are wanted at once, fewer after the model's delay."""
+    """A pure function of the reported loads. More replicas are wanted at once, fewer after the model's delay.
+
+    A time without decisions is no part of that delay: the controller stood still, and has yet to read its reports.
+    """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._scaled: dict[Key, _Scaled] = {}
         self._models: dict[str, Key] = {}
         self._loads: dict[str, tuple[float, Mapping[str, tuple[float, float]]]] = {}
+        self._decided_s = now_s()
 
     @property
     def idle(self) -> bool:
@@ -84,6 +92,10 @@ class Autoscaler:
     def decide(self) -> dict[Key, int]:
         """Return the deployments that shall have another number of replicas from now on."""
         now_s = self._now_s()
+        still_s, self._decided_s = now_s - self._decided_s, now_s
+        if still_s > _FORGOTTEN_S:
+            for scaled in self._scaled.values():
+                scaled.stood_still(still_s, now_s)
         self._loads = {name: row for name, row in self._loads.items() if row[0] > now_s - _FORGOTTEN_S}
         totals = {key: (0.0, 0.0) for key in self._scaled}
         for _, loads in self._loads.values():

@@ -15,13 +15,15 @@ from deployments.control.model_table import ModelTable
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
+_STILL_S: Final = 3.0
 
 
 class CanaryWatch:
     """A loop of the controller; it waits while there is no canary.
 
     What is measured in a step is the sum of what each ingress says that it has measured in it, so that a controller
-    that takes over knows it too; the time of the step begins anew for that one.
+    that takes over knows it too; the time of the step begins anew for that one. A time without looks is no part of a
+    step: the controller stood still, and has not read yet what was measured in it.
     """
 
     def __init__(self, state: CurrentState, table: ModelTable, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,6 +31,7 @@ class CanaryWatch:
         self._table = table
         self._clock = clock
         self._since_s: dict[str, float] = {}
+        self._looked_s = clock()
         self._reports: dict[str, dict[str, Mapping[str, Any]]] = {}
 
     def take(self, ingress: str, reports: Mapping[str, Mapping[str, Any]]) -> None:
@@ -53,6 +56,10 @@ class CanaryWatch:
             changed = desired
             running = {name: each for name, each in desired.canaries.items() if each.measured}
             now_s = self._clock()
+            still_s, self._looked_s = now_s - self._looked_s, now_s
+            if still_s > _STILL_S:
+                self._since_s = {step: min(since_s + still_s, now_s) for step, since_s in self._since_s.items()}
+                return
             self._since_s = {each.measured: self._since_s.get(each.measured, now_s) for each in running.values()}
             self._reports = {name: reports for name, reports in self._reports.items() if name in running}
             for name, canary in running.items():

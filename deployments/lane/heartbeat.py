@@ -19,7 +19,8 @@ class Heartbeat:
     """Has the kernel probe a silent peer, and calls `dead` once nothing has come back for `DEAD_S`.
 
     The peer's kernel answers the probes, so a process that is busy is not taken for a dead one, and nothing is added
-    to what the connection carries. Does nothing on systems but Linux.
+    to what the connection carries. A beat that comes late says nothing: this machine may have been suspended, and has
+    yet to probe. Does nothing on systems but Linux.
     """
 
     def __init__(self, sock: Any, loop: asyncio.AbstractEventLoop, dead: Callable[[], None]) -> None:
@@ -31,17 +32,21 @@ class Heartbeat:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
-            self._timer = loop.call_later(PROBE_S, self._beat)
+            self._wait()
 
     def stop(self) -> None:
         """Look no more; the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
 
+    def _wait(self) -> None:
+        self._due_s = self._loop.time() + PROBE_S
+        self._timer = self._loop.call_later(PROBE_S, self._beat)
+
     def _beat(self) -> None:
         info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
         (silent_ms,) = _LAST_ACK.unpack(info)
-        if silent_ms > DEAD_S * 1000:
+        if silent_ms > DEAD_S * 1000 and self._loop.time() < self._due_s + PROBE_S:
             self._dead()
         else:
-            self._timer = self._loop.call_later(PROBE_S, self._beat)
+            self._wait()

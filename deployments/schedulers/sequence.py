@@ -45,6 +45,9 @@ BACKLOG_HOLD_VARIABLE: Final = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
 LOST: Final = "the instance of sequence {} of model '{}' has died; the sequence may start anew"
 MOVED: Final = "sequence {} of model '{}' has started anew in another replica"
 EXPIRED: Final = "timeout of the corresponding sequence has been expired"
+_STILL_NS: Final = 100_000_000
+_PATIENCE_NS: Final = 1_000_000_000
+"""How long no sequence ends for being idle after the process has stood still, and has yet to read what came."""
 
 
 class SequenceScheduler:
@@ -77,6 +80,7 @@ class SequenceScheduler:
         self._used: OrderedDict[SequenceId, int] = OrderedDict()
         self._timer: Timer | None = None
         self._timer_ns = self._late_ns = NEVER_NS
+        self._patient_until_ns = 0
         self._open_count = 0
         self._drained: Callable[[], None] | None = None
         self._stopping = self._over = False
@@ -414,14 +418,17 @@ class SequenceScheduler:
         self._timer = self._call_later(max(0, when_ns - self._now_ns()) / 1e9, self._wake)
 
     def _wake(self) -> None:
-        self._timer, self._timer_ns = None, NEVER_NS
+        due_ns, self._timer, self._timer_ns = self._timer_ns, None, NEVER_NS
         now_ns = self._now_ns()
+        if now_ns - due_ns > _STILL_NS and due_ns > self._patient_until_ns:
+            self._patient_until_ns = now_ns + min(self._idle_ns, _PATIENCE_NS)
         if self._late_ns <= now_ns:
             self._late_ns = self._drop_late(now_ns)
-        self._end_idle(now_ns)
+        if now_ns >= self._patient_until_ns:
+            self._end_idle(now_ns)
         self._wake_at(self._late_ns)
         if self._used:
-            self._wake_at(next(iter(self._used.values())))
+            self._wake_at(max(next(iter(self._used.values())), self._patient_until_ns))
 
     def _fail(self, requests: Iterable[InferRequest], error: ServingError, reason: str) -> None:
         now_ns = self._now_ns()

@@ -78,6 +78,11 @@ class FakeClock:
             self.run()
         self.time_ns = end_ns
 
+    def stand_still(self, ms: float) -> None:
+        """Let time pass in which nothing is done; then the timers that are overdue come, all at once."""
+        self.time_ns += round(ms * MS)
+        self.advance(0)
+
 
 class FakeInstance:
     """Doubles the input X into Y; takes `duration_ns` of the fake clock's time for it."""

@@ -27,6 +27,8 @@ _TIMEOUT_S: Final = 30.0
 _LIVE_TIMEOUT_S: Final = 3.0
 _ESCAPE_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
 _WINDOW: Final = 10
+_SET_BACK_MS: Final = 60_000
+"""No ingress gives out a state that is as old."""
 _LOOKS: Final = 10
 _STATES: Final = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow", "": "dim"}
 _URGENCY: Final = ("UNAVAILABLE", "LOADING", "UNLOADING", "READY", "")
@@ -89,8 +91,12 @@ def _state_of(server: RemoteServer, timeout_s: float = _TIMEOUT_S) -> dict[str, 
 
 
 def _follow(server: RemoteServer, states: "deque[dict[str, Any]]", timeout_s: float = _TIMEOUT_S) -> None:
-    """Take a state that is newer; another ingress may have an older one."""
+    """Take a state that is newer; another ingress may have an older one, or the server's clock was set back."""
     state = _state_of(server, timeout_s)
+    if state["at_ms"] <= states[-1]["at_ms"] - _SET_BACK_MS:
+        states.clear()
+        states.append(state)
+        return
     if state["at_ms"] > states[-1]["at_ms"]:
         states.append(state)
 

@@ -6,6 +6,7 @@ const POLL_MS = 1000;
 const AWAY_MS = 5000;
 const KEPT = 120;
 const WINDOW_MS = 10_000;
+const SET_BACK_MS = 60_000; // no ingress gives out a state that is as old
 const SUMS = ["success", "failed", "queue_us", "compute_us", "request_us", "computed", "batches",
   "inferences", "cache_hits"];
 
@@ -117,7 +118,9 @@ export class Store extends EventTarget {
   }
 
   _take(state) {
-    if (this.state && state.at_ms <= this.state.at_ms) return; // of another ingress, or the same again
+    const older = this.state ? this.state.at_ms - state.at_ms : -1;
+    if (older >= SET_BACK_MS) this._forget(); // the server's clock was set back
+    else if (older >= 0) return; // of another ingress, or the same again
     const nodes = nodeIds(state), comparable = this.state !== null && nodes === nodeIds(this.state);
     this.state = state;
     const seen = new Set();
@@ -140,6 +143,12 @@ export class Store extends EventTarget {
     total.p50 = quantile(total.latency, state.bounds_us, 0.5);
     total.p99 = quantile(total.latency, state.bounds_us, 0.99);
     if (this.totals.push(total) > KEPT) this.totals.shift();
+  }
+
+  _forget() {
+    this.state = null;
+    this.models.clear();
+    this.totals = [];
   }
 
   /** Returns the versions of a model, followed, in order. */

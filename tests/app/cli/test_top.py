@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from io import StringIO
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -103,9 +104,17 @@ def test_what_fails_comes_first_when_sorted_by_state() -> None:
     assert drawn([rows], "name", 100, None)[2].startswith("a ")
 
 
-def test_it_waits_for_a_state_that_is_newer() -> None:
-    first, last = state(0, row("m", success=1)), state(2000, row("m", success=21))
-    answers = iter([first, first, last])
+FIRST, LAST = state(0, row("m", success=1)), state(2000, row("m", success=21))
+ONE_HOUR_AHEAD = state(3_600_000, row("m", success=1))
+
+
+@pytest.mark.parametrize(
+    "states",
+    [(FIRST, FIRST, LAST), (ONE_HOUR_AHEAD, FIRST, LAST)],
+    ids=["the same again", "after the server's clock was set back"],
+)
+def test_it_waits_for_a_state_that_is_newer(states: tuple[dict[str, Any], ...]) -> None:
+    answers = iter(states)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

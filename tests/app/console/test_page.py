@@ -146,22 +146,33 @@ def test_a_history_that_comes_or_goes_with_a_node_is_no_traffic(page: Browser) -
         (10**6, "ab"),
         (10**6 + 4, "ab"),
     ]
-    documents = [
-        {
-            "at_ms": 1000 * at,
-            "server": {},
-            "bounds_us": [100, 200],
-            "nodes": [{"id": each} for each in nodes],
-            "models": [{"id": "m", "version": 1, "success": count, "latency": [0, count]}],
-        }
-        for at, (count, nodes) in enumerate(states, 1)
-    ]
-    found = page.evaluate(f"""import("/console/store.js").then(({{ Store }}) => {{
+    documents = [document(at, count, nodes) for at, (count, nodes) in enumerate(states, 1)]
+    assert followed(page, documents) == [[5, 0, 3, 0, 0, 4], [0, 5, 0, 3, 0, 0, 4]]
+
+
+def test_a_clock_of_the_server_that_is_set_back_begins_the_history_anew(page: Browser) -> None:
+    documents = [document(at, count) for at, count in ((3600, 10), (3601, 15), (3600, 10), (1, 17), (2, 20))]
+    assert followed(page, documents) == [[3], [0, 3]]
+
+
+def document(at_s: int, count: int, nodes: str = "a") -> dict[str, Any]:
+    """Return a state in which a model of these nodes has answered so many requests."""
+    return {
+        "at_ms": 1000 * at_s,
+        "server": {},
+        "bounds_us": [100, 200],
+        "nodes": [{"id": each} for each in nodes],
+        "models": [{"id": "m", "version": 1, "success": count, "latency": [0, count]}],
+    }
+
+
+def followed(page: Browser, documents: list[dict[str, Any]]) -> Any:
+    """Return the rates of the model, and of all, that the page makes of states."""
+    return page.evaluate(f"""import("/console/store.js").then(({{ Store }}) => {{
         const store = new Store();
         for (const each of {json.dumps(documents)}) store._take(each);
         return [store.rows[0].history.map((point) => point.rate), store.totals.map((total) => total.clients)];
     }})""")
-    assert found == [[5, 0, 3, 0, 0, 4], [0, 5, 0, 3, 0, 0, 4]]
 
 
 def test_a_restricted_api_is_asked_for_by_its_header(page: Browser) -> None:

@@ -100,6 +100,21 @@ async def test_a_connection_without_a_request_is_closed_when_its_time_is_over() 
 
 
 @on_loop
+async def test_after_a_standstill_what_a_client_has_sent_meanwhile_is_read_first() -> None:
+    wire = Wire(HttpLimits(body_timeout_s=60))
+    connections, now_s = wire.context.connections, wire.loop.time()
+    request = infer(bytes(1000))
+    connections.sweep(now_s)
+    await wire.send(request[:-10])
+    connections.sweep(now_s + 90)
+    assert b" 200 " in await wire.send(request[-10:])
+    await wire.send(request[:-10])
+    for later_s in range(91, 200):
+        connections.sweep(now_s + later_s)
+    assert b" 408 " in wire.transport.written
+
+
+@on_loop
 async def test_a_request_under_way_may_take_longer() -> None:
     wire = Wire(LIMITS)
     wire.target.hold = True

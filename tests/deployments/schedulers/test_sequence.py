@@ -119,6 +119,35 @@ def test_an_idle_sequence_loses_its_slot(config):
     assert sequences.answers == {"a": 1, "b": 2, "c": NO_START.format(1)}
 
 
+@both
+def test_a_sequence_goes_on_with_what_was_sent_while_the_replica_stood_still(config):
+    sequences = Sequences(config)
+    for name, sequence_id in (("a", 1), ("b", 2)):
+        sequences.send(name, sequence_id, START)
+    sequences.finish_all()
+    sequences.clock.advance(300)
+    sequences.clock.stand_still(5000)
+    sequences.send("c", 1)  # which lay in the socket
+    sequences.finish_all()
+    sequences.clock.advance(999)
+    sequences.send("d", 1)
+    sequences.finish_all()
+    sequences.clock.advance(1)
+    sequences.send("e", 2)  # of which nothing was there
+    sequences.clock.advance(1000)
+    sequences.send("f", 1)
+    assert sequences.answers == {"a": 1, "b": 1, "c": 2, "d": 3, "e": NO_START.format(2), "f": NO_START.format(1)}
+
+
+def test_a_replica_that_stands_still_again_and_again_ends_idle_sequences_all_the_same():
+    sequences = Sequences(sequence_config())
+    sequences.send("a", 1, START)
+    sequences.finish_all()
+    for _ in range(3):
+        sequences.clock.stand_still(1500)
+    assert sequences.scheduler.sequence_count == 0
+
+
 def test_of_several_sequences_each_is_idle_by_itself():
     sequences = Sequences(sequence_config("oldest { max_candidate_sequences: 2 }"))
     for name, sequence_id, flags in (("a", 1, START), ("b", 2, START)):

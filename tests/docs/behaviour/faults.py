@@ -63,6 +63,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_a_clock_that_is_set_back_by_an_hour_starts_the_controller_anew_once",
         "deployments/control/test_serve_clock.py::test_a_clock_that_is_put_ahead_or_corrected_by_seconds_does_not",
     ),
+    "A controller that stood still": (
+        "deployments/control/test_autoscaler.py::"
+        "test_a_controller_that_stood_still_takes_no_replica_away_before_it_has_heard_of_the_load",
+        "deployments/control/test_canary_watch.py::"
+        "test_a_controller_that_stood_still_takes_no_canary_on_before_it_has_heard_how_it_did_meanwhile",
+    ),
+    "An ingress that did so reads": (
+        "app/http/test_time_limits.py::test_after_a_standstill_what_a_client_has_sent_meanwhile_is_read_first",
+    ),
     "It kills only one when it was alone": (
         FAULTS + "test_request_that_kills_its_replica_is_answered_and_not_sent_to_the_next",
         RETRY + "test_what_a_lone_poison_request_costs",

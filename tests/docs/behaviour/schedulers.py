@@ -187,6 +187,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         SEQUENCES + "test_an_idle_sequence_loses_its_slot",
         SEQUENCES + "test_of_several_sequences_each_is_idle_by_itself",
     ),
+    "After its replica has stood still": (
+        SEQUENCES + "test_a_sequence_goes_on_with_what_was_sent_while_the_replica_stood_still",
+        SEQUENCES + "test_a_replica_that_stands_still_again_and_again_ends_idle_sequences_all_the_same",
+    ),
     "Where just the instances of a model change": (
         "deployments/replica/test_changed_instances.py::test_sequences_go_on_in_the_instances_of_before",
         "deployments/replica/test_changed_instances.py::test_a_host_that_closes_waits_for_no_sequence",
