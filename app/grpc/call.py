@@ -31,7 +31,7 @@ from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC
 from deployments.lane.work_queue import Work
 from protocol.body_memory import body_memory
-from protocol.errors import ServingError, Unavailable
+from protocol.errors import ServingError, Unavailable, unexpected
 from protocol.grpc_status import GRPC_STATUS_NAMES
 
 logger = logging.getLogger(__name__)
@@ -316,7 +316,7 @@ class Call(Stream):
         if isinstance(error, CallError):
             self.finish(error.code, error.message)
         elif error is not None:
-            self.finish(INTERNAL, "internal server error")
+            self.fail(unexpected(error))
         else:
             self._waiting_bytes -= size
             self.message(message)

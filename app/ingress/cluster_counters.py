@@ -38,7 +38,7 @@ class ClusterCounters:
         self._reading = threading.Lock()
 
     async def connect(self) -> None:
-        """Connect to Ray's tables: Ray ends a process that may open no more files when it does so for the first time."""
+        """Connect to Ray's tables: Ray aborts a process that may open no more files when it first does so."""
         await asyncio.to_thread(_addresses)
 
     async def of_node(self) -> Totals:

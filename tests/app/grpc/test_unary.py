@@ -1,5 +1,6 @@
 """Unary calls by grpcio's client: answers, codes and texts, deadlines, cancellation, sizes, compression."""
 
+import errno
 from types import SimpleNamespace
 from typing import Any
 
@@ -364,6 +365,15 @@ def test_a_handler_takes_the_place_of_a_method() -> None:
     with serving(handlers={"LogSettings": log_settings}) as server, grpc.insecure_channel(server.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert stub.LogSettings(pb.LogSettingsRequest()).settings["log_info"].bool_param
+
+
+def test_what_the_machine_has_no_more_of_is_told(server: Server, stub: Any) -> None:
+    def broken() -> bool:
+        raise OSError(errno.EMFILE, "Too many open files", "/secret/path")
+
+    server.service.server_ready = broken  # type: ignore[method-assign]
+    told = failure(stub.ServerReady, pb.ServerReadyRequest())
+    assert told == (grpc.StatusCode.UNAVAILABLE, "the server may open no more files")
 
 
 def test_an_exception_stays_inside(server: Server, stub: Any, caplog: pytest.LogCaptureFixture) -> None:
