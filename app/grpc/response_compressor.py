@@ -85,7 +85,8 @@ class ResponseCompressor:
         self._work = None
         self.waiting_bytes -= size
         if error is not None:
-            self._call.fail(unexpected(error))
+            failure = unexpected(error)
+            self._call.finish(failure.grpc_code, failure.message)
             return
         if self._waiting:
             self._begin()

@@ -33,6 +33,7 @@ from deployments.lane.arena import Arena, ArenaError, NoResourcesError, open_are
 from deployments.lane.heartbeat import Heartbeat
 from deployments.lane.traffic import LANE_TRAFFIC
 from protocol.body_memory import body_memory
+from protocol.errors import ServingError, unexpected
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,8 @@ class FrameProtocol(asyncio.Protocol):
         self._rest = b""
         self._large: memoryview | None = None
         self._large_filled = 0
+        self._skipped_bytes = 0
+        """How much is to come of a frame for whose body there was no memory."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._may_share = False
@@ -162,6 +165,10 @@ class FrameProtocol(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         if self._large is not None:
             data = self._fill_large(data)
+        elif self._skipped_bytes:
+            skipped = min(self._skipped_bytes, len(data))
+            self._skipped_bytes -= skipped
+            data = data[skipped:]
         elif self._rest:
             data = self._rest + data
         offset, end = 0, len(data)
@@ -189,7 +196,15 @@ class FrameProtocol(asyncio.Protocol):
 
     def _start_large(self, length: int, data: bytes, offset: int) -> None:
         self._rest = b""
-        self._large = body_memory(length)
+        try:
+            self._large = body_memory(length)
+        except MemoryError as error:
+            _, call, kind, *_ = HEADER.unpack_from(data, offset)
+            if kind not in _SHARED_KINDS:
+                raise
+            self._skipped_bytes = length - (len(data) - offset)
+            self.body_lost(call, unexpected(error))
+            return
         self._large_filled = len(data) - offset
         self._large[: self._large_filled] = memoryview(data)[offset:]
 
@@ -209,6 +224,10 @@ class FrameProtocol(asyncio.Protocol):
 
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
         """Take one frame; `body` may be kept, it is never written to again."""
+        raise NotImplementedError
+
+    def body_lost(self, call: int, error: ServingError) -> None:
+        """End a call, for whose request or response there is no memory, with an error."""
         raise NotImplementedError
 
     def send(

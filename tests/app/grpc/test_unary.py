@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
@@ -374,6 +375,21 @@ def test_what_the_machine_has_no_more_of_is_told(server: Server, stub: Any) -> N
     server.service.server_ready = broken  # type: ignore[method-assign]
     told = failure(stub.ServerReady, pb.ServerReadyRequest())
     assert told == (grpc.StatusCode.UNAVAILABLE, "the server may open no more files")
+
+
+@pytest.mark.parametrize("size", [600_000, 4_000_000], ids=["at once", "reserved"])
+def test_a_message_without_memory_ends_its_own_call(
+    server: Server, stub: Any, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", refuse)
+        told = failure(stub.ModelInfer, pb.ModelInferRequest(model_name="x" * size))
+    assert told == (grpc.StatusCode.UNAVAILABLE, "the server has no memory left")
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
 
 
 def test_an_exception_stays_inside(server: Server, stub: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.json_helper.json_helper import LARGE_JSON_BYTES, JsonHelper
@@ -25,6 +26,20 @@ def test_what_the_machine_has_no_more_of_is_told_with_503() -> None:
     answer = asyncio.run(ask())
     assert answer.status == 503 and answer.headers["retry-after"] == "1"
     assert answer.error == "the server has no room left, on a disk or in shared memory"
+
+
+def test_a_large_body_without_memory_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    async def ask() -> Answer:
+        wire = Wire()
+        monkeypatch.setattr(np, "empty", refuse)
+        return await wire.answered(infer(bytes(1 << 20))[:-1])
+
+    answer = asyncio.run(ask())
+    assert (answer.status, answer.error) == (503, "the server has no memory left")
+    assert answer.headers["connection"] == "close"
 
 
 def test_a_compressed_request_without_a_thread_for_it_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from deployments.lane import frames
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, on_loop
 
 LARGE = bytes(range(256)) * 1000
@@ -141,8 +141,8 @@ def test_only_files_in_the_folder_for_arenas_are_opened(path: str) -> None:
         open_arena(path)
 
 
-def failing(call: Callable[..., Any], error: OSError, at: int) -> Callable[..., Any]:
-    """Return a system call that fails when it is made for the so-many-th time."""
+def failing(call: Callable[..., Any], error: Exception, at: int) -> Callable[..., Any]:
+    """Return a function that fails when it is called for the so-many-th time."""
     count = 0
 
     def call_or_fail(*args: Any) -> Any:
@@ -186,6 +186,27 @@ async def test_a_lane_outlives_an_arena_that_cannot_be_had_and_gets_it_later(
         assert held.responses == [b"under way"]
         _, connection = await lanes.open_arenas()
         assert connection is before
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["request", "response"])
+@on_loop
+async def test_a_body_for_which_there_is_no_memory_fails_its_own_call(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "empty", failing(np.empty, MemoryError(), at))
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        (before,) = lanes.replicas[0].server.connections
+        model.hold = True
+        held, _ = lanes.send(b"under way")
+        await lanes.until(lambda: len(model.held) == 1)
+        model.hold = False
+        lost = await lanes.ask(bytes(ARENA_BYTES + 1))
+        assert type(lost.error) is Unavailable and lost.error.message == "the server has no memory left"
+        assert (await lanes.ask(b"the next")).responses == [b"the next"]
+        model.release()
+        await lanes.until(lambda: held.responses == [b"under way"])
+        huge = bytes(range(256)) * (ARENA_BYTES // 256 + 1)
+        assert (await lanes.ask(huge)).responses == [huge]
+        assert tuple(lanes.replicas[0].server.connections) == (before,)
 
 
 @pytest.mark.parametrize("size", [200_003, 1 << 18])
