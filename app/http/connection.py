@@ -90,7 +90,7 @@ class HttpConnection(TimedConnection):
         """Count the connection in, or refuse it."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         context = self._context
-        if not context.connections.add(self):
+        if not context.connections.add(self, transport):
             self._closing = True
             self.note(503, "too many connections")
             self.write(error_response(503, "too many connections", context.head_ends.close))
