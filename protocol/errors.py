@@ -17,8 +17,9 @@
 Source: Triton's HttpCodeFromError and its gRPC status map.
 """
 
+import errno
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from eagleray.errors import restore
 
@@ -140,3 +141,23 @@ BY_GRPC_CODE: dict[int, type[ServingError]] = {
 def from_grpc_code(code: int, message: str) -> ServingError:
     """Return the error that a peer named by its gRPC code; codes outside the tree become `Internal`."""
     return BY_GRPC_CODE.get(code, Internal)(message)
+
+
+_EXHAUSTED: Final = {
+    errno.EMFILE: "the server may open no more files",
+    errno.ENFILE: "the server may open no more files",
+    errno.ENOMEM: "the server has no memory left",
+    errno.ENOSPC: "the server has no room left, on a disk or in shared memory",
+}
+
+
+def unexpected(error: BaseException | None, sentence: str = "internal server error") -> ServingError:
+    """Return what a client hears of an error that is not for it: `Unavailable` where the machine has no more."""
+    exhausted = ""
+    if isinstance(error, OSError):
+        exhausted = _EXHAUSTED.get(error.errno or 0, "")
+    elif isinstance(error, MemoryError):
+        exhausted = _EXHAUSTED[errno.ENOMEM]
+    elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):  # as CPython says it
+        exhausted = "the server can start no more threads"
+    return Unavailable(exhausted) if exhausted else Internal(sentence)

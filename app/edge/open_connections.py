@@ -2,11 +2,14 @@
 
 import asyncio
 import math
+import resource
 from collections.abc import Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
 _MOST_S: Final = 2.0
 """How much time goes by for connections between two sweeps, of which one comes each second."""
+_MOST_RESERVED: Final = 128
+"""Descriptors that clients leave for lanes, files and what else an ingress needs; an eighth where it may have few."""
 
 
 class OpenConnection(Protocol):
@@ -38,11 +41,16 @@ C = TypeVar("C", bound=OpenConnection)
 
 
 class OpenConnections(Generic[C]):
-    """A bounded set; when it is full, a new connection takes the place of the one that was idle for longest."""
+    """A bounded set; when it is full, a new connection takes the place of the one that was idle for longest.
+
+    It is full, too, when the process has hardly any descriptors left.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._open: set[C] = set()
+        self._among_last: set[C] = set()
+        """Those with the last descriptors; while there are any, a new one takes the place of another."""
         # In the order in which they were found idle; some may have been used since.
         self._idle: dict[C, None] = {}
         self._empty = asyncio.Event()
@@ -55,11 +63,15 @@ class OpenConnections(Generic[C]):
     def __iter__(self) -> Iterator[C]:
         return iter(tuple(self._open))
 
-    def add(self, connection: C) -> bool:
+    def add(self, connection: C, transport: asyncio.BaseTransport | None = None) -> bool:
         """Count a connection in; False when there are too many, and none of them is idle, or when all are to end."""
-        if self._stopping or (len(self._open) >= self._limit and not self._make_room()):
+        among_last = transport is not None and _is_among_the_last(transport)
+        full = among_last or self._among_last or len(self._open) >= self._limit
+        if self._stopping or (full and not self._make_room()):
             return False
         self._open.add(connection)
+        if among_last:
+            self._among_last.add(connection)
         self._empty.clear()
         return True
 
@@ -75,6 +87,7 @@ class OpenConnections(Generic[C]):
     def discard(self, connection: C) -> None:
         """Count a connection out."""
         self._open.discard(connection)
+        self._among_last.discard(connection)
         self._idle.pop(connection, None)
         if not self._open:
             self._empty.set()
@@ -107,3 +120,10 @@ class OpenConnections(Generic[C]):
                 pass
         for connection in self:
             connection.abort()
+
+
+def _is_among_the_last(transport: asyncio.BaseTransport) -> bool:
+    """Whether a connection has one of the last descriptors that the process may have: a new one is the lowest free."""
+    sock = transport.get_extra_info("socket")
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sock is not None and 0 <= most - min(most // 8, _MOST_RESERVED) <= sock.fileno()

@@ -31,7 +31,7 @@ from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC
 from deployments.lane.work_queue import Work
 from protocol.body_memory import body_memory
-from protocol.errors import ServingError, Unavailable
+from protocol.errors import ServingError, Unavailable, unexpected
 from protocol.grpc_status import GRPC_STATUS_NAMES
 
 logger = logging.getLogger(__name__)
@@ -198,6 +198,8 @@ class Call(Stream):
                 if len(self._prefix) < PREFIX.size:
                     break
                 self._begin(len(view))
+                if self.done:  # there was no memory for it
+                    return view[:0]
             size = len(view)
             view = self._fill(view)
             if self._body is None:
@@ -238,7 +240,11 @@ class Call(Stream):
         self._filled = 0
         self.connection.incomplete.pop(self, None)  # whose time was that of a prefix in pieces
         if length <= max(available, self.connection.initial_credit_bytes - PREFIX.size):
-            self._body = body_memory(length)
+            try:
+                self._body = body_memory(length)
+            except MemoryError as error:
+                self.fail(unexpected(error))
+                return
             self._granted_bytes = length
             if length > available + self.credit_bytes:
                 self.grant(length - available - self.credit_bytes)
@@ -250,7 +256,11 @@ class Call(Stream):
         """Go on with a large message whose memory is reserved."""
         assert self._body is not None
         length = PREFIX.unpack(self._prefix)[1]
-        whole = body_memory(length)
+        try:
+            whole = body_memory(length)
+        except MemoryError as error:
+            self.fail(unexpected(error))
+            return
         whole[: self._filled] = self._body
         self._body = whole
         self._granted_bytes = length
@@ -316,7 +326,7 @@ class Call(Stream):
         if isinstance(error, CallError):
             self.finish(error.code, error.message)
         elif error is not None:
-            self.finish(INTERNAL, "internal server error")
+            self.fail(unexpected(error))
         else:
             self._waiting_bytes -= size
             self.message(message)

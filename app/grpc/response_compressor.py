@@ -7,9 +7,10 @@ from typing import Final, Protocol
 
 from app.grpc.compression import compress
 from app.grpc.context import CallContext
-from app.grpc.status import INTERNAL, OK
+from app.grpc.status import OK
 from deployments.lane.frames import Buffer
 from deployments.lane.work_queue import Work
+from protocol.errors import unexpected
 
 _INLINE_BYTES: Final = 32 << 10
 
@@ -84,7 +85,8 @@ class ResponseCompressor:
         self._work = None
         self.waiting_bytes -= size
         if error is not None:
-            self._call.finish(INTERNAL, "internal server error")
+            failure = unexpected(error)
+            self._call.finish(failure.grpc_code, failure.message)
             return
         if self._waiting:
             self._begin()

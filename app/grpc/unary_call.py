@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from app.grpc.call import Call
 from app.grpc.status import INTERNAL, OK
 from deployments.lane.frames import Buffer
-from protocol.errors import InvalidArgument, ServingError
+from protocol.errors import InvalidArgument, ServingError, unexpected
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class MethodCall(UnaryCall):
         else:
             assert self.head.method is not None
             logger.error("%s failed", self.head.method.name, exc_info=error)
-            self.finish(INTERNAL, "internal server error")
+            self.fail(unexpected(error))
 
     def cancelled(self) -> None:
         """Stop the handler."""

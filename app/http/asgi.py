@@ -9,7 +9,7 @@ from app.http.exchange import ExchangeConnection
 from app.http.head import Head
 from app.http.responses import message_of, response_head
 from deployments.lane.frames import Buffer
-from protocol.errors import Internal
+from protocol.errors import unexpected
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +82,16 @@ class AsgiExchange:
 
     async def run(self) -> None:
         """Run the application to its end; a failure inside is a 500 without details."""
+        failure = unexpected(None)
         try:
             await self._app(self._scope(), self._receive, self._send)
         except asyncio.CancelledError:
             raise
-        except Exception:
+        except Exception as error:
             logger.exception("%s %s failed", self._head.method.decode(), self._head.url.decode("latin-1"))
+            failure = unexpected(error)
         if not self._started:
-            self._connection.on_error(Internal("internal server error"))
+            self._connection.on_error(failure)
         elif not self._complete:
             self._connection.close_after_answer()
             self._connection.finish()

@@ -25,7 +25,7 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import HTTP
 from protocol.body_memory import body_memory
-from protocol.errors import ServingError, Unsupported
+from protocol.errors import ServingError, Unsupported, unexpected
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BINARY_HEAD: Final = (
@@ -90,7 +90,7 @@ class HttpConnection(TimedConnection):
         """Count the connection in, or refuse it."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         context = self._context
-        if not context.connections.add(self):
+        if not context.connections.add(self, transport):
             self._closing = True
             self.note(503, "too many connections")
             self.write(error_response(503, "too many connections", context.head_ends.close))
@@ -240,8 +240,11 @@ class HttpConnection(TimedConnection):
                 self._check_refusal(head)
                 if not context.bodies.has_room(length):
                     raise BadRequest(503, TOO_MANY_BODIES)
+            try:
+                self._body = body_memory(length)
+            except MemoryError as error:
+                raise BadRequest(503, unexpected(error).message) from None
             self._head = head
-            self._body = body_memory(length)
             self._body_filled = 0
         if head.expect_continue and len(data) == end:
             self.write(_CONTINUE)

@@ -15,7 +15,7 @@ from app.service.routing import DECOUPLED_BY_HTTP
 from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.work_queue import Work
-from protocol.errors import Internal, ServingError, Unavailable, Unsupported
+from protocol.errors import ServingError, Unavailable, Unsupported, unexpected
 
 # Up to these sizes the work takes less than handing it to a thread and back, or not much more.
 _INLINE_COMPRESSED_BYTES: Final = 4 << 10
@@ -90,7 +90,7 @@ class InferExchange:
         if error is None:
             then(result)
         else:
-            self.on_error(error if isinstance(error, ServingError) else Internal("internal server error"))
+            self.on_error(error if isinstance(error, ServingError) else unexpected(error))
 
     def _unpacked(self, body: bytes) -> None:
         if self._connection.hold(len(body)):

@@ -66,7 +66,7 @@ class Http2Connection(OpenConnection):
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self.sender = Sender(self._transport, self.loop, self._finished)
         application, limits = self.application, self.limits
-        accepted = application.connections.add(self)
+        accepted = application.connections.add(self, transport)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.fail(Http2Error(frames.INADEQUATE_SECURITY, "ALPN did not choose h2"))

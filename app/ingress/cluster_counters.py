@@ -37,6 +37,10 @@ class ClusterCounters:
         self._of_dead = Totals()
         self._reading = threading.Lock()
 
+    async def connect(self) -> None:
+        """Connect to Ray's tables: Ray aborts a process that may open no more files when it first does so."""
+        await asyncio.to_thread(_addresses)
+
     async def of_node(self) -> Totals:
         """Return what was counted on this node."""
         return await asyncio.to_thread(self._counters.totals)

@@ -154,6 +154,7 @@ class Ingress:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_TIMEOUT_S):
                 await self.service.models.until_settled()
+        await self._cluster.connect()
         await self._listeners.open()
         spare_long_lived_objects()
         self._reports = [

@@ -11,7 +11,7 @@ from typing import Any, Final
 from app.json_helper.frames import read_frame, write_frame
 from deployments.lane.frames import Buffer
 from deployments.lane.work_queue import Work, WorkQueue
-from protocol.errors import Internal, ServingError, Unavailable, from_grpc_code
+from protocol.errors import Internal, ServingError, Unavailable, from_grpc_code, unexpected
 
 _MAX_WAITING: Final = 256
 _EXIT_S: Final = 2.0
@@ -43,7 +43,7 @@ class JsonHelper:
             return None
         return self._tasks.submit(
             partial(self._do, head, parts),
-            lambda result, error: done(result if error is None else Internal("large JSON could not be read")),
+            lambda result, error: done(result if error is None else unexpected(error, "large JSON could not be read")),
         )
 
     def _do(self, head: dict[str, Any], parts: Sequence[Buffer]) -> Result | ServingError:

@@ -5,6 +5,7 @@ longer looks at it. An arena is made when the first large body is sent, and its 
 side has mapped it, so that nothing stays behind whichever process dies.
 """
 
+import errno
 import os
 import stat
 import weakref
@@ -28,6 +29,10 @@ _BODY_ALIGNMENT: Final = 64
 
 class ArenaError(Exception):
     """An arena cannot be made or opened, or a place is not in it."""
+
+
+class NoResourcesError(ArenaError):
+    """There are no descriptors, or there is no memory, to open it with at present."""
 
 
 class ArenaMapping(Lendable):
@@ -170,6 +175,7 @@ def open_arena(path: str) -> memoryview:
     """Map the arena of the peer.
 
     Raises:
+        NoResourcesError: it cannot be opened at present.
         ArenaError: it is not a file of this user in the folder for arenas.
     """
     try:
@@ -177,13 +183,18 @@ def open_arena(path: str) -> memoryview:
             raise ArenaError("not an arena")
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise ArenaError(str(error)) from error
+        raise _open_error(error) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
             raise ArenaError("not an arena")
         return memoryview(ArenaMapping.of(descriptor, status.st_size))
     except (OSError, ValueError) as error:
-        raise ArenaError(str(error)) from error
+        raise _open_error(error) from error
     finally:
         os.close(descriptor)
+
+
+def _open_error(error: OSError | ValueError) -> ArenaError:
+    passing = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    return NoResourcesError(str(error)) if passing else ArenaError(str(error))

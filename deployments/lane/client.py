@@ -319,6 +319,13 @@ class LaneClient(FrameProtocol):
         self.release(self.shared_offset)
         return body
 
+    def body_lost(self, call: int, error: ServingError) -> None:
+        """Answer a call whose response cannot be had."""
+        entry = self.calls.get(call)
+        if entry is not None:
+            self.cancel(entry)
+            entry.target.fail(entry, error)
+
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
         """Hand an answer to the sink that waits for it."""
         if kind == Kind.RESPONSE:

@@ -29,10 +29,11 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from deployments.lane.arena import Arena, ArenaError, open_arena
+from deployments.lane.arena import Arena, ArenaError, NoResourcesError, open_arena
 from deployments.lane.heartbeat import Heartbeat
 from deployments.lane.traffic import LANE_TRAFFIC
 from protocol.body_memory import body_memory
+from protocol.errors import ServingError, unexpected
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ PROTOCOL_VERSION: Final = 7
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 # From this size on a body goes through shared memory, where both sides are on one node.
 _SHARE_BYTES: Final = 1 << 17
+ARENA_RETRY_S: Final = 5.0
+"""When an arena that could not be made or opened is tried again; until then bodies go by socket."""
 # Above this size a frame is gathered in a buffer of its own, below it reads are joined.
 _LARGE_FRAME_BYTES: Final = 1 << 16
 # Up to this many bytes, what one turn of the loop sends leaves in one joined write.
@@ -117,11 +120,14 @@ class FrameProtocol(asyncio.Protocol):
         self._rest = b""
         self._large: memoryview | None = None
         self._large_filled = 0
+        self._skipped_bytes = 0
+        """How much is to come of a frame for whose body there was no memory."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._may_share = False
         self._arena: Arena | None = None
         self._arena_open = False
+        self._next_arena_s = 0.0
         self._peer_arena: memoryview | None = None
         self._releases: list[int] = []
         self._thread_id = threading.get_ident()
@@ -159,6 +165,10 @@ class FrameProtocol(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         if self._large is not None:
             data = self._fill_large(data)
+        elif self._skipped_bytes:
+            skipped = min(self._skipped_bytes, len(data))
+            self._skipped_bytes -= skipped
+            data = data[skipped:]
         elif self._rest:
             data = self._rest + data
         offset, end = 0, len(data)
@@ -186,7 +196,15 @@ class FrameProtocol(asyncio.Protocol):
 
     def _start_large(self, length: int, data: bytes, offset: int) -> None:
         self._rest = b""
-        self._large = body_memory(length)
+        try:
+            self._large = body_memory(length)
+        except MemoryError as error:
+            _, call, kind, *_ = HEADER.unpack_from(data, offset)
+            if kind not in _SHARED_KINDS:
+                raise
+            self._skipped_bytes = length - (len(data) - offset)
+            self.body_lost(call, unexpected(error))
+            return
         self._large_filled = len(data) - offset
         self._large[: self._large_filled] = memoryview(data)[offset:]
 
@@ -206,6 +224,10 @@ class FrameProtocol(asyncio.Protocol):
 
     def frame_received(self, kind: int, flags: int, number: int, call: int, json_length: int, body: Buffer) -> None:
         """Take one frame; `body` may be kept, it is never written to again."""
+        raise NotImplementedError
+
+    def body_lost(self, call: int, error: ServingError) -> None:
+        """End a call, for whose request or response there is no memory, with an error."""
         raise NotImplementedError
 
     def send(
@@ -238,11 +260,13 @@ class FrameProtocol(asyncio.Protocol):
     def _share(self, parts: Sequence[Buffer], size: int) -> bytes:
         """Put a body into the arena and return its place, empty when it has to go by socket."""
         if self._arena is None:
+            if self._loop.time() < self._next_arena_s:
+                return b""
             try:
                 self._arena = Arena()
             except ArenaError as error:
                 logger.info("large bodies go by socket: %s", error)
-                self._may_share = False
+                self._next_arena_s = self._loop.time() + ARENA_RETRY_S
                 return b""
             path = self._arena.path.encode()
             self.send(Kind.ARENA, 0, (path,), size=len(path))
@@ -274,8 +298,7 @@ class FrameProtocol(asyncio.Protocol):
         if not self._may_share:
             raise LaneProtocolError("shared memory was not agreed on")
         if kind == Kind.ARENA and self._peer_arena is None:
-            self._peer_arena = open_arena(bytes(body).decode("utf-8", "replace"))
-            self.send(Kind.ARENA_OPEN, 0, size=0)
+            self._open_peer_arena(bytes(body).decode("utf-8", "replace"))
         elif kind == Kind.ARENA_OPEN and self._arena is not None:
             self._arena.unlink()
             self._arena_open = True
@@ -283,6 +306,18 @@ class FrameProtocol(asyncio.Protocol):
             self._arena.release(_OFFSET.unpack(body)[0])
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
+
+    def _open_peer_arena(self, path: str) -> None:
+        """Open the arena of the peer, which uses it from then on; later where that is not possible now."""
+        if not self._may_share:  # the connection is gone
+            return
+        try:
+            self._peer_arena = open_arena(path)
+        except NoResourcesError as error:
+            logger.info("large bodies come by socket: %s", error)
+            self._loop.call_later(ARENA_RETRY_S, self._open_peer_arena, path)
+        else:
+            self.send(Kind.ARENA_OPEN, 0, size=0)
 
     def release(self, offset: int) -> None:
         """Tell the peer that the body at `offset` of its arena is no longer looked at; other frames take it along."""

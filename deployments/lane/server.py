@@ -237,6 +237,10 @@ class LaneServerConnection(FrameProtocol):
         else:
             raise LaneProtocolError(f"unexpected frame of kind {kind}")
 
+    def body_lost(self, call: int, error: ServingError) -> None:
+        """Refuse a request."""
+        self._refuse(call, error)
+
     def _tell_cancelled(self, call: int) -> None:
         """Give a call up whose client hears the answer still; one that no model has got yet ends."""
         entry = self.inflight.get(call)

@@ -27,6 +27,8 @@ CLIENTS: Final = "client-"
 JOIN_TIMEOUT_S: Final = 10.0
 """How long a new arbiter waits for a living process to say what it holds."""
 _POLL_S: Final = 0.02
+ACCEPT_RETRY_S: Final = 1.0
+"""How long those who connect wait once this process may open no more files."""
 _MAX_BUFFER_BYTES: Final = 1 << 20
 
 
@@ -60,6 +62,8 @@ class ArbiterServer:
         self._selector = selectors.DefaultSelector()
         self._awaited = {path.name for path in folder.iterdir() if path.name.startswith(CLIENTS)}
         self._awaited_until = time.monotonic() + JOIN_TIMEOUT_S
+        self._accepts_from_s = 0.0
+        """When it accepts again; 0: it does."""
         self._stop, self._stopped = socket.socketpair()
         path = folder / SOCKET
         path.unlink(missing_ok=True)
@@ -78,7 +82,7 @@ class ArbiterServer:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._stopped, selectors.EVENT_READ, None)
         while True:
-            for key, _ in self._selector.select(_POLL_S if self._awaited else None):
+            for key, _ in self._selector.select(_POLL_S if self._awaited or self._accepts_from_s else None):
                 if key.fileobj is self._stopped:
                     return self._end()
                 if key.data is not None and key.data.gone:
@@ -94,6 +98,9 @@ class ArbiterServer:
                     logger.exception("the rate limiter drops a connection")
                     if key.data is not None:
                         self._drop(key.data)
+            if self._accepts_from_s and time.monotonic() > self._accepts_from_s:
+                self._accepts_from_s = 0.0
+                self._selector.register(self._listener, selectors.EVENT_READ, None)
             self._grant()
 
     def _end(self) -> None:
@@ -105,7 +112,13 @@ class ArbiterServer:
         self._selector.close()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # the listener stays readable
+            logger.warning("the rate limiter takes no connections for %g s: %s", ACCEPT_RETRY_S, error)
+            self._selector.unregister(self._listener)
+            self._accepts_from_s = time.monotonic() + ACCEPT_RETRY_S
+            return
         connection.setblocking(False)
         peer = _Peer(connection)
         self._selector.register(connection, selectors.EVENT_READ, peer)

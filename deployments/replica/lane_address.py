@@ -1,16 +1,20 @@
 """Where a replica's lane listens, and the secret that a client must say there."""
 
+import os
 import secrets
 import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from deployments.control.replica_directory import RunningReplica
 from deployments.lane.address import ReplicaAddress
 from deployments.lane.death_mark import DeathMark
 from deployments.lane.owned_file import OwnedFile
+
+_MAX_PARENT_BYTES: Final = 67
+"""What is below takes up to 40 bytes of a socket's path, which has 107 at most (unix(7))."""
 
 
 class LaneAddress:
@@ -27,7 +31,7 @@ class LaneAddress:
     def __init__(self, tcp_host: str | None, gpus: Sequence[str] = ()) -> None:
         self._gpus = list(gpus)
         self.secret = secrets.token_hex(32)
-        self._file = OwnedFile(Path(tempfile.gettempdir()))
+        self._file = OwnedFile(_parent())
         self.death_mark = DeathMark(self._file.descriptor)
         self.unix_path = self._file.companion
         self.sockets = [_listen(socket.AF_UNIX, self.unix_path)]
@@ -58,6 +62,12 @@ def address_of(replica: RunningReplica) -> ReplicaAddress:
     host, port = metadata["tcp"]
     gpus = tuple(metadata.get("gpus", ()))
     return ReplicaAddress(replica.replica_id, replica.node_id, metadata["unix"], host, port, metadata["secret"], gpus)
+
+
+def _parent() -> Path:
+    """Return where temporary files lie, or, where paths there are too long for a socket, where shared memory does."""
+    folder = tempfile.gettempdir()
+    return Path(folder if len(os.fsencode(folder)) <= _MAX_PARENT_BYTES else "/dev/shm")
 
 
 def _listen(family: socket.AddressFamily, address: Any) -> socket.socket:

@@ -1,3 +1,4 @@
+import errno
 import os
 import pickle
 import subprocess
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import BY_GRPC_CODE, Internal, ServingError, from_grpc_code
+from protocol.errors import BY_GRPC_CODE, Internal, ServingError, Unavailable, from_grpc_code, unexpected
 
 
 @pytest.mark.parametrize("kind", BY_GRPC_CODE.values(), ids=lambda kind: kind.__name__)
@@ -19,6 +20,27 @@ def test_errors_survive_a_process_boundary(kind: type[ServingError]) -> None:
 
 def test_unknown_codes_are_internal() -> None:
     assert type(from_grpc_code(99, "what")) is Internal
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "/secret"), "the server may open no more files"),
+        (OSError(errno.ENOSPC, "No space", "/secret"), "the server has no room left, on a disk or in shared memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "the server has no memory left"),
+        (MemoryError(), "the server has no memory left"),
+        (RuntimeError("can't start new thread"), "the server can start no more threads"),
+    ],
+)
+def test_what_the_machine_has_no_more_of_may_be_there_later(error: Exception, told: str) -> None:
+    failure = unexpected(error)
+    assert (type(failure), failure.message) == (Unavailable, told)
+
+
+@pytest.mark.parametrize("error", [OSError("no number"), OSError(errno.EACCES, "No"), RuntimeError("/secret"), None])
+def test_what_else_fails_is_told_without_details(error: Exception | None) -> None:
+    failure = unexpected(error)
+    assert (type(failure), failure.message) == (Internal, "internal server error")
 
 
 def test_error_arrives_where_another_package_is_named_protocol(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Unary calls by grpcio's client: answers, codes and texts, deadlines, cancellation, sizes, compression."""
 
+import errno
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
@@ -364,6 +366,30 @@ def test_a_handler_takes_the_place_of_a_method() -> None:
     with serving(handlers={"LogSettings": log_settings}) as server, grpc.insecure_channel(server.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert stub.LogSettings(pb.LogSettingsRequest()).settings["log_info"].bool_param
+
+
+def test_what_the_machine_has_no_more_of_is_told(server: Server, stub: Any) -> None:
+    def broken() -> bool:
+        raise OSError(errno.EMFILE, "Too many open files", "/secret/path")
+
+    server.service.server_ready = broken  # type: ignore[method-assign]
+    told = failure(stub.ServerReady, pb.ServerReadyRequest())
+    assert told == (grpc.StatusCode.UNAVAILABLE, "the server may open no more files")
+
+
+@pytest.mark.parametrize("size", [600_000, 4_000_000], ids=["at once", "reserved"])
+def test_a_message_without_memory_ends_its_own_call(
+    server: Server, stub: Any, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", refuse)
+        told = failure(stub.ModelInfer, pb.ModelInferRequest(model_name="x" * size))
+    assert told == (grpc.StatusCode.UNAVAILABLE, "the server has no memory left")
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
 
 
 def test_an_exception_stays_inside(server: Server, stub: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,10 +27,11 @@ from deployments.core.clock import LoopClock
 from deployments.core.core import Core
 from deployments.schedulers import outage
 from protocol.errors import Internal
-from protocol.infer import InferRequest
+from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
 from repository_loader.package import InstanceSpec, ModelPackage
 from tests.deployments.replica.hosted_models import COUNTDOWN, DECOUPLED, Models, on_a_loop
+from tests.no_more_files import no_more_files
 
 SPEC = InstanceSpec("m_0", "CPU", 0, own_process=True)
 CONFIG = """
@@ -245,6 +246,32 @@ def test_a_process_that_cannot_be_started_for_lack_of_descriptors_leaves_none_be
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert len(os.listdir("/proc/self/fd")) == before
     assert 5 < refused < 29
+
+
+LARGE_OUTPUT = """[
+            pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.zeros(10_000, np.int32))]) for _ in requests
+        ]"""
+
+
+def test_results_that_cannot_be_read_for_lack_of_descriptors_fail_their_requests_alone(tmp_path: Path) -> None:
+    package = written(tmp_path, execute=f"import numpy as np; return {LARGE_OUTPUT}")
+
+    async def run() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        model = await loader.load(package, [SPEC], clock, Core(clock))
+
+        async def ask() -> object:
+            answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            model.submit(InferRequest({"X": np.zeros(1, np.int32)}, 1, lambda _, result: answer.set_result(result)))
+            return await asyncio.wait_for(answer, 20)
+
+        with no_more_files():
+            assert "cannot be read: Too many open files" in str(await ask())
+        answered = await ask()
+        assert isinstance(answered, InferResponse) and len(answered.outputs["Y"]) == 10_000
+        await model.close(20)
+
+    asyncio.run(run())
 
 
 def test_an_instance_that_says_something_all_the_time_is_closed_in_time(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """Large bodies on lanes of one node: in shared memory, until nobody looks at them any more."""
 
 import asyncio
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from deployments.lane import frames
 from deployments.lane.arena import ARENA_BYTES, Arena, ArenaError, open_arena
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, Unavailable
 from tests.deployments.lane.harness import Lanes, on_loop
 
 LARGE = bytes(range(256)) * 1000
@@ -135,6 +139,74 @@ def test_an_arena_gives_out_places_and_takes_them_back() -> None:
 def test_only_files_in_the_folder_for_arenas_are_opened(path: str) -> None:
     with pytest.raises((ArenaError, ValueError)):
         open_arena(path)
+
+
+def failing(call: Callable[..., Any], error: Exception, at: int) -> Callable[..., Any]:
+    """Return a function that fails when it is called for the so-many-th time."""
+    count = 0
+
+    def call_or_fail(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise error
+        return call(*args)
+
+    return call_or_fail
+
+
+NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
+NO_FILES = OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "at"),
+    [
+        pytest.param("posix_fallocate", NO_ROOM, 1, id="client's own"),
+        pytest.param("posix_fallocate", NO_ROOM, 2, id="replica's own"),
+        pytest.param("dup", NO_FILES, 2, id="client's at the replica"),
+        pytest.param("dup", NO_FILES, 4, id="replica's at the client"),
+    ],
+)
+@on_loop
+async def test_a_lane_outlives_an_arena_that_cannot_be_had_and_gets_it_later(
+    call: str, error: OSError, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, call, failing(getattr(os, call), error, at))
+    monkeypatch.setattr(frames, "ARENA_RETRY_S", 0.0)
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        (before,) = lanes.replicas[0].server.connections
+        model.hold = True
+        held, _ = lanes.send(b"under way")
+        await lanes.until(lambda: len(model.held) == 1)
+        model.hold = False
+        for number in range(3):
+            assert (await lanes.ask(bytes([number]) + LARGE)).responses == [bytes([number]) + LARGE]
+        assert held.responses == [b"under way"]
+        _, connection = await lanes.open_arenas()
+        assert connection is before
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["request", "response"])
+@on_loop
+async def test_a_body_for_which_there_is_no_memory_fails_its_own_call(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "empty", failing(np.empty, MemoryError(), at))
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        (before,) = lanes.replicas[0].server.connections
+        model.hold = True
+        held, _ = lanes.send(b"under way")
+        await lanes.until(lambda: len(model.held) == 1)
+        model.hold = False
+        lost = await lanes.ask(bytes(ARENA_BYTES + 1))
+        assert type(lost.error) is Unavailable and lost.error.message == "the server has no memory left"
+        assert (await lanes.ask(b"the next")).responses == [b"the next"]
+        model.release()
+        await lanes.until(lambda: held.responses == [b"under way"])
+        huge = bytes(range(256)) * (ARENA_BYTES // 256 + 1)
+        assert (await lanes.ask(huge)).responses == [huge]
+        assert tuple(lanes.replicas[0].server.connections) == (before,)
 
 
 @pytest.mark.parametrize("size", [200_003, 1 << 18])

@@ -1,6 +1,7 @@
 """The rate limiter of a node with real processes, of which some are killed."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections import Counter
@@ -13,10 +14,11 @@ import uvloop
 
 from deployments.backends.backend import ModelLoadError
 from deployments.core.rate_limit import Needs, Resource
-from deployments.replica import node_rate_limiter
+from deployments.replica import arbiter_server, node_rate_limiter
 from deployments.replica.arbiter_server import ArbiterServer
 from deployments.replica.node_rate_limiter import NodeRateLimiter
 from tests.line_process import TIMEOUT_S, LineProcess
+from tests.no_more_files import no_more_files
 from tests.serving import wait_until
 
 
@@ -159,6 +161,24 @@ def test_a_process_that_has_no_thread_for_the_arbiter_tries_again(
 
     asyncio.run(add())
     assert starts == ["arbiter", "arbiter"]
+
+
+def test_an_arbiter_that_may_open_no_more_files_rests_until_it_can_accept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(arbiter_server, "ACCEPT_RETRY_S", 0.2)
+    arbiter = ArbiterServer(tmp_path, ())
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(5)
+        with no_more_files():
+            client.connect(str(tmp_path / arbiter_server.SOCKET))
+            client.sendall(b'["add","a",[1,[["R",0,1]]],true,false]\n')
+            used_s = time.process_time()
+            wait_until(lambda: len(caplog.records) >= 2, "two attempts")
+            assert time.process_time() - used_s < 0.1
+        assert client.recv(100) == b'["added","a",""]\n'
+    arbiter.close()
+    assert len(caplog.records) < 5
 
 
 def test_an_instance_whose_arbiter_did_not_answer_in_time_is_forgotten(

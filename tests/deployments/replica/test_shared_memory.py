@@ -1,11 +1,9 @@
 import os
-import resource
 import secrets
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
 from protocol.signature import Signature
 from tests.full_disk import full_disk
+from tests.no_more_files import no_more_files
 
 SIZE = 10_000
 
@@ -300,19 +299,6 @@ def test_a_region_whose_object_is_gone_is_listed_and_not_found(key: str, tmp_pat
     assert [row["name"] for row in late.status()] == ["r"]
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'r'"):
         late.view("r", 0, 4)
-
-
-@contextmanager
-def no_more_files() -> Iterator[None]:
-    """Let this process open no more files."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.open("/dev/null", os.O_RDONLY)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_process_that_may_open_no_more_files_goes_on_with_what_it_knows(key: str, tmp_path: Path) -> None:

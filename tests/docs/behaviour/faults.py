@@ -103,6 +103,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "While models load it may take ten minutes": (STALLS + "test_all_others_go_on",),
     "The stacks of its threads are logged": (STALLS + "test_a_process_whose_loop_stands_still_ends_with_its_stacks",),
     "A full disk under Ray's folder": (FULL_DISK,),
+    "What an ingress has no descriptor": (
+        "app/http/test_exhausted_machine.py::test_what_the_machine_has_no_more_of_is_told_with_503",
+        "app/grpc/test_unary.py::test_what_the_machine_has_no_more_of_is_told",
+        "app/http/test_few_descriptors.py::test_clients_beyond_the_descriptors_cost_nothing_but_their_own_answer",
+    ),
     "Lines that a log has no room for": (
         "deployments/log/test_process_log.py::test_a_full_disk_is_no_news_to_the_log_that_lies_on_it",
     ),

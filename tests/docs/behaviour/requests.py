@@ -55,6 +55,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         HTTP + "test_a_connection_over_the_limit_is_refused",
         TIMES + "test_the_connection_that_was_idle_for_longest_gives_way_to_a_new_one",
         TIMES + "test_none_gives_way_that_is_in_use",
+        "app/http/test_few_descriptors.py::"
+        "test_clients_that_ask_nothing_more_give_way_before_the_last_descriptor_is_taken",
         "app/http2/test_abuse.py::test_a_connection_that_is_idle_gives_way_to_a_new_one",
         "app/http2/test_abuse.py::test_a_connection_without_requests_gives_way_whatever_else_it_sends",
         "app/http2/test_abuse.py::test_the_connection_whose_last_request_is_oldest_gives_way",

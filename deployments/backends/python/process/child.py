@@ -21,7 +21,7 @@ from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.python import metric
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.channel import Channel, Writer, received
-from deployments.backends.python.process.conversation import Conversation
+from deployments.backends.python.process.conversation import Conversation, unreadable
 from deployments.backends.python.process.environment import Environment
 from deployments.backends.python.process.exchange import (
     FREED_OUTPUTS,
@@ -377,7 +377,11 @@ class Child:
                 self._questions.outbox.send(FREED_OUTPUTS, None, self._work.take_freed())
 
     def _take_work(self, data: bytes) -> None:
-        kind, place, fields = self._work.read(data)
+        try:
+            kind, place, fields = self._work.read(data)
+        except OSError as error:  # no descriptor, or no memory, to map what it has written
+            self.kill(unreadable(error))
+            return
         if kind == "results":
             self._take_results(place, *fields)
         elif kind == "response":
@@ -452,7 +456,7 @@ class Child:
             forked.close()
 
     def _conversation(self, connection: socket.socket, areas: tuple[int, int]) -> Conversation:
-        return Conversation(connection, areas, self._server, self._requests, lambda: self.kill("takes no answers"))
+        return Conversation(connection, areas, self._server, self._requests, self.kill)
 
     def _requests(self, numbers: tuple[int, ...]) -> list[InferRequest]:
         """Return those of some requests that the process still has."""

@@ -21,8 +21,8 @@ class Conversation:
     """Answers what the process asks, and asks it.
 
     `areas` are the open files of what the replica writes and of what the process writes; they and the connection
-    belong to the conversation. `requests` returns those of some numbers that the process still has, and `overrun` is
-    called when it leaves too many answers unread.
+    belong to the conversation. `requests` returns those of some numbers that the process still has, and `kill` is
+    called when it leaves too many answers unread, or what it says cannot be read, with that as a predicate.
     """
 
     def __init__(
@@ -31,14 +31,15 @@ class Conversation:
         areas: tuple[int, int],
         server: ModelServer | None,
         requests: Callable[[tuple[int, ...]], list[InferRequest]],
-        overrun: Callable[[], None],
+        kill: Callable[[str], None],
     ) -> None:
         connection.setblocking(False)
         self._connection = connection
         self._areas = areas
         self._requests = requests
+        self._kill = kill
         self._channel = Channel(connection, OwnArea(areas[0]), PeerArea(areas[1]))
-        self.outbox = Outbox(self._channel, overrun)
+        self.outbox = Outbox(self._channel, lambda: kill("takes no answers"))
         self._calls = ServedCalls(server, self._channel, self.outbox, requests)
         self._asked: dict[int, Future[Any]] = {}
         self._numbers = count(1)
@@ -77,7 +78,11 @@ class Conversation:
             os.close(descriptor)
 
     def _take(self, data: bytes) -> None:
-        kind, place, fields = self._channel.read(data)
+        try:
+            kind, place, fields = self._channel.read(data)
+        except OSError as error:
+            self._kill(unreadable(error))
+            return
         if kind == "log":
             log_here(*fields)
         elif kind == "cancelled":
@@ -97,3 +102,8 @@ class Conversation:
         elif kind != FREED:
             number, *arguments = fields
             self._calls.control(number, kind, *arguments)
+
+
+def unreadable(error: OSError) -> str:
+    """Return what becomes of a process that has written what there is no descriptor, or no memory, to map with."""
+    return f"has said what cannot be read: {error.strerror}"
