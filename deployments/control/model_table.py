@@ -32,6 +32,7 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _RAN = (READY, LOADING, UNLOADING)
+_LONG_AGO_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +116,13 @@ class ModelTable:
         return ModelEntry(text, config.backend or config.platform, reason, versions, namespace=shown.namespace)
 
     def _note_left(self, before: Mapping[str, ModelEntry]) -> None:
+        """Note when versions were unloaded; of those that were so under a former controller it is long ago."""
         now_s = self._clock()
         for name, entry in self.models.items():
             known = before[name].versions if name in before else {}
             for number, version in entry.versions.items():
                 if version.left:
-                    version.left_s = (known[number].left_s if number in known else 0.0) or now_s
+                    version.left_s = (known[number].left_s or now_s) if number in known else _LONG_AGO_S
 
     def _hold(self, desired: DesiredState) -> None:
         """Send no requests to versions that did not run before their trial, where others of the model do."""

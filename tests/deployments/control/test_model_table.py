@@ -59,6 +59,9 @@ def test_when_a_model_was_unloaded_is_told_from_then_on(tmp_path: Path) -> None:
     now_s = 3000.0
     table.replace(desired, {})
     assert [told(table, name).left_s for name in ("step", "inner", "outer")] == [0, 0, 0]
+    successors = ModelTable(lambda: now_s)
+    successors.replace(unloaded(repository.options, desired, ["outer"]), {})
+    assert 0 < told(successors, "outer").left_s < 10, "when it was under a former controller is not known"
 
 
 def test_nothing_is_kept_of_the_configurations_of_models_that_are_gone(tmp_path: Path) -> None:
