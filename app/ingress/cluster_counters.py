@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 2.0
 _TOLD: Final = STATISTICS | {CLIENT, STATE, BATCH_REASON, CPU, GPU}
 """What a node tells the others: statistics, and what the console shows beside them."""
+_OF_MACHINE: Final = frozenset({CPU, GPU})
+"""What there is nothing of once a node is dead; each node has GPUs of its own."""
 
 
 class ClusterCounters:
@@ -35,6 +37,7 @@ class ClusterCounters:
         self._elsewhere: dict[str, list[Any]] = {}
         self._dead: set[str] = set()
         self._of_dead = Totals()
+        self._name_of_dead = ""
         self._reading = threading.Lock()
 
     async def connect(self) -> None:
@@ -80,13 +83,15 @@ class ClusterCounters:
             rows = self._elsewhere.pop(node_id, ())
             if node_id not in self._dead:  # it may have answered somebody who asked before it died
                 self._dead.add(node_id)
-                self._of_dead.add_list(rows, present=False)
+                counted = (row for row in rows if row[0] not in _OF_MACHINE)
+                self._of_dead.add_list(counted, present=False)
+                self._name_of_dead = hashlib.sha256("".join(sorted(self._dead)).encode()).hexdigest()
 
     def _read_dead(self) -> NodeTotals:
         began_s, totals = time.thread_time(), Totals()
         with self._reading:
             totals.add_totals(self._of_dead)
-            name = hashlib.sha256("".join(sorted(self._dead)).encode()).hexdigest()
+            name = self._name_of_dead
         return NodeTotals(name, "", totals, time.thread_time() - began_s)
 
     async def _ask_others(self) -> None:

@@ -1,8 +1,10 @@
 """What one scrape of the metrics port returns."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from app.metrics.custom_metrics import CustomMetrics
 from app.metrics.directory_metrics import write_directory
@@ -14,10 +16,13 @@ from app.metrics.triton_metrics import write_aliases, write_models
 from app.service.models import Models
 from app.service.statistics import Statistics
 from deployments.control.directory import ModelEntry
-from deployments.core.counts import Totals
+from deployments.core.counts import OF_VERSIONS, RowsByKind, Totals
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.pauses import Pauses
 from deployments.replica.process_memory import without_collections
+
+_FORGOTTEN_S: Final = 3600.0
+_ENTRIES_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +90,45 @@ def write(
     models: Mapping[str, ModelEntry],
 ) -> None:
     """Write every family."""
+    known = _not_forgotten(models, time.time(), out.pause)
     rows = totals.by_kind(out.pause)
+    if models:  # before anything is known of them, all are told of
+        rows = _rows_of(known, rows, out.pause)
     write_models(out, rows, labels_of, shown.latencies)
     if shown.aliases:
         write_aliases(out, rows, labels_of)
     out.collect(NodeMetrics(rows, cpu=shown.cpu, gpu=shown.gpu, aliases=shown.aliases))
     write_own(out, rows, labels_of)
-    write_directory(out, labels_of, models)
+    write_directory(out, labels_of, known)
     out.collect(CustomMetrics(totals, frozenset(out.names)))
+
+
+def _not_forgotten(
+    models: Mapping[str, ModelEntry], now_s: float, pause: Callable[[], None]
+) -> Mapping[str, ModelEntry]:
+    """Return the models without the versions that were unloaded more than an hour ago."""
+    known: dict[str, ModelEntry] = {}
+    for number, (name, entry) in enumerate(models.items()):
+        versions = {
+            version: state
+            for version, state in entry.versions.items()
+            if not (state.left and 0 < state.left_s < now_s - _FORGOTTEN_S)
+        }
+        if len(versions) == len(entry.versions):
+            known[name] = entry
+        elif versions:
+            known[name] = replace(entry, versions=versions)
+        if number % _ENTRIES_AT_ONCE == 0:
+            pause()
+    return known
+
+
+def _rows_of(models: Mapping[str, ModelEntry], rows: RowsByKind, pause: Callable[[], None]) -> RowsByKind:
+    """Return the rows without those of versions that are not there; where models come and go, such are many."""
+    versions = {(name, version) for name, entry in models.items() for version in entry.versions}
+    whole = {"", *(name for name, entry in models.items() if not entry.versions)}
+    kept = dict(rows)
+    for kind in OF_VERSIONS & rows.keys():
+        kept[kind] = [row for row in rows[kind] if row[0][1:3] in versions or row[0].name in whole]
+        pause()
+    return kept

@@ -1,7 +1,8 @@
 """The state of every model version of the desired state, as the controller knows it."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _RAN = (READY, LOADING, UNLOADING)
+_LONG_AGO_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class _Missing:
 class ModelTable:
     """Entries by model, and the deployments that run them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self.models: dict[str, ModelEntry] = {}
         self.plan = Plan()
         self.deployments: tuple[DeploymentPlan, ...] = ()
@@ -87,12 +90,14 @@ class ModelTable:
         for name in traffic.keys() | desired.canaries.keys() & self.models.keys():
             self.models[name].traffic = _traffic_row(traffic.get(name, Traffic()), desired.canaries.get(name))
         packages = packages_by_name(desired.plan)
+        self._json = {name: known for name, known in self._json.items() if name in desired.snapshot.models}
         self._embedded = _hosted_rows(desired.plan.embedded, packages)
         self._copies = _hosted_rows(copied_ensembles(desired.plan), packages)
         anew = untried(desired)
         for name, entry in self.models.items():
             if name in before:
                 _keep_states(name, entry, before[name], moving, anew)
+        self._note_left(before)
         self._hold(desired)
         self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused), refused)
         for deployment in desired.plan.deployments:
@@ -109,6 +114,15 @@ class ModelTable:
             text = config_to_json(config)
             self._json[shown.name] = (config, text)
         return ModelEntry(text, config.backend or config.platform, reason, versions, namespace=shown.namespace)
+
+    def _note_left(self, before: Mapping[str, ModelEntry]) -> None:
+        """Note when versions were unloaded; of those that were so under a former controller it is long ago."""
+        now_s = self._clock()
+        for name, entry in self.models.items():
+            known = before[name].versions if name in before else {}
+            for number, version in entry.versions.items():
+                if version.left:
+                    version.left_s = (known[number].left_s or now_s) if number in known else _LONG_AGO_S
 
     def _hold(self, desired: DesiredState) -> None:
         """Send no requests to versions that did not run before their trial, where others of the model do."""

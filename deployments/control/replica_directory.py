@@ -45,3 +45,10 @@ def forget(deployment: str) -> None:
     with _lock:
         _listeners.pop(deployment, None)
         _replicas.pop(deployment, None)
+
+
+def let_go(deployment: str) -> None:
+    """Keep the list of a deployment no longer that nobody listens to."""
+    with _lock:
+        if deployment not in _listeners:
+            _replicas.pop(deployment, None)

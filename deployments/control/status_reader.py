@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from deployments.control.directory import LOADING, READY, VersionEntry
 from deployments.control.model_table import ModelTable, untried
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
-from deployments.serve_internals import DeploymentState, application_states, handle_of
+from deployments.serve_internals import DeploymentState, application_states, handle_of, let_go_of
 from repository_loader.plan import DeploymentPlan, ModelPlan
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class StatusReader:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._replaced: set[tuple[str, str]] = set()
+        self._asked: set[tuple[str, str]] = set()
         self._trials: tuple[tuple[Trial, float], ...] = ()
         """The trials as they were read last, each with the time since when."""
 
@@ -127,9 +128,17 @@ class StatusReader:
             for each in wanted
             if (state := applications.get(each.app_name, {}).get(each.name)) is not None and state.status in _HEALTHY
         ]
+        await self._forget_all_but({(each.app_name, each.name) for each in table.deployments})
+        self._asked.update(keys)
         changing = bool(desired.trials) or table.unloading
         found = await asyncio.gather(*(self._ask(key, changing=changing) for key in keys))
         return dict(zip(keys, found, strict=True))
+
+    async def _forget_all_but(self, wanted: Collection[tuple[str, str]]) -> None:
+        self._replaced.intersection_update(wanted)
+        for key in self._asked.difference(wanted):
+            self._asked.discard(key)
+            await asyncio.to_thread(let_go_of, *key)
 
     def _is_open(self, deployment: DeploymentPlan, table: ModelTable, desired: DesiredState) -> bool:
         tried = desired.on_trial

@@ -36,6 +36,22 @@ CUSTOM_BUCKET: Final = "custom bucket"
 STATISTICS: Final = frozenset({MODEL, BATCH_SIZE, RESPONSE, SHADOW})
 """What statistics are made of; the others are metrics."""
 
+OF_VERSIONS: Final = STATISTICS | {
+    *(
+        FIRST_RESPONSE,
+        FIRST_RESPONSE_SUM,
+        SUMMARY,
+        CLIENT,
+        CLIENT_ERROR,
+        QUEUE,
+        BATCH_REASON,
+        STATE,
+        RETRY,
+        LOAD_FAILURE,
+    )
+}
+"""The rows of one model version each, or of no model."""
+
 LATENCIES: Final = (
     "request",
     "queue",

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S: Final = 5.0
 MAX_HELLO_BYTES: Final = 1024
+MAX_MODELS: Final = 1 << 16
+"""As many as a frame can name."""
 MAX_STRANGERS: Final = 64
 """Connections that have not said the secret yet; one more, and the oldest of them is closed."""
 
@@ -78,8 +80,9 @@ class LaneModel(Protocol):
 class LaneServer:
     """Accepts lanes for one replica and keeps the table of models that their requests index.
 
-    A model keeps its index for the life of the replica, so that frames on their way when the table changes still find
-    their model, or a clear error. `spill` tells clients to prefer other replicas while these have an idle instance.
+    A model keeps its index for as long as it is in the table, and no other gets that before all others had their turn:
+    frames on their way when the table changes find their model, or a clear error. `spill` tells clients to prefer other
+    replicas while these have an idle instance.
     """
 
     def __init__(
@@ -94,11 +97,12 @@ class LaneServer:
         self.loop = loop
         self._lane_count_changed = lane_count_changed
         self.spill = False
-        self.models: list[LaneModel | None] = []
+        self.models: dict[int, LaneModel] = {}
         self.connections: set[LaneServerConnection] = set()
         self._strangers: dict[LaneServerConnection, None] = {}
-        self._names: list[tuple[str, int]] = []
-        self._faults: dict[tuple[str, int], str] = {}
+        self._rows: dict[tuple[str, int], tuple[int, str]] = {}
+        """Index and fault of each model version."""
+        self._last_index = -1
         self._listeners: list[asyncio.Server] = []
         self.lone = LoneRequests(self.connections, loop)
 
@@ -133,27 +137,37 @@ class LaneServer:
     def set_model(self, name: str, version: int, model: LaneModel | None, fault: str = "") -> None:
         """Add, replace or (None) withdraw a model version and tell every client; `fault` says why it serves no more."""
         key = (name, version)
-        self._faults[key] = fault
-        if key in self._names:
-            self.models[self._names.index(key)] = model
+        index = self._rows[key][0] if key in self._rows else self._new_index()
+        if model is not None or fault:
+            self._rows[key] = index, fault
         else:
-            self._names.append(key)
-            self.models.append(model)
+            self._rows.pop(key, None)
+        if model is not None:
+            self.models[index] = model
+        else:
+            self.models.pop(index, None)
         for connection in self.connections:
             connection.send_table()
+
+    def _new_index(self) -> int:
+        taken = {index for index, _ in self._rows.values()}
+        while (index := (self._last_index + 1) % MAX_MODELS) in taken:
+            self._last_index = index
+        self._last_index = index
+        return index
 
     def table(self) -> bytes:
         """Return the table of models as the TABLE frame carries it."""
         rows: list[tuple[Any, ...]] = []
-        for index, ((name, version), model) in enumerate(zip(self._names, self.models, strict=True)):
-            fault = self._faults[(name, version)]
+        for (name, version), (index, fault) in self._rows.items():
+            model = self.models.get(index)
             if model is not None:
                 row = (index, name, version, fault, model.capacity, self.spill, model.sequence_idle_us)
                 if model.gpus:
                     rows.append((*row, model.says_ready, model.gpus))
                 else:
                     rows.append(row if model.says_ready else (*row, False))
-            elif fault:
+            else:
                 rows.append((index, name, version, fault))
         return orjson.dumps(rows)
 
@@ -274,8 +288,7 @@ class LaneServerConnection(FrameProtocol):
         self._server.lone.add(self, call, start, patient=bool(flags & PATIENT))
 
     def _end_sequence(self, number: int, body: Buffer) -> None:
-        models = self._server.models
-        model = models[number] if number < len(models) else None
+        model = self._server.models.get(number)
         if model is not None and body:
             model.end_sequence(orjson.loads(body))
 
@@ -308,8 +321,7 @@ class LaneServerConnection(FrameProtocol):
         trace = None
         if traced:
             trace, body = read_identity(body)
-        models = self._server.models
-        model = models[number] if number < len(models) else None
+        model = self._server.models.get(number)
         if model is None:
             self._refuse(call, Unavailable("the model has been unloaded"), GONE)
             return

@@ -39,7 +39,7 @@ class NodeCounters:
         """
         self._folder = folder
         self._rows: dict[Label, Counts] = {}
-        self._full = False
+        self._warned = False
         self._lock = threading.Lock()
         self._readers: dict[str, CounterFileReader] = {}
         self._speaker: int | None = None
@@ -71,11 +71,11 @@ class NodeCounters:
         return [(label, row.values()) for label, row in rows if label.kind in kinds]
 
     def _append(self, label: Label, kind: type[Counts]) -> Counts:
-        if not self._full:
-            try:
-                return kind.from_buffer(self._file.append(_json(label), ctypes.sizeof(kind)))
-            except OSError as error:
-                self._full = True
+        try:
+            return kind.from_buffer(self._file.append(_json(label), ctypes.sizeof(kind)))
+        except OSError as error:  # that of the file system may pass
+            if not self._warned:
+                self._warned = True
                 logger.warning("statistics of further models are not counted on this node: %s", error)
         return kind()
 

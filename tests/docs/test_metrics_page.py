@@ -10,6 +10,7 @@ from ray.dashboard.modules.metrics.dashboards.serve_deployment_dashboard_panels 
 
 from app.metrics.model_labels import model_labels
 from app.metrics.scrape import Shown, render
+from deployments.control.directory import ModelEntry
 from tests.app.metrics.scraped import families
 from tests.app.metrics.test_eagleray_metrics import MODELS, own
 from tests.app.metrics.test_triton_metrics import ALL, everything
@@ -32,7 +33,8 @@ def metrics_of_the_page() -> dict[str, tuple[str, set[str]]]:
 def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
     totals = everything()
     totals.add_list(own().to_list())
-    text = render(totals, model_labels({}), Shown(ALL, aliases=True), MODELS).decode()
+    models = {label.name: ModelEntry() for label in totals.rows} | MODELS
+    text = render(totals, model_labels({}), Shown(ALL, aliases=True), models).decode()
     exported = {
         name.removesuffix("_total"): (family.type, {key for each in family.samples for key in each.labels})
         for name, family in families(text).items()

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from app.ingress.cluster_counters import ClusterCounters
 from app.service.statistics import NodeTotals
-from deployments.core.counts import CPU, MODEL, CpuState, Label, ModelCounts, Totals
+from deployments.core.counts import CPU, GPU, MODEL, CpuState, GpuState, Label, ModelCounts, Totals
 
 
 class Counters:
@@ -34,6 +34,7 @@ def rows(success_count: int) -> list[list[object]]:
     totals = Totals()
     cast(ModelCounts, totals.row(Label(MODEL, "m", 1))).success_count = success_count
     cast(CpuState, totals.row(Label(CPU, "", 0))).total_bytes = 1 << 30
+    cast(GpuState, totals.row(Label(GPU, f"GPU-{success_count}", 0))).total_bytes = 80 << 30
     return totals.to_list()
 
 
@@ -55,8 +56,7 @@ def test_nodes_that_came_and_went_are_one_row_with_all_that_they_counted() -> No
     read = cluster._read({"here": "10.0.0.1", "other": "10.0.0.3"})
     assert [node.address for node in read] == ["10.0.0.1", "10.0.0.3", ""]
     assert counted(read) == 1000 + sum(range(100))
-    (machine,) = [row for label, row in read[-1].totals.rows.items() if label.kind == CPU]
-    assert not any(machine.values()), "a dead node has no memory"
+    assert [label.kind for label in read[-1].totals.rows] == [MODEL], "a dead node has no memory and no GPU"
     assert len(names) == 100, "whoever knows of other dead nodes is told apart"
     assert cluster._elsewhere.keys() == {"other"}
 

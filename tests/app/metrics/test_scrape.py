@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from app.metrics.scrape import Scrape, Shown, render
 from app.service.statistics import Statistics
 from benchmarks.metrics import MOST_HELD_MS, MOST_SCRAPE_MS, stretches, write_models
 from deployments.backends.backend import Batch
+from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, ModelEntry, VersionEntry
 from deployments.core.counts import Totals
 from deployments.core.metrics_options import MetricsOptions
 from deployments.core.request_meter import RequestMeters, succeed
@@ -113,8 +115,36 @@ def test_what_was_counted_since_the_last_scrape_is_in_the_next(tmp_path: Path) -
     batch = Batch([later], 2, "full")
     batch.results = [InferResponse({})]
     ModelStatistics("model_1", 1, rows).record_batch(batch)
+    models["new"] = ModelEntry("{}", versions={1: VersionEntry(READY)})
     RequestMeters(rows).of("new", 1).begin(HTTP)
     second, _ = scraped(before)
     assert second != first and second == scraped({})[0]
     assert b'eagleray_request_duration_seconds_count{model="new",version="1",protocol="http"} 0' in second
+    rows.close()
+
+
+def test_metrics_of_a_version_end_an_hour_after_it_was_unloaded(tmp_path: Path) -> None:
+    rows = NodeCounters(NodeFolder("node", tmp_path))
+    models = write_models(rows, 4)
+    RequestMeters(rows).refuse(HTTP, 404)
+
+    def shown() -> set[str]:
+        samples = (each for family in families(text(models)).values() for each in family.samples)
+        return {each.labels.get("model", "none") for each in samples}
+
+    def text(known: dict[str, ModelEntry]) -> str:
+        return render(rows.totals(), model_labels(known), Shown(cpu=False, gpu=False), known).decode()
+
+    def unloaded(age_s: float) -> ModelEntry:
+        return ModelEntry(versions={1: VersionEntry(UNAVAILABLE, UNLOADED, left_s=time.time() - age_s)})
+
+    everything = text(models)
+    assert shown() == {"none", "model_0", "model_1", "model_2", "model_3"}
+    models |= {"model_1": unloaded(3500), "model_2": unloaded(3700), "model_4": unloaded(3700)}
+    del models["model_3"]  # one of so many that the index has it no more
+    assert shown() == {"none", "model_0", "model_1"}
+    models |= {f"model_{number}": models["model_0"] for number in (1, 2, 3)}
+    del models["model_4"]
+    assert text(models) == everything, "they go on where they were"
+    assert "model_3" in text({}), "before anything is known of the models"
     rows.close()

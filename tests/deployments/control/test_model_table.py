@@ -1,4 +1,4 @@
-"""What the controller tells of ensembles that lack a step."""
+"""What the controller tells of ensembles that lack a step, and of models that were unloaded."""
 
 from pathlib import Path
 
@@ -43,3 +43,28 @@ def test_an_ensemble_whose_step_failed_has_failed(tmp_path: Path) -> None:
     table.models["step"].versions[1].loaded("it did not load", 1.0)
     for name in ("inner", "outer"):
         assert (told(table, name).state, told(table, name).left) == (UNAVAILABLE, False)
+
+
+def test_when_a_model_was_unloaded_is_told_from_then_on(tmp_path: Path) -> None:
+    repository, desired, _ = started(tmp_path)
+    now_s = 1000.0
+    table = ModelTable(lambda: now_s)
+    table.replace(desired, {})
+    assert [told(table, name).left_s for name in ("step", "outer")] == [0, 0]
+    table.replace(unloaded(repository.options, desired, ["outer"]), {})
+    now_s = 2000.0
+    table.replace(unloaded(repository.options, desired, ["outer", "inner"]), {})
+    table.left((), ())
+    assert [told(table, name).left_s for name in ("step", "inner", "outer")] == [0, 2000, 1000]
+    now_s = 3000.0
+    table.replace(desired, {})
+    assert [told(table, name).left_s for name in ("step", "inner", "outer")] == [0, 0, 0]
+    successors = ModelTable(lambda: now_s)
+    successors.replace(unloaded(repository.options, desired, ["outer"]), {})
+    assert 0 < told(successors, "outer").left_s < 10, "when it was under a former controller is not known"
+
+
+def test_nothing_is_kept_of_the_configurations_of_models_that_are_gone(tmp_path: Path) -> None:
+    repository, desired, table = started(tmp_path)
+    table.replace(unloaded(repository.options, desired, ["outer"]), {})
+    assert table._json.keys() == {"step", "inner"}

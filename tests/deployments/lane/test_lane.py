@@ -2,12 +2,14 @@ import asyncio
 import socket
 from typing import Any
 
+import orjson
 import pytest
 
 from deployments.core.counts import MODEL, Label
 from deployments.lane import client, routes
 from deployments.lane.client import MAX_INFLIGHT_BYTES
 from deployments.lane.frames import HEADER, MAX_FRAME_BYTES, FrameProtocol, Kind
+from deployments.lane.server import MAX_MODELS, LaneServer
 from protocol.errors import InvalidArgument, QueueFull, Unavailable
 from tests.deployments.lane.harness import Lanes, Sink, on_loop
 
@@ -362,6 +364,26 @@ async def test_a_model_withdrawn_or_added_is_known_at_once() -> None:
         server.set_model("echo", 2, None)
         await lanes.until(lambda: lanes.fleet.target("echo", 2) is None)
         assert lanes.fleet.target("echo").version == 1  # type: ignore[union-attr]
+
+
+@on_loop
+async def test_a_replica_whose_models_come_and_go_for_ever_names_each_in_its_frames() -> None:
+    async with Lanes() as lanes:
+        model = lanes.replicas[0].model
+        server = LaneServer("secret", asyncio.get_running_loop())
+        server.set_model("stays", 1, model)
+        server.set_model("broken", 1, None, "its process has died")
+        indices = set()
+        for build in range(MAX_MODELS + 10):
+            server.set_model(f"model_{build}", 1, model)
+            indices.add(orjson.loads(server.table())[-1][0])
+            server.set_model(f"model_{build}", 1, None)
+        assert indices == set(range(2, MAX_MODELS)), "each waits its turn, and those in use are left alone"
+        assert [row[:4] for row in orjson.loads(server.table())] == [
+            [0, "stays", 1, ""],
+            [1, "broken", 1, "its process has died"],
+        ]
+        assert server.models == {0: model}
 
 
 BAD = {

@@ -1,9 +1,12 @@
 """What is counted of the requests that an ingress sends over lanes."""
 
 import asyncio
+from typing import Any
 
-from deployments.core.counts import CLIENT, CLIENT_ERROR, RETRY, Label
+from deployments.core.counts import CLIENT, CLIENT_ERROR, RETRY, Label, Totals
+from deployments.core.request_meter import INFLIGHT, RequestMeters, give_up, succeed
 from deployments.lane.wire import HTTP
+from protocol.errors import QueueFull
 from tests.deployments.lane.harness import Lanes
 
 
@@ -77,3 +80,43 @@ def test_what_no_replica_takes_is_counted_as_what_the_client_got() -> None:
             assert lanes.counted.row(Label(CLIENT_ERROR, "echo", 1, 503)).values() == [1]
 
     asyncio.run(run())
+
+
+def test_what_is_under_way_is_right_however_often_it_is_looked_at() -> None:
+    meters = RequestMeters(Totals())
+    meter, seen = meters.of("m", 1), list[int]()
+
+    def look() -> None:
+        meters.sample()
+        seen.append(meter.open(0)[INFLIGHT])
+
+    look()
+    first, second = meter.begin(0), meter.begin(0)
+    look()
+    succeed(first, 0)
+    look()
+    look()
+    give_up(second)
+    look()
+    look()
+    refused = meter.begin(0)
+    meter.fail(0, refused, QueueFull())
+    look()
+    meter.begin(0)
+    look()
+    assert seen == [0, 2, 1, 1, 0, 0, 0, 1]
+
+
+def test_versions_that_get_no_more_requests_cost_no_look_at_what_they_had() -> None:
+    class Unread(list[int]):
+        """Cells that are counted in, and looked at no more."""
+
+        def __getitem__(self, place: Any) -> Any:
+            raise AssertionError("looked at")
+
+    meters = RequestMeters(Totals())
+    succeed(meters.of("gone", 1).begin(0), 0)
+    meters.sample()
+    cells: Any = Unread()
+    meters.of("gone", 1).cells[0] = cells
+    meters.sample()

@@ -1,5 +1,6 @@
 """What the processes of a node have counted, added up, whatever became of them."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -173,3 +174,20 @@ def test_many_models_and_batch_sizes_find_room(tmp_path: Path) -> None:
         int(document["name"].split()[1]) for document in documents(totals)
     ]
     assert len(totals.rows) == 2000
+
+
+def test_what_comes_while_the_memory_is_full_for_a_moment_is_the_only_thing_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = counters_of(tmp_path)
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        for name in ("first", "second", "first"):
+            counters.row(Label(MODEL, name, 1)).success_count += 1  # type: ignore[attr-defined]
+    counters.row(Label(MODEL, "third", 1)).success_count += 1  # type: ignore[attr-defined]
+    assert [label.name for label in counters_of(tmp_path).totals().rows] == ["third"]
+    assert counters.row(Label(MODEL, "first", 1)).values()[0] == 2, "this process goes on with its own"

@@ -71,8 +71,7 @@ async def two_processes(models: Models, there: str, *, asleep: bool = False) -> 
     names = [folder.name for folder in models.root.iterdir()]
     with tempfile.TemporaryDirectory() as folder:
         replica = Replica(folder, "there", loop)
-        replica.server.models.clear()
-        replica.server._names.clear()
+        replica.server.set_model("echo", 1, None)
         await replica.server.listen([replica.sock])
         fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()), away_s=0.0)
 

@@ -340,6 +340,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "What a replica has counted stays": (
         "deployments/replica/test_node_counters.py::test_what_a_killed_process_counted_stays_to_the_last_one",
     ),
+    "The metrics of a version end": (
+        "app/metrics/test_scrape.py::test_metrics_of_a_version_end_an_hour_after_it_was_unloaded",
+        "deployments/control/test_model_table.py::test_when_a_model_was_unloaded_is_told_from_then_on",
+    ),
     "A request that fails in the ingress counts": (
         LANE + "test_requests_under_way_are_bounded",
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
