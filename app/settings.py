@@ -215,7 +215,7 @@ class Settings(BaseModel):
         "poll: follow what changes in the repositories.",
     )
     repository_poll_secs: Seconds = Field(
-        15.0, description="How often the repositories are looked at in poll mode.", gt=0
+        15.0, description="How often the repositories are looked at in poll mode; 0: never, as Triton takes it.", ge=0
     )
     repository_quiet_secs: Seconds = Field(
         2.0,

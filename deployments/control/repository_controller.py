@@ -129,7 +129,7 @@ class RepositoryController:
             self._loop.create_task(self._serve_clock.run(), name="clock of Serve"),
             self._loop.create_task(self._open_calls.run(), name="open calls"),
         ]
-        if options.control_mode == "poll":
+        if options.control_mode == "poll" and options.repository_poll_s:
             self._tasks.append(self._loop.create_task(self._watch_of_repositories.run(), name="repository watch"))
 
     def check_health(self) -> None:

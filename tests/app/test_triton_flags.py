@@ -85,6 +85,7 @@ FLAGS = [
     "rate-limit=execution_count",
     "rate-limit-resource=R1:10:0",
     "repoagent-directory=/opt/tritonserver/repoagents",
+    "repository-poll-secs=0",
     "repository-poll-secs=15",
     "response-cache-byte-size=1048576",
     "reuse-grpc-port=false",
