@@ -1,7 +1,6 @@
 """What one scrape of the metrics port returns."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,7 +20,6 @@ from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.pauses import Pauses
 from deployments.replica.process_memory import without_collections
 
-_FORGOTTEN_S: Final = 3600.0
 _ENTRIES_AT_ONCE: Final = 256
 
 
@@ -90,7 +88,7 @@ def write(
     models: Mapping[str, ModelEntry],
 ) -> None:
     """Write every family."""
-    known = _not_forgotten(models, time.time(), out.pause)
+    known = _without_long_gone(models, out.pause)
     rows = totals.by_kind(out.pause)
     if models:  # before anything is known of them, all are told of
         rows = _rows_of(known, rows, out.pause)
@@ -103,17 +101,11 @@ def write(
     out.collect(CustomMetrics(totals, frozenset(out.names)))
 
 
-def _not_forgotten(
-    models: Mapping[str, ModelEntry], now_s: float, pause: Callable[[], None]
-) -> Mapping[str, ModelEntry]:
-    """Return the models without the versions that were unloaded more than an hour ago."""
+def _without_long_gone(models: Mapping[str, ModelEntry], pause: Callable[[], None]) -> Mapping[str, ModelEntry]:
+    """Return the models without the versions that were unloaded an hour ago or earlier."""
     known: dict[str, ModelEntry] = {}
     for number, (name, entry) in enumerate(models.items()):
-        versions = {
-            version: state
-            for version, state in entry.versions.items()
-            if not (state.left and 0 < state.left_s < now_s - _FORGOTTEN_S)
-        }
+        versions = {version: state for version, state in entry.versions.items() if not state.long_gone}
         if len(versions) == len(entry.versions):
             known[name] = entry
         elif versions:

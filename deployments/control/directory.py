@@ -24,7 +24,7 @@ class VersionEntry:
 
     `replacing` says that it had been loaded, has lost every replica, and will be back when Serve has made new ones;
     `held` that it gets no requests before the whole change that it is part of has succeeded; `stepless` that it is an
-    ensemble one of whose steps was unloaded; `left_s` when it was unloaded, in seconds since the epoch.
+    ensemble one of whose steps was unloaded; `long_gone` that it was unloaded an hour ago or earlier.
     """
 
     state: str = LOADING
@@ -36,7 +36,7 @@ class VersionEntry:
     replacing: bool = False
     held: bool = False
     stepless: bool = False
-    left_s: float = 0.0
+    long_gone: bool = False
 
     def loaded(self, reason: str, seconds: float) -> None:
         """Note that the version is ready, or why it is not."""

@@ -1,6 +1,7 @@
 """The state of every model version of the desired state, as the controller knows it."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from repository_loader.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 _RAN = (READY, LOADING, UNLOADING)
-_LONG_AGO_S = 1.0
+LONG_GONE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,11 @@ class _Missing:
 class ModelTable:
     """Entries by model, and the deployments that run them."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._left_s: dict[tuple[str, int], float] = {}
+        """When versions were unloaded."""
+        self._next_gone_s = math.inf
         self.models: dict[str, ModelEntry] = {}
         self.plan = Plan()
         self.deployments: tuple[DeploymentPlan, ...] = ()
@@ -116,13 +120,27 @@ class ModelTable:
         return ModelEntry(text, config.backend or config.platform, reason, versions, namespace=shown.namespace)
 
     def _note_left(self, before: Mapping[str, ModelEntry]) -> None:
-        """Note when versions were unloaded; of those that were so under a former controller it is long ago."""
-        now_s = self._clock()
+        """Note when versions were unloaded; those that were so under a former controller are long gone."""
+        now_s, noted, self._left_s = self._clock(), self._left_s, {}
         for name, entry in self.models.items():
             known = before[name].versions if name in before else {}
             for number, version in entry.versions.items():
                 if version.left:
-                    version.left_s = (known[number].left_s or now_s) if number in known else _LONG_AGO_S
+                    self._left_s[name, number] = noted.get((name, number), now_s if number in known else -math.inf)
+        self._next_gone_s = -math.inf
+        self.note_long_gone()
+
+    def note_long_gone(self) -> None:
+        """Note which versions were unloaded an hour ago; looks only when one may have been."""
+        now_s = self._clock()
+        if now_s < self._next_gone_s:
+            return
+        self._next_gone_s = math.inf
+        for (name, number), left_s in self._left_s.items():
+            if now_s - left_s >= LONG_GONE_S:
+                self.models[name].versions[number].long_gone = True
+            else:
+                self._next_gone_s = min(self._next_gone_s, left_s + LONG_GONE_S)
 
     def _hold(self, desired: DesiredState) -> None:
         """Send no requests to versions that did not run before their trial, where others of the model do."""

@@ -290,6 +290,7 @@ class RepositoryController:
 
     async def _read_status(self, desired: DesiredState) -> list[Verdict]:
         verdicts = await self._status.read(self._table, desired)
+        self._table.note_long_gone()
         self._publish()
         self._status_known.set()
         return verdicts

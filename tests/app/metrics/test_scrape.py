@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,12 +134,13 @@ def test_metrics_of_a_version_end_an_hour_after_it_was_unloaded(tmp_path: Path) 
     def text(known: dict[str, ModelEntry]) -> str:
         return render(rows.totals(), model_labels(known), Shown(cpu=False, gpu=False), known).decode()
 
-    def unloaded(age_s: float) -> ModelEntry:
-        return ModelEntry(versions={1: VersionEntry(UNAVAILABLE, UNLOADED, left_s=time.time() - age_s)})
+    def unloaded(*, long_gone: bool) -> ModelEntry:
+        return ModelEntry(versions={1: VersionEntry(UNAVAILABLE, UNLOADED, long_gone=long_gone)})
 
     everything = text(models)
     assert shown() == {"none", "model_0", "model_1", "model_2", "model_3"}
-    models |= {"model_1": unloaded(3500), "model_2": unloaded(3700), "model_4": unloaded(3700)}
+    models |= {"model_1": unloaded(long_gone=False)}
+    models |= {name: unloaded(long_gone=True) for name in ("model_2", "model_4")}
     del models["model_3"]  # one of so many that the index has it no more
     assert shown() == {"none", "model_0", "model_1"}
     models |= {f"model_{number}": models["model_0"] for number in (1, 2, 3)}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from deployments.control.desired_state import DesiredState, unloaded
 from deployments.control.directory import UNAVAILABLE, ModelEntry, VersionEntry
-from deployments.control.model_table import ModelTable
+from deployments.control.model_table import LONG_GONE_S, ModelTable
 from tests.deployments.control.test_desired_state import write
 from tests.deployments.control.test_former_places import ENSEMBLE, Repository
 
@@ -45,23 +45,32 @@ def test_an_ensemble_whose_step_failed_has_failed(tmp_path: Path) -> None:
         assert (told(table, name).state, told(table, name).left) == (UNAVAILABLE, False)
 
 
-def test_when_a_model_was_unloaded_is_told_from_then_on(tmp_path: Path) -> None:
+def test_what_was_unloaded_an_hour_ago_is_long_gone(tmp_path: Path) -> None:
     repository, desired, _ = started(tmp_path)
     now_s = 1000.0
     table = ModelTable(lambda: now_s)
+
+    def long_gone() -> list[str]:
+        table.note_long_gone()
+        return [name for name in ("step", "inner", "outer") if told(table, name).long_gone]
+
     table.replace(desired, {})
-    assert [told(table, name).left_s for name in ("step", "outer")] == [0, 0]
     table.replace(unloaded(repository.options, desired, ["outer"]), {})
-    now_s = 2000.0
+    now_s += LONG_GONE_S - 1000
     table.replace(unloaded(repository.options, desired, ["outer", "inner"]), {})
     table.left((), ())
-    assert [told(table, name).left_s for name in ("step", "inner", "outer")] == [0, 2000, 1000]
-    now_s = 3000.0
+    assert long_gone() == []
+    now_s += 999
+    assert long_gone() == []
+    now_s += 1
+    assert long_gone() == ["outer"]
+    now_s += LONG_GONE_S - 1000
+    assert long_gone() == ["inner", "outer"]
     table.replace(desired, {})
-    assert [told(table, name).left_s for name in ("step", "inner", "outer")] == [0, 0, 0]
+    assert long_gone() == []
     successors = ModelTable(lambda: now_s)
     successors.replace(unloaded(repository.options, desired, ["outer"]), {})
-    assert 0 < told(successors, "outer").left_s < 10, "when it was under a former controller is not known"
+    assert told(successors, "outer").long_gone, "when it was under a former controller is not known"
 
 
 def test_nothing_is_kept_of_the_configurations_of_models_that_are_gone(tmp_path: Path) -> None:

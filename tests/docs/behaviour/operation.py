@@ -342,7 +342,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "The metrics of a version end": (
         "app/metrics/test_scrape.py::test_metrics_of_a_version_end_an_hour_after_it_was_unloaded",
-        "deployments/control/test_model_table.py::test_when_a_model_was_unloaded_is_told_from_then_on",
+        "deployments/control/test_model_table.py::test_what_was_unloaded_an_hour_ago_is_long_gone",
     ),
     "A request that fails in the ingress counts": (
         LANE + "test_requests_under_way_are_bounded",
