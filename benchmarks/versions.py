@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.awake import awake
 from benchmarks.home import Home, PreparationError, install_load_generators
 from benchmarks.load import PROTOCOLS, LoadError, Run, load_generator, run
 from benchmarks.models import write_models
@@ -77,6 +78,7 @@ def main(
         install_load_generators({tool for tool in map(load_generator, works) if shutil.which(tool) is None})
         write_models(home.models)
         with ExitStack() as stack:
+            click.echo(f"meanwhile {stack.enter_context(awake())}", err=True)
             peers = [
                 stack.enter_context(version_in(folder, home, placement, model, port + 10 * place))
                 for place, folder in enumerate((HERE, other))
