@@ -43,14 +43,16 @@ C = TypeVar("C", bound=OpenConnection)
 class OpenConnections(Generic[C]):
     """A bounded set; when it is full, a new connection takes the place of the one that was idle for longest.
 
-    It is full, too, when the process has hardly any descriptors left.
+    It is full, too, when the process has hardly any descriptors left: with as many as there were when one got one of
+    the last, for as long as any has such a one.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._open: set[C] = set()
         self._among_last: set[C] = set()
-        """Those with the last descriptors; while there are any, a new one takes the place of another."""
+        """Those with the last descriptors."""
+        self._most_with_last = 0
         # In the order in which they were found idle; some may have been used since.
         self._idle: dict[C, None] = {}
         self._empty = asyncio.Event()
@@ -66,7 +68,9 @@ class OpenConnections(Generic[C]):
     def add(self, connection: C, transport: asyncio.BaseTransport | None = None) -> bool:
         """Count a connection in; False when there are too many, and none of them is idle, or when all are to end."""
         among_last = transport is not None and _is_among_the_last(transport)
-        full = among_last or self._among_last or len(self._open) >= self._limit
+        if among_last:
+            self._most_with_last = len(self._open)
+        full = len(self._open) >= (self._most_with_last if among_last or self._among_last else self._limit)
         if self._stopping or (full and not self._make_room()):
             return False
         self._open.add(connection)
@@ -126,4 +130,6 @@ def _is_among_the_last(transport: asyncio.BaseTransport) -> bool:
     """Whether a connection has one of the last descriptors that the process may have: a new one is the lowest free."""
     sock = transport.get_extra_info("socket")
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sock is not None and 0 <= most - min(most // 8, _MOST_RESERVED) <= sock.fileno()
+    if sock is None or most == resource.RLIM_INFINITY:
+        return False
+    return bool(sock.fileno() >= most - min(most // 8, _MOST_RESERVED))
