@@ -8,6 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 _MOST_S: Final = 2.0
 """How much time goes by for connections between two sweeps, of which one comes each second."""
+_MOST_BEHIND_S: Final = 60.0
 _MOST_RESERVED: Final = 128
 """Descriptors that clients leave for lanes, files and what else an ingress needs; an eighth where it may have few."""
 
@@ -104,10 +105,10 @@ class OpenConnections(Generic[C]):
     def sweep(self, now_s: float) -> None:
         """Have every connection look at its time.
 
-        When the process has stood still, that catches up at double speed: what clients have sent meanwhile is yet to be
-        read, and what they would have taken to be written.
+        When the process has stood still, that catches up at double speed, within a minute: what clients have sent
+        meanwhile is yet to be read, and what they would have taken to be written.
         """
-        self._now_s = min(now_s, self._now_s + _MOST_S)
+        self._now_s = max(min(now_s, self._now_s + _MOST_S), now_s - _MOST_BEHIND_S)
         for connection in self:
             connection.sweep(self._now_s)
 

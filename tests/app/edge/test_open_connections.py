@@ -17,6 +17,10 @@ class Connection:
 
     def __init__(self) -> None:
         self.gave_way = False
+        self.swept_s = 0.0
+
+    def sweep(self, now_s: float) -> None:
+        self.swept_s = now_s
 
     def give_way(self) -> bool:
         self.gave_way = True
@@ -71,3 +75,17 @@ def test_where_there_is_no_limit_none_is_among_the_last(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert add(connections, 10) and add(connections, 5000)
+
+
+def test_the_time_of_a_process_that_stood_still_catches_up_within_a_minute(connections: OpenConnections[Any]) -> None:
+    connection = add(connections, 10)
+    assert connection is not None
+
+    def swept(now_s: float) -> float:
+        connections.sweep(now_s)
+        return connection.swept_s
+
+    assert [swept(now_s) for now_s in (100, 101, 111, 112)] == [100, 101, 103, 105]
+    assert [swept(now_s) for now_s in range(113, 121)][-2:] == [119, 120]
+    assert swept(36120) == 36060
+    assert [swept(36120 + now_s) for now_s in range(1, 62)][-1] == 36181
