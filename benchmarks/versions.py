@@ -6,7 +6,9 @@ both, so that a difference of some percent shows, which runs that follow one ano
 
 import os
 import shutil
+import signal
 import statistics
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -72,6 +74,7 @@ def main(
     duration_s: float,
     port: int,
 ) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped then, too
     works = [Work(model, protocol, int(each), shared_memory=shared_memory) for each in clients.split(",")]
     home = Home.from_environment()
     try:

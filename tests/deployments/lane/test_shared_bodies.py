@@ -155,6 +155,17 @@ def failing(call: Callable[..., Any], error: Exception, at: int) -> Callable[...
     return call_or_fail
 
 
+async def under_way(lanes: Lanes) -> tuple[Any, Any]:
+    """Return the sink of a request that the model has and holds, unlike those that come, and the lane it came by."""
+    (replica,) = lanes.replicas
+    (connection,) = replica.server.connections
+    replica.model.hold = True
+    held, _ = lanes.send(b"under way")
+    await lanes.until(lambda: len(replica.model.held) == 1)
+    replica.model.hold = False
+    return held, connection
+
+
 NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
 NO_FILES = OSError(errno.EMFILE, "Too many open files")
 
@@ -175,12 +186,7 @@ async def test_a_lane_outlives_an_arena_that_cannot_be_had_and_gets_it_later(
     monkeypatch.setattr(os, call, failing(getattr(os, call), error, at))
     monkeypatch.setattr(frames, "ARENA_RETRY_S", 0.0)
     async with Lanes() as lanes:
-        model = lanes.replicas[0].model
-        (before,) = lanes.replicas[0].server.connections
-        model.hold = True
-        held, _ = lanes.send(b"under way")
-        await lanes.until(lambda: len(model.held) == 1)
-        model.hold = False
+        held, before = await under_way(lanes)
         for number in range(3):
             assert (await lanes.ask(bytes([number]) + LARGE)).responses == [bytes([number]) + LARGE]
         assert held.responses == [b"under way"]
@@ -193,16 +199,11 @@ async def test_a_lane_outlives_an_arena_that_cannot_be_had_and_gets_it_later(
 async def test_a_body_for_which_there_is_no_memory_fails_its_own_call(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "empty", failing(np.empty, MemoryError(), at))
     async with Lanes() as lanes:
-        model = lanes.replicas[0].model
-        (before,) = lanes.replicas[0].server.connections
-        model.hold = True
-        held, _ = lanes.send(b"under way")
-        await lanes.until(lambda: len(model.held) == 1)
-        model.hold = False
+        held, before = await under_way(lanes)
         lost = await lanes.ask(bytes(ARENA_BYTES + 1))
         assert type(lost.error) is Unavailable and lost.error.message == "the server has no memory left"
         assert (await lanes.ask(b"the next")).responses == [b"the next"]
-        model.release()
+        lanes.replicas[0].model.release()
         await lanes.until(lambda: held.responses == [b"under way"])
         huge = bytes(range(256)) * (ARENA_BYTES // 256 + 1)
         assert (await lanes.ask(huge)).responses == [huge]
