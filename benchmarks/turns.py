@@ -1,7 +1,8 @@
-"""`python -m benchmarks.versions FOLDER`: this version of Eagleray beside the one in another folder, by turns.
+"""`python -m benchmarks.turns OTHER`: this version of Eagleray beside another server, by turns.
 
-Both serve the same model meanwhile, and each is loaded for some seconds in turn: what the machine does besides falls on
-both, so that a difference of some percent shows, which runs that follow one another do not tell.
+OTHER is a folder that holds another version, or `triton`. Both serve the same model meanwhile, and each is loaded for
+some seconds in turn: what the machine does besides falls on both, so that a difference of some percent shows, which
+runs that follow one another do not tell.
 """
 
 import os
@@ -11,18 +12,20 @@ import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from benchmarks.awake import awake
-from benchmarks.home import Home, PreparationError, install_load_generators
+from benchmarks.home import Home, PreparationError, install_load_generators, prepare
 from benchmarks.load import PROTOCOLS, LoadError, Run, load_generator, run
 from benchmarks.models import write_models
-from benchmarks.peers import Peer, PeerError, eagleray
-from benchmarks.rows import MODELS, PLACEMENTS, Work
+from benchmarks.peers import Peer, PeerError, eagleray, triton
+from benchmarks.rows import MODELS, PLACEMENTS, ROWS, Work
 
 HERE = Path(__file__).parents[1]
+TRITON = "triton"
 FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
 
 
@@ -37,13 +40,23 @@ def version_in(folder: Path, home: Home, placement: str, model: str, port: int) 
     return peer
 
 
-def by_turns(home: Home, here: Peer, other: Peer, work: Work, turns: int, duration_s: float) -> list[tuple[Run, Run]]:
+def peer_model(model: str) -> str:
+    """Return what Triton runs where Eagleray runs the model."""
+    for row in ROWS:
+        if row.work.model == model and row.peer == TRITON:
+            return row.peer_model
+    raise click.UsageError(f"Triton's package does not run {model}: it has the Python backend only")
+
+
+def by_turns(
+    home: Home, here: tuple[Peer, Work], other: tuple[Peer, Work], turns: int, duration_s: float
+) -> list[tuple[Run, Run]]:
     """Return a run of each for every turn; who comes first changes."""
     pairs: list[tuple[Run, Run]] = []
     for turn in range(turns):
         order = (here, other) if turn % 2 else (other, here)
-        runs = {peer: run(peer, work, duration_s, home.models, home.bodies) for peer in order}
-        pairs.append((runs[here], runs[other]))
+        runs = {peer: run(peer, work, duration_s, home.models, home.bodies) for peer, work in order}
+        pairs.append((runs[here[0]], runs[other[0]]))
     return pairs
 
 
@@ -53,18 +66,25 @@ def told(ratios: Sequence[float]) -> str:
     return f"{median:.2f} ({low:.2f} to {high:.2f})"
 
 
+def opened(other: str, home: Home, placement: str, model: str, port: int) -> tuple[Peer, str]:
+    """Return the other server, and its name for the model."""
+    if other == TRITON:
+        return triton(home, [peer_model(model)], port), peer_model(model)
+    return version_in(FOLDER.convert(other, None, None), home, placement, model, port), model
+
+
 @click.command(help=__doc__)
-@click.argument("other", metavar="FOLDER", type=FOLDER)
+@click.argument("other")
 @click.option("--model", default="mlp_onnx", show_default=True, type=click.Choice(MODELS))
 @click.option("--placement", default="isolated", show_default=True, type=click.Choice(PLACEMENTS))
 @click.option("--protocol", default="http", show_default=True, type=click.Choice(PROTOCOLS))
 @click.option("--clients", default="1,16", show_default=True, help="Numbers of clients, with commas between.")
 @click.option("--shared-memory", is_flag=True, help="Have the tensors in system shared memory.")
 @click.option("--turns", default=15, show_default=True, type=click.IntRange(min=2))
-@click.option("--duration", "duration_s", default=2.0, show_default=True, help="Seconds for each turn of each version.")
+@click.option("--duration", "duration_s", default=2.0, show_default=True, help="Seconds for each turn of each server.")
 @click.option("--port", default=18400, show_default=True, help="HTTP; the next ones are taken too.")
 def main(
-    other: Path,
+    other: str,
     model: str,
     placement: str,
     protocol: str,
@@ -78,18 +98,21 @@ def main(
     works = [Work(model, protocol, int(each), shared_memory=shared_memory) for each in clients.split(",")]
     home = Home.from_environment()
     try:
-        install_load_generators({tool for tool in map(load_generator, works) if shutil.which(tool) is None})
+        tools = {load_generator(work) for work in works}
+        if other == TRITON:
+            prepare(home, tools)
+        else:
+            install_load_generators({tool for tool in tools if shutil.which(tool) is None})
         write_models(home.models)
         with ExitStack() as stack:
             click.echo(f"meanwhile {stack.enter_context(awake())}", err=True)
-            peers = [
-                stack.enter_context(version_in(folder, home, placement, model, port + 10 * place))
-                for place, folder in enumerate((HERE, other))
-            ]
+            here = stack.enter_context(version_in(HERE, home, placement, model, port))
+            there, model_there = opened(other, home, placement, model, port + 10)
+            stack.enter_context(there)
             for work in works:
-                pairs = by_turns(home, *peers, work, turns, duration_s)
-                rates = [here.throughput / there.throughput for here, there in pairs]
-                costs = [here.server_cpu_us / there.server_cpu_us for here, there in pairs]
+                pairs = by_turns(home, (here, work), (there, replace(work, model=model_there)), turns, duration_s)
+                rates = [ours.throughput / others.throughput for ours, others in pairs]
+                costs = [ours.server_cpu_us / others.server_cpu_us for ours, others in pairs]
                 click.echo(
                     f"{model}, {placement}, {protocol}, {work.concurrency} clients: {told(rates)} times the other's "
                     f"requests/s, {told(costs)} times its CPU a request"
