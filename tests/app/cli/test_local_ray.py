@@ -1,6 +1,8 @@
+import os
+
 import pytest
 
-from app.cli.local_ray import explain
+from app.cli.local_ray import RayOptions, cluster, explain
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,10 @@ from app.cli.local_ray import explain
 )
 def test_failure_is_one_sentence(error: Exception, address: str, text: str) -> None:
     assert explain(error, address) == text
+
+
+def test_ray_has_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+    assert cluster(RayOptions())["num_cpus"] == 1
+    assert cluster(RayOptions(num_cpus=8))["num_cpus"] == 8
