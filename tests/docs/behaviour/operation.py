@@ -37,6 +37,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/ingress/test_niceness.py::test_how_to_start_ray_is_said_where_workers_come_last",
         CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",
     ),
+    "As the first process of a container": (
+        "app/cli/test_first_process.py::test_it_does_what_a_container_needs",
+        "app/cli/test_first_process.py::test_any_other_process_goes_on_itself",
+    ),
     "Several Eagleray may share `/tmp`": (
         "deployments/lane/test_owned_file.py::test_process_with_numbers_of_its_own_leaves_the_socket_alone",
         "deployments/lane/test_owned_file.py::test_what_a_dead_process_left_is_removed",
