@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from deployments.available_cores import available_cores
+from tests.deployments.container import UNIFIED, process_in
 
 ROOT = Path(__file__).parents[2]
-OTHERS = "25 20 0:5 / /dev/shm rw - tmpfs  rw\n27 1 254:0 / / rw shared:1 master:2 - ext4 /dev/vda rw\n"
 
 
 @pytest.fixture(autouse=True)
@@ -16,16 +16,6 @@ def many_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)))
 
 
-def process_in(folder: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
-    """Write what the kernel tells of a process (cgroups(7), proc_pid_mountinfo(5)); `%` is where groups are mounted."""
-    for name, text in {"proc/cgroup": groups, "proc/mountinfo": OTHERS + mounts, **files}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace("%", str(folder)))
-    return folder / "proc"
-
-
-UNIFIED = "30 23 0:26 / %/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 25 0:30 {} %/cpu ro - cgroup cgroup rw,cpu,cpuacct\n34 25 0:31 {} %/cpuset ro - cgroup cgroup rw,cpuset\n"
 
 
