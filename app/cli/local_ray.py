@@ -116,7 +116,7 @@ def explain(error: Exception, address: str) -> str:
         return f"no Ray cluster could be joined at {address}: {text}"
     if "timed out" in text or isinstance(error, TimeoutError):
         return (
-            f"Ray did not start within {_RAY_START_S} s: this machine is too busy, or short of memory; "
-            "try again when it is quieter"
+            f"Ray did not start within {_RAY_START_S} s: this machine is too busy, or short of memory, or lets few "
+            "threads start; try again when it is quieter, or ask `eagleray doctor`"
         )
     return f"Ray did not start: {text or type(error).__name__}"

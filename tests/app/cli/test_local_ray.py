@@ -11,7 +11,8 @@ from app.cli.local_ray import RayOptions, cluster, explain
         (
             Exception("The current node timed out during startup. This could happen because\nof much."),
             "",
-            "Ray did not start within 30 s: this machine is too busy, or short of memory; try again when it is quieter",
+            "Ray did not start within 30 s: this machine is too busy, or short of memory, or lets few threads start; "
+            "try again when it is quieter, or ask `eagleray doctor`",
         ),
         (ValueError("two\n  lines"), "", "Ray did not start: two lines"),
         (OSError(), "", "Ray did not start: OSError"),

@@ -199,6 +199,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`eagleray doctor` names": (
         "app/cli/test_doctor.py::test_a_card_without_a_driver_is_named",
         "app/cli/test_doctor.py::test_small_shared_memory_is_named",
+        "app/cli/test_doctor.py::test_a_container_that_may_have_few_threads_is_named",
         "app/cli/test_doctor.py::test_two_onnxruntimes_are_named",
         "app/cli/test_doctor.py::test_a_ray_of_this_user_that_wants_no_token_is_named",
         "app/cli/test_doctor.py::test_a_port_that_is_taken_is_named",
