@@ -1,5 +1,6 @@
 """The first process of a namespace of its own, as in a container."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 ROOT = Path(__file__).parents[3]
 BEGIN = """
-import os, signal, subprocess, sys, time
+import os, psutil, signal, subprocess, sys, time
 from app.cli.first_process import run_below_first
 run_below_first()
 """
@@ -17,8 +18,9 @@ ORPHANS = """
 for _ in range(20):
     os.system("sleep 0 &")
 deadline_s = time.monotonic() + 30
-while any(" Z " in open(f"/proc/{pid}/stat").read() for pid in os.listdir("/proc") if pid.isdecimal()):
+while len(psutil.pids()) > 2:
     assert time.monotonic() < deadline_s, subprocess.run(["ps", "-ef"])
+    time.sleep(0.01)
 assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3
 """
 SIGNALS = """
@@ -47,6 +49,34 @@ pytestmark = pytest.mark.skipif(not can_unshare, reason="needs the right to make
 def test_it_does_what_a_container_needs(code: str, exit_code: int) -> None:
     done = subprocess.run([*NAMESPACE, sys.executable, "-c", BEGIN + code], check=False, cwd=ROOT, timeout=60)
     assert done.returncode == exit_code
+
+
+COUNTED = """
+came = []
+signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+print("waits", flush=True)
+while not came:
+    time.sleep(0.01)
+time.sleep(0.5)
+print(f"came {len(came)} times")
+"""
+
+
+def test_control_c_of_a_terminal_comes_once() -> None:
+    """It has both processes in the foreground."""
+    terminal, end = os.openpty()
+    with subprocess.Popen(
+        ["setsid", "--ctty", *NAMESPACE, sys.executable, "-c", BEGIN + COUNTED], cwd=ROOT, stdin=end, stdout=end
+    ):
+        os.close(end)
+        shown = b""
+        while b"times" not in shown:
+            shown += os.read(terminal, 4096)
+            if b"waits" in shown and b"^C" not in shown:
+                os.write(terminal, b"\x03")
+                shown += b"^C"
+    os.close(terminal)
+    assert b"came 1 times" in shown
 
 
 def test_any_other_process_goes_on_itself() -> None:
