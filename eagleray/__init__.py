@@ -77,6 +77,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback through imports tells a user nothing
     try:
         _packages.claim(*_SHARED, "app")
+        from app.cli.first_process import run_below_first
+
+        run_below_first()
         from app.cli.main import main as run
     except ImportError as error:
         sys.exit(f"error: {error}")

@@ -234,7 +234,7 @@ def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]
     for name, may_be_model in folder.models.items():
         if not may_be_model:
             path = os.path.join(folder.path, name)
-            findings.append(Finding("warning", path, 1, 1, "hidden folder is no model; ignored"))
+            findings.append(Finding("warning", path, 1, 1, "no model, as it has no config.pbtxt; ignored"))
         elif not is_text(name):  # which no client could be told of
             remark = f"folder {name!a} is no model, as its name is not UTF-8 text; ignored"
             findings.append(Finding("warning", folder.path, 1, 1, remark))

@@ -10,6 +10,7 @@ from typing import Any
 from app.cli.dashboard_login import DashboardLogin
 from app.cli.ray_token import current_token
 from app.other_eagleray import other_eagleray
+from deployments.available_cores import available_cores
 
 _RAY_START_S = 30
 """How long Ray waits for its own processes (`raylet_start_wait_time_s` in `ray._private.node`)."""
@@ -57,7 +58,7 @@ class LocalRay:
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
             with sigterm_kept():
-                context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **_cluster(options))
+                context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster(options))
             if not options.address:
                 end_log_monitor()
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
@@ -92,13 +93,13 @@ class LocalRay:
         return self._login.url
 
 
-def _cluster(options: RayOptions) -> dict[str, Any]:
+def cluster(options: RayOptions) -> dict[str, Any]:
     """Return what tells `ray.init` which cluster to join, or to start."""
     if options.address:
         return {"address": options.address}
     return {
         "address": "local",
-        "num_cpus": options.num_cpus or len(os.sched_getaffinity(0)),
+        "num_cpus": options.num_cpus or available_cores(),
         "num_gpus": options.num_gpus,
         # None starts it too, and does not end the cluster where it is late.
         "include_dashboard": None if options.dashboard else False,
@@ -115,7 +116,7 @@ def explain(error: Exception, address: str) -> str:
         return f"no Ray cluster could be joined at {address}: {text}"
     if "timed out" in text or isinstance(error, TimeoutError):
         return (
-            f"Ray did not start within {_RAY_START_S} s: this machine is too busy, or short of memory; "
-            "try again when it is quieter"
+            f"Ray did not start within {_RAY_START_S} s: this machine is too busy, or short of memory, or lets few "
+            "threads start; try again when it is quieter, or ask `eagleray doctor`"
         )
     return f"Ray did not start: {text or type(error).__name__}"

@@ -31,6 +31,7 @@ from app.listeners import Listener, clash
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
 from app.triton_flags import ALIASES, OLD_FLAGS, REASONS, merged_settings
+from deployments.available_cores import available_cores
 from repository_loader.storage.location import LocationError, is_remote, missing_package, read_location
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def triton_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the flags that say on what Ray to serve."""
     for option in (
-        click.option("--num-cpus", type=_COUNT, default=0, help="CPUs of the local Ray; 0: all of this machine's."),
+        click.option("--num-cpus", type=_COUNT, default=0, help="CPUs of the local Ray; 0: all that it may use."),
         click.option("--num-gpus", type=_COUNT, help="GPUs of the local Ray; left out: those that it finds."),
         click.option("--ray-address", default="", help="A running Ray to use ('auto' finds one); empty: start one."),
         click.option("--dashboard-port", type=_PORT, default=0, help="Its dashboard's port; 0: 8265 or the next free."),
@@ -107,7 +108,7 @@ def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
     if repositories:
         flags["model_repository"] = (*flags["model_repository"], *repositories)
     settings = read_settings(flags)
-    cpus = num_cpus or float(len(os.sched_getaffinity(0)))
+    cpus = num_cpus or float(available_cores())
     node = NodeFacts(cpus, num_gpus or 0, gpu_memory_bytes=settings.gpu_memory_bytes)
     return settings, ClusterFacts((node,))
 

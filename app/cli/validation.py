@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import psutil
-
 from app.cli.printable import printable, printable_lines
 from deployments.backends.python.auto_complete import complete
+from deployments.free_memory import free_memory_bytes
 from deployments.log.line_format import for_terminal
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.trial_load import TrialLoad, try_load
@@ -70,7 +69,7 @@ class Validation:
         if any(name in self.failures for name in model.dependencies):
             return TrialLoad("", "")  # `_fail_dependents` has the reason
         hosted = HostedModel.of(model, packages_by_name(self.plan))
-        return try_load(hosted, psutil.virtual_memory().available // PARALLEL_LOADS)
+        return try_load(hosted, free_memory_bytes() // PARALLEL_LOADS)
 
     def _fail_dependents(self, planned: Sequence[ModelPlan]) -> None:
         waiting = True

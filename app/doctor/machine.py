@@ -11,9 +11,12 @@ from typing import Final
 from app.cli.ray_token import has_rays_token
 from app.doctor.finding import ERROR, OK, WARNING, Finding
 from app.doctor.versions import version_of
+from deployments.control_groups import PROCESS, control_groups
 
 _MIN_SHM_BYTES = 1 << 30
 _MIN_OPEN_FILES = 8192
+_MIN_THREADS = 2048
+"""Ray, the controllers and an ingress have some 400 on two cores, and each process of models some 30."""
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
@@ -100,6 +103,19 @@ def open_files() -> Finding:
     return Finding(OK, "open files", f"a process may open {soft}")
 
 
+def threads(process: Path = PROCESS) -> Finding:
+    """Whether this user, and the container, may start enough threads; root may start as many as it likes."""
+    limits = [] if os.getuid() == 0 else [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
+    for group in control_groups("pids", process):
+        with contextlib.suppress(OSError, ValueError):  # the highest has no such file; "max" is no number
+            limits.append(int((group / "pids.max").read_text()))
+    fewest = min((limit for limit in limits if limit >= 0), default=_MIN_THREADS)
+    if fewest < _MIN_THREADS:
+        limit = "`ulimit -u`, or the container's limit of pids"
+        return Finding(WARNING, "threads", f"Ray and the models may start {fewest}; raise it ({limit})")
+    return Finding(OK, "threads", "there may be enough of them")
+
+
 def findings_of(*checks: Callable[[], Finding | Iterable[Finding]]) -> list[Finding]:
     """Run checks, one after the other."""
     findings: list[Finding] = []
@@ -109,5 +125,5 @@ def findings_of(*checks: Callable[[], Finding | Iterable[Finding]]) -> list[Find
     return findings
 
 
-CHECKS: Final = (open_rays, onnxruntimes, gpus, shared_memory, open_files)
+CHECKS: Final = (open_rays, onnxruntimes, gpus, shared_memory, open_files, threads)
 """Those of every machine, whether a server runs there or not."""

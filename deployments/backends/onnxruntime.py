@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from deployments.available_cores import available_cores
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
 from deployments.backends.gpu_fault import internal_error
@@ -24,7 +25,7 @@ from deployments.backends.onnxruntime_options import (
 )
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import row_faults
-from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit, core_count
+from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -125,7 +126,7 @@ class OnnxModel:
         self._row_split: RowSplit | None = None
         if by_rows and _may_split(package, spec):
             self._row_split = RowSplit(
-                config.name, session, lambda: _open(runtime, package, spec, thread_count=1), core_count()
+                config.name, session, lambda: _open(runtime, package, spec, thread_count=1), available_cores()
             )
 
     def execute(self, batch: Batch) -> None:
@@ -296,7 +297,7 @@ def _may_split(package: ModelPackage, spec: InstanceSpec) -> bool:
     """
     if not package.config.HasField("dynamic_batching"):
         return False
-    if core_count() < 2 or providers(package.config, spec) != [(CPU, {})] or chooses_threads(package):
+    if available_cores() < 2 or providers(package.config, spec) != [(CPU, {})] or chooses_threads(package):
         return False
     folder = os.path.dirname(_model_file(package, spec))
     return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()) <= LARGEST_WEIGHTS_BYTES

@@ -4,8 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.available_cores import available_cores
 from deployments.backends.backend import ModelLoadError
 from repository_loader.package import InstanceSpec, ModelPackage
 from repository_loader.parameters import read_boolean, read_integer
@@ -47,8 +49,8 @@ def session_options(runtime: Any, package: ModelPackage) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # a client's bad tensor is an error of its request, not of the server's log
     options.graph_optimization_level = _graph_level(runtime, config.optimization.graph.level)
-    options.intra_op_num_threads = read_integer(config.name, values, "intra_op_thread_count")
-    options.inter_op_num_threads = read_integer(config.name, values, "inter_op_thread_count")
+    options.intra_op_num_threads = read_integer(config.name, values, "intra_op_thread_count") or _thread_count()
+    options.inter_op_num_threads = read_integer(config.name, values, "inter_op_thread_count") or _thread_count()
     if read_integer(config.name, values, "execution_mode"):
         options.execution_mode = runtime.ExecutionMode.ORT_PARALLEL
     options.enable_cpu_mem_arena = read_boolean(config.name, values, "enable_mem_arena", default=True)
@@ -111,6 +113,15 @@ def _graph_level(runtime: Any, level: int) -> Any:
     levels = runtime.GraphOptimizationLevel
     chosen = {-1: levels.ORT_ENABLE_BASIC, 1: levels.ORT_ENABLE_EXTENDED, 2: levels.ORT_DISABLE_ALL}
     return chosen.get(level, levels.ORT_ENABLE_ALL)
+
+
+def _thread_count() -> int:
+    """Return how many threads a pool has where nobody says it; 0 lets ONNX Runtime have as many as it chooses.
+
+    It starts one for each physical core of the machine, and binds it there, also where a process may use but a few.
+    """
+    cores, all_cores = available_cores(), os.cpu_count() or 1
+    return 0 if cores >= all_cores else min(cores, psutil.cpu_count(logical=False) or all_cores)
 
 
 def _set_spinning(runtime: Any, options: Any, model_name: str, values: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPolicy
 
+from deployments.available_cores import available_cores
 from deployments.backends import torch_naming
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
@@ -277,7 +278,7 @@ def _set_threads(torch: Any, options: _Options, instance_count: int) -> None:
     replica that reserves a fraction of one, as nearly all do; a larger number is what somebody has asked for.
     """
     told = os.environ.get("OMP_NUM_THREADS", "")
-    count = int(told) if told.isdecimal() and int(told) > 1 else len(os.sched_getaffinity(0))
+    count = int(told) if told.isdecimal() and int(told) > 1 else available_cores()
     torch.set_num_threads(options.intra_op_threads or max(1, count // instance_count))
     if options.inter_op_threads and options.inter_op_threads != torch.get_num_interop_threads():
         try:

@@ -6,7 +6,6 @@ of them. Threads that each take rows through the whole model wait for each other
 
 import itertools
 import logging
-import os
 import statistics
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from deployments.available_cores import available_cores
 from protocol.infer import Array
 
 log = logging.getLogger(__name__)
@@ -175,11 +175,6 @@ class RowSplit:
         self._single = None
 
 
-def core_count() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _in_parts(
     session: Any, names: Sequence[str], feed: Feed, rows: int, part_count: int, options: Any
 ) -> list[Array] | None:
@@ -213,4 +208,4 @@ def _are_close(whole: Array, parts: Array) -> bool:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(core_count(), "rows")
+    return ThreadPoolExecutor(available_cores(), "rows")

@@ -89,7 +89,7 @@ def _s3(given: Any, environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _profile(name: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return a profile of the shared files; empty when it is in neither."""
-    home = Path(environment.get("HOME", "~")).expanduser() / ".aws"
+    home = Path(os.path.expanduser(environment.get("HOME", "~")), ".aws")  # which nobody has to have
     options: dict[str, Any] = {}
     for variable, file, section in (
         ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),

@@ -26,8 +26,8 @@ _SAVE_S: Final = 1.0
 class RepositoryFolder:
     """A repository to read.
 
-    `models` are the names of the folders in it, each with whether it may be a model: a hidden one has to have
-    a `config.pbtxt`. `warnings` say of what an earlier state is used.
+    `models` are the names of the folders in it, each with whether it may be a model: a hidden one, and `lost+found`,
+    has to have a `config.pbtxt`. `warnings` say of what an earlier state is used.
     """
 
     address: str
@@ -239,7 +239,8 @@ def _by_model(files: list[RemoteFile]) -> dict[str, list[RemoteFile]]:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".")
+    """Whether a folder is there for others than who lists it; `lost+found` is the file system's own."""
+    return name.startswith(".") or name == "lost+found"
 
 
 def _may_be_model(name: str, paths: Iterable[str]) -> bool:

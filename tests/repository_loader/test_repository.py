@@ -204,6 +204,14 @@ def test_ignores_hidden_folders_without_a_configuration(tmp_path: Path) -> None:
     assert [finding.path for finding in snapshot.findings] == [str(tmp_path / ".git")]
 
 
+def test_ignores_the_folder_that_a_disk_has_for_files_it_has_lost(tmp_path: Path) -> None:
+    write(tmp_path, python_model("model"))
+    (tmp_path / "lost+found").mkdir()
+    snapshot = load_repositories([str(tmp_path)], LoaderOptions(), None)
+    assert list(snapshot.models) == ["model"]
+    assert [finding.path for finding in snapshot.findings] == [str(tmp_path / "lost+found")]
+
+
 def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> None:
     write(tmp_path, {**python_model("m"), **python_model("bad\udcff")})
     assert list(find_models([str(tmp_path)], LoaderOptions())) == ["m"]

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -12,8 +14,9 @@ import pytest
 
 from app.cli.doctor import ports
 from app.doctor.finding import ERROR, OK, WARNING
-from app.doctor.machine import gpus, onnxruntimes, open_rays, ray_here, ray_token, shared_memory
+from app.doctor.machine import gpus, onnxruntimes, open_rays, ray_here, ray_token, shared_memory, threads
 from app.doctor.versions import compare
+from tests.deployments.container import UNIFIED, process_in
 from tests.serving import EAGLERAY, environment, run
 
 
@@ -35,6 +38,18 @@ def test_small_shared_memory_is_named() -> None:
     small = shared_memory("/proc")  # a file system without room
     assert small.level == WARNING
     assert "--shm-size" in small.text
+
+
+def test_a_container_that_may_have_few_threads_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    limit = {"user": resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit["user"], limit["user"]))
+    process = process_in(tmp_path, "0::/\n", UNIFIED, {"cgroup/pids.max": "100\n"})
+    assert (threads(process).level, "may start 100" in threads(process).text) == (WARNING, True)
+    (tmp_path / "cgroup/pids.max").write_text("max\n")
+    assert threads(process).level == OK
+    limit["user"] = 500
+    assert (threads(process).level, "may start 500" in threads(process).text) == (WARNING, True)
 
 
 def test_a_ray_that_would_be_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,7 @@
+import os
+
 import numpy as np
+import psutil
 import pytest
 from onnx_models import CPU, io, load, package_of, request_of, run, write_model
 
@@ -439,6 +442,17 @@ def test_session_is_set_up_as_configured(doubling):
     assert "DISABLE_ALL" in str(options.graph_optimization_level) and "PARALLEL" in str(options.execution_mode)
     assert not options.enable_mem_pattern and options.enable_cpu_mem_arena
     assert run(instance, {"X": F([[1, 2]])})[0].outputs["Y"].tolist() == [[2, 4]]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2, 2), (8, 8), (12, 8), (16, 0)])
+def test_a_session_has_no_more_threads_than_there_are_cores_for_this_process(doubling, monkeypatch, cores, threads):
+    """0: ONNX Runtime starts one for each physical core of the machine, which here has 8 of them, with two threads each."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else 8)
+    (instance, _) = load(doubling, DOUBLING)
+    options = instance._model._session.get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (threads, threads)
 
 
 @pytest.mark.parametrize("spins", ["", "0", "1"])

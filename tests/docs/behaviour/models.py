@@ -285,6 +285,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_validation.py::test_load_finds_what_only_loading_can_tell",
         "deployments/replica/test_trial_load.py::test_time_is_bounded",
         "deployments/replica/test_trial_load.py::test_memory_is_bounded",
+        "deployments/test_free_memory.py::test_the_limit_of_a_container_bounds_the_memory",
     ),
     "The backends of Triton's own tests are built in": (
         TESTING + "test_identity_answers_with_its_inputs_and_three_parameters",

@@ -22,9 +22,24 @@ from tests.docs.behaviour.modules import (
 
 TESTS: dict[str, tuple[str, ...]] = {
     # Starting
+    "The local Ray has as many CPUs": (
+        "deployments/test_available_cores.py::test_the_quota_of_a_container_bounds_the_cores",
+        "deployments/test_available_cores.py::test_the_affinity_bounds_them_too",
+        "app/cli/test_local_ray.py::test_ray_has_the_cores_that_this_process_may_use",
+        "app/cli/test_validation.py::test_a_machine_has_the_processors_that_this_process_may_use",
+    ),
+    "ONNX Runtime and PyTorch start no more threads": (
+        "deployments/backends/test_onnxruntime.py::"
+        "test_a_session_has_no_more_threads_than_there_are_cores_for_this_process",
+        "deployments/backends/test_pytorch.py::test_instances_share_the_cpus_of_the_node_unless_told_otherwise",
+    ),
     "Where Ray runs its workers at a niceness above 0": (
         "app/ingress/test_niceness.py::test_how_to_start_ray_is_said_where_workers_come_last",
         CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",
+    ),
+    "As the first process of a container": (
+        "app/cli/test_first_process.py::test_it_does_what_a_container_needs",
+        "app/cli/test_first_process.py::test_any_other_process_goes_on_itself",
     ),
     "Several Eagleray may share `/tmp`": (
         "deployments/lane/test_owned_file.py::test_process_with_numbers_of_its_own_leaves_the_socket_alone",
@@ -184,6 +199,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`eagleray doctor` names": (
         "app/cli/test_doctor.py::test_a_card_without_a_driver_is_named",
         "app/cli/test_doctor.py::test_small_shared_memory_is_named",
+        "app/cli/test_doctor.py::test_a_container_that_may_have_few_threads_is_named",
         "app/cli/test_doctor.py::test_two_onnxruntimes_are_named",
         "app/cli/test_doctor.py::test_a_ray_of_this_user_that_wants_no_token_is_named",
         "app/cli/test_doctor.py::test_a_port_that_is_taken_is_named",

@@ -1,4 +1,5 @@
 import json
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("address", FOUND)
 def test_longest_prefix_of_the_credential_file_counts(address: str, environment: dict[str, str]) -> None:
     assert client_options(read_location(address), environment) == FOUND[address]
+
+
+def test_a_user_without_a_home_folder_has_no_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of whom a container's /etc/passwd knows nothing; the client may find keys elsewhere."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.chdir(tmp_path)
+    assert client_options(read_location("s3://any/models"), {}) == {}
 
 
 def test_profiles_count_without_keys_in_variables(environment: dict[str, str]) -> None:
