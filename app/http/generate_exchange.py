@@ -19,7 +19,8 @@ from deployments.lane.sink import Target
 from deployments.lane.work_queue import Work
 from protocol.errors import InvalidArgument, ServingError, Unavailable
 
-_STREAM_HEADERS: Final = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
+# nginx, and what follows its custom, would hold events back until a buffer is full.
+_STREAM_HEADERS: Final = [(b"Content-Type", b"text/event-stream; charset=utf-8"), (b"X-Accel-Buffering", b"no")]
 _CHUNKED: Final = (b"Transfer-Encoding", b"chunked")
 _NOT_ONE: Final = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various "

@@ -11,6 +11,8 @@ from deployments.lane.frames import Buffer
 _PROGRESS_BYTES: Final = 1 << 16
 # How much is read of what nobody will answer: a client may be in the middle of a body that is somewhat too large.
 _LINGER_BODIES: Final = 4
+# How long a request that is on its way may take when the server begins to stop.
+_NOTICE_S: Final = 1.0
 
 
 class TimedConnection(asyncio.BufferedProtocol):
@@ -153,12 +155,14 @@ class TimedConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def shut(self) -> None:
-        """Close when all that is under way has been answered, or never began."""
+        """Close when all that is under way has been answered, or never began.
+
+        A client that keeps the connection may have sent its next request just now: a proxy does not send a POST again.
+        """
         self._last = True
         self._keep_alive = False
-        if not self._busy and self._head is None and self._transport is not None:
-            self._closing = True
-            self._transport.close()
+        if not self._busy and self._head is None and not self._closing:
+            self._deadline_s = self._context.loop.time() + _NOTICE_S
 
     @property
     def inflight_count(self) -> int:

@@ -126,6 +126,14 @@ async def test_stream_sends_an_event_for_each_response() -> None:
 
 
 @on_loop
+async def test_stream_asks_proxies_to_pass_each_event_on_at_once() -> None:
+    """By default nginx speaks HTTP/1.0 to a server, and holds its answer back until a buffer is full."""
+    answer = await answer_with(STREAM, say("a"), say(None, True))
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert "x-accel-buffering" not in (await answer_with(GENERATE, say("a", True))).headers
+
+
+@on_loop
 async def test_stream_works_for_a_model_with_one_response() -> None:
     assert [event["out"] for event in events(await answer_with(STREAM, say("a", True)))] == ["a"]
 

@@ -115,6 +115,30 @@ async def test_after_a_standstill_what_a_client_has_sent_meanwhile_is_read_first
 
 
 @on_loop
+async def test_a_request_that_was_on_its_way_when_the_server_began_to_stop_is_answered() -> None:
+    """A proxy that keeps connections sends the next request whenever it has one, and sends a POST only once."""
+    wire = Wire(LIMITS)
+    await wire.send(infer())
+    wire.connection.shut()
+    answer = await wire.send(infer(b"late"))
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"late")
+    assert b"Connection: close\r\n" in answer
+    assert wire.transport.closed
+
+
+@on_loop
+async def test_a_connection_on_which_nothing_comes_is_closed_a_second_after_the_server_began_to_stop() -> None:
+    wire = Wire(LIMITS)
+    now_s = wire.loop.time()
+    await wire.send(infer())
+    wire.connection.shut()
+    wire.connection.sweep(now_s + 0.9)
+    assert not wire.transport.closed
+    wire.connection.sweep(now_s + 1.1)
+    assert wire.transport.closed
+
+
+@on_loop
 async def test_a_request_under_way_may_take_longer() -> None:
     wire = Wire(LIMITS)
     wire.target.hold = True

@@ -416,5 +416,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         BACK_PRESSURE + "test_a_body_that_is_arriving_is_answered_before_the_end",
         "app/ingress/test_cluster_control.py::test_who_waits_for_a_load_hears_that_the_server_stops_and_so_does_who_comes_later",
     ),
+    "A connection that is open when the server stops": (
+        "app/http/test_time_limits.py::"
+        "test_a_connection_on_which_nothing_comes_is_closed_a_second_after_the_server_began_to_stop",
+        "app/http2/test_connection.py::test_shuts_an_idle_connection_down_when_it_knows_or_after_a_second",
+    ),
+    "What comes on it by then is": (
+        "app/http/test_time_limits.py::test_a_request_that_was_on_its_way_when_the_server_began_to_stop_is_answered",
+        "app/http2/test_connection.py::test_finishes_what_is_under_way_when_it_shuts_down",
+    ),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
 }

@@ -167,6 +167,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         HTTP + "test_cancels_what_is_under_way_when_the_client_leaves",
         FAULTS + "test_client_that_goes_away_in_the_queue_costs_nothing",
     ),
+    "Events of `generate_stream` ask a proxy": (
+        "app/http/test_generate_exchange.py::test_stream_asks_proxies_to_pass_each_event_on_at_once",
+    ),
     "`generate_stream` tells in plain JSON": (
         "conformance/test_http_cases.py::test_answers_as_triton",
         "app/http/test_generate_exchange.py::test_what_the_model_has_not_taken_is_told_in_plain_json",
