@@ -344,6 +344,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/metrics/test_scrape.py::test_metrics_of_a_version_end_an_hour_after_it_was_unloaded",
         "deployments/control/test_model_table.py::test_what_was_unloaded_an_hour_ago_is_long_gone",
     ),
+    "Until then they go on": (
+        "deployments/replica/test_counter_sweep.py::test_what_is_long_gone_is_given_back_and_counts_from_zero",
+        "deployments/replica/test_node_counters.py::test_versions_that_come_and_go_find_room_for_ever",
+        "deployments/replica/test_node_counters.py::test_what_the_dead_have_counted_of_versions_that_are_gone_is_dropped",
+        "app/ingress/test_cluster_counters.py::test_what_dead_nodes_had_counted_of_versions_that_are_gone_is_dropped",
+    ),
     "A request that fails in the ingress counts": (
         LANE + "test_requests_under_way_are_bounded",
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
