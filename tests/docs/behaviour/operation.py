@@ -235,6 +235,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A node without a GPU says so": ("app/http/test_api.py::test_cuda_shared_memory_needs_a_gpu",),
     "Log and trace settings that a client changes": (SEVERAL + "test_settings_changed_at_one_hold_at_both",),
+    "Those of a model stay when it is": (
+        "deployments/control/test_client_settings.py::"
+        "test_settings_of_models_by_ever_new_names_do_not_grow_without_end",
+    ),
     "A sampled request's [trace]": (
         SEVERAL + "test_traces_of_both_are_in_one_file",
         "app/trace/test_trace_file.py::test_processes_that_write_at_the_same_time_leave_one_array",
