@@ -3,6 +3,7 @@
 It is on the way of each request, and costs some 0.4 µs of it (`python -m benchmarks.metrics`).
 """
 
+import weakref
 from bisect import bisect_left
 from http import HTTPStatus
 from time import monotonic_ns
@@ -27,7 +28,7 @@ class RequestMeter:
     Who sends a request adds it to `begun`, and takes the `cells` of its wire form, or has them opened.
     """
 
-    __slots__ = ("_label", "_rows", "_sampled", "begun", "cells")
+    __slots__ = ("__weakref__", "_label", "_rows", "_sampled", "begun", "cells")
 
     def __init__(self, name: str, version: int, rows: Rows) -> None:
         self._label = (name, version)
@@ -104,8 +105,11 @@ class RequestMeters:
         return meter
 
     def give_back(self, is_gone: IsGone) -> None:
-        """Forget the meters of versions that are gone, unless something is under way to one."""
-        self._meters = {key: meter for key, meter in self._meters.items() if not meter.idle or not is_gone(*key)}
+        """Forget the meters of versions that are gone, unless somebody has one, or something is under way to it."""
+        for key in [key for key, meter in self._meters.items() if meter.idle and is_gone(*key)]:
+            reference = weakref.ref(self._meters.pop(key))
+            if (meter := reference()) is not None:
+                self._meters[key] = meter
 
     def refuse(self, wire: int, code: int) -> None:
         """Count an error that a client got without that a model had its request."""

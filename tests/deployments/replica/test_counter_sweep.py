@@ -85,6 +85,19 @@ def test_requests_of_a_version_that_is_back_are_under_way_from_zero_on(tmp_path:
     counters.close()
 
 
+def test_a_meter_that_somebody_has_is_sampled_on(tmp_path: Path) -> None:
+    counters = NodeCounters(NodeFolder("node", tmp_path))
+    meters = RequestMeters(counters)
+    meter = meters.of("m", 1)  # as the target of an ensemble whose step was unloaded, and will be back
+    give_up(meter.begin(HTTP))
+    meters.give_back(lambda *_: True)
+    assert meters.of("m", 1) is meter
+    meter.begin(HTTP)
+    meters.sample()
+    assert counters.row(Label(CLIENT, "m", 1, HTTP)).values()[INFLIGHT] == 1
+    counters.close()
+
+
 def test_a_meter_that_is_made_anew_takes_no_earlier_requests_for_under_way(tmp_path: Path) -> None:
     counters = NodeCounters(NodeFolder("node", tmp_path))
     meters, held = RequestMeters(counters), counters.row(Label(CLIENT, "m", 1, HTTP))
