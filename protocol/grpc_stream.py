@@ -6,6 +6,7 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferRe
 
 from protocol.grpc_infer import GrpcInferCodec
 from protocol.grpc_request import GrpcEncoding
+from protocol.grpc_route import Route
 from protocol.infer import InferRequest, InferResponse, Reply
 from protocol.output_content import Body
 from protocol.protobuf_wire import field_head
@@ -79,10 +80,15 @@ class GrpcStreamCodec:
         ]
 
 
-def stream_error(message: str, request_id: str = "", final: bool = True) -> bytes:
-    """Return the serialised ModelStreamInferResponse that tells of a failed request and leaves the stream open."""
+def stream_error(message: str, route: Route, *, taken: bool = True) -> bytes:
+    """Return the serialised ModelStreamInferResponse that tells of a failed request and leaves the stream open.
+
+    As in Triton, nothing but the id is told of a request that no model has `taken`.
+    """
     response = ModelStreamInferResponse(error_message=message.encode("utf-8", "replace").decode())
-    response.infer_response.id = request_id
-    response.infer_response.parameters[FINAL_RESPONSE].bool_param = final
+    name, version, response.infer_response.id = route
+    if taken:
+        response.infer_response.model_name, response.infer_response.model_version = name, version
+        response.infer_response.parameters[FINAL_RESPONSE].bool_param = True
     serialised: bytes = response.SerializeToString()
     return serialised

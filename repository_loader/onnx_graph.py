@@ -3,7 +3,6 @@
 Source: onnx.proto (field numbers below), and its page on external data.
 """
 
-import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ DATA_TYPES = {
     16: "TYPE_BF16",
 }
 _MAX_DEPTH = 32
+_PAGE_BYTES = 1 << 15
+_CUT_OFF = "it was cut off while it was read"
 
 
 class OnnxFileError(Exception):
@@ -75,10 +76,10 @@ def read_onnx_graph(path: str) -> OnnxGraph:
         path = os.path.join(path, "model.onnx")
     try:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes == 0:
                 raise OnnxFileError(f"'{os.path.basename(path)}' is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                graph = _Reader(data).read()
+            graph = _Reader(_Pages(file.fileno(), size_bytes)).read()
     except OSError as error:
         raise OnnxFileError(f"'{os.path.basename(path)}' cannot be read: {error.strerror}") from error
     except (TruncatedMessage, UnicodeDecodeError) as error:
@@ -106,10 +107,43 @@ def _check_external(entry: ExternalData, folder: str) -> None:
         raise OnnxFileError(f"external data '{location}' ends before byte {entry.offset + entry.size_bytes}")
 
 
+class _Pages:
+    """The bytes of an open file, read where they are looked at.
+
+    They are not mapped: whoever looked at a file that is cut off meanwhile, as when it is copied anew, would be killed.
+    """
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._size_bytes = size_bytes
+        self._start = 0
+        self._page = b""
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __getitem__(self, index: int, /) -> int:
+        at = index - self._start
+        if not 0 <= at < len(self._page):
+            self._start = index // _PAGE_BYTES * _PAGE_BYTES
+            at = index - self._start
+            self._page = os.pread(self._descriptor, _PAGE_BYTES, self._start)
+            if at >= len(self._page):
+                raise TruncatedMessage(_CUT_OFF)
+        return self._page[at]
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes between two positions."""
+        data = os.pread(self._descriptor, end - start, start)
+        if len(data) < end - start:
+            raise TruncatedMessage(_CUT_OFF)
+        return data
+
+
 class _Reader:
     """Walks one ModelProto; the numbers are fields of onnx.proto."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: _Pages) -> None:
         self._data = data
         self._buffer: Readable = data
         self._external: list[ExternalData] = []
@@ -146,7 +180,7 @@ class _Reader:
                 yield number, value, field_end
 
     def _text(self, start: int, end: int) -> str:
-        return self._data[start:end].decode("utf-8")
+        return self._data.read(start, end).decode("utf-8")
 
     def _graph(
         self,

@@ -23,7 +23,7 @@ from app.cli.listener_files import check_listeners
 from app.cli.model_logs import logs
 from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
-from app.cli.ray_variables import RAY_VARIABLES
+from app.cli.ray_variables import ray_variables
 from app.cli.standard_streams import open_streams, outlive_readers
 from app.edge.api_keys import ApiKeys, add_key, new_key
 from app.environment import environment, unknown_variables
@@ -204,7 +204,7 @@ def serve(
 ) -> None:
     """Serve model repositories until Ctrl-C."""
     settings = read_settings(flags)
-    for name, value in RAY_VARIABLES.items():
+    for name, value in ray_variables(terminal=sys.stdout.isatty()).items():
         os.environ.setdefault(name, value)
     if not ray_address:
         check_listeners(settings)

@@ -5,7 +5,7 @@ from typing import Final
 LOG_FILE_BYTES: Final = 64 << 20
 LOG_FILES_KEPT: Final = 3
 
-RAY_VARIABLES: Final = {
+_ALWAYS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     # Serve updates ten times a second what Ray reads every 10 s.
@@ -21,4 +21,11 @@ RAY_VARIABLES: Final = {
     # Ray runs workers at niceness 15, which is right for batch work and wrong for a server.
     "RAY_worker_niceness": "0",
 }
-"""Ray reads them when it is imported, here and in every process that it starts."""
+
+
+def ray_variables(*, terminal: bool) -> dict[str, str]:
+    """Return them; Ray reads them when it is imported, here and in every process that it starts.
+
+    What Ray itself prints here, as when a worker dies, has colours on a `terminal` only.
+    """
+    return _ALWAYS if terminal else _ALWAYS | {"RAY_COLOR_PREFIX": "0"}

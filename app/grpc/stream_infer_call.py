@@ -18,7 +18,7 @@ from deployments.lane.frames import Buffer
 from deployments.lane.sink import Target
 from deployments.lane.wire import GRPC_STREAM
 from protocol.errors import ServingError
-from protocol.grpc_route import read_route
+from protocol.grpc_route import Route, read_route
 from protocol.grpc_stream import stream_error
 from protocol.short_error import shortened
 
@@ -46,8 +46,8 @@ class StreamInferCall(Call):
         self._requests.add(request)
         self._inflight_bytes += request.size
         try:
-            name, _, request.id = read_route(message)
-            request.decoupled = self.context.service.routing.decoupled(name)
+            request.route = read_route(message)
+            request.decoupled = self.context.service.routing.decoupled(request.route[0])
             target = self.context.routes.find(message)
         except ServingError as error:
             self._ordered.append(request)
@@ -95,7 +95,8 @@ class StreamInferCall(Call):
             self.finish(error.grpc_code, error.message, target)
         else:
             self.note(error.grpc_code, error.message, target)
-            self.answer(request, (stream_error(shortened(error).message, request.id),), True)
+            taken = target is not None
+            self.answer(request, (stream_error(shortened(error).message, request.route, taken=taken),), True)
 
     def _advance(self) -> None:
         """Send what has waited for the answer to an earlier request."""
@@ -151,12 +152,12 @@ class StreamInferCall(Call):
 class StreamRequest:
     """One request of a stream; the sink of its responses."""
 
-    __slots__ = ("_call", "decoupled", "ended", "id", "responses", "size", "target", "token")
+    __slots__ = ("_call", "decoupled", "ended", "responses", "route", "size", "target", "token")
 
     def __init__(self, call: StreamInferCall, message: Buffer) -> None:
         self._call = call
         self.size = len(message)
-        self.id = ""
+        self.route: Route = ("", "", "")
         self.decoupled = False
         self.ended = False
         self.responses: list[Sequence[Buffer]] = []

@@ -12,7 +12,8 @@ import ray
 
 from app.ingress.all_ingresses import all_ingresses, ask_all
 from app.service.statistics import NodeTotals
-from deployments.core.counts import BATCH_REASON, CLIENT, CPU, GPU, STATE, STATISTICS, Totals
+from deployments.core.counts import BATCH_REASON, CLIENT, CPU, GPU, STATE, STATISTICS, IsGone, Totals
+from deployments.core.pauses import Pauses
 from deployments.replica.node_counters import NodeCounters
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,16 @@ class ClusterCounters:
                 counted = (row for row in rows if row[0] not in _OF_MACHINE)
                 self._of_dead.add_list(counted, present=False)
                 self._name_of_dead = hashlib.sha256("".join(sorted(self._dead)).encode()).hexdigest()
+
+    def give_back(self, is_gone: IsGone) -> None:
+        """Forget what was counted of versions that are gone on this node, and on dead ones; blocks.
+
+        Raises:
+            OSError: the files of this node cannot be read, or not be written.
+        """
+        with self._reading:
+            self._of_dead.remove(is_gone, Pauses())
+        self._counters.give_back(is_gone, also_of_dead=True)
 
     def _read_dead(self) -> NodeTotals:
         began_s, totals = time.thread_time(), Totals()

@@ -31,6 +31,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
+from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.kept_files import KeptFiles
 from deployments.replica.load_report import LoadReport
 from deployments.replica.model_host import ModelHost
@@ -122,6 +123,7 @@ class Ingress:
         self._state_sampler = StateSampler(self._host, self._fleet, self._counters, interval_s, meters)
         own = serve.get_replica_context()
         self._ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, interval_s)
+        self._sweep = CounterSweep(self.service.models.directory, self._cluster.give_back, meters)
         self._node_sampler = NodeSampler(
             self._counters,
             interval_s,
@@ -165,6 +167,7 @@ class Ingress:
             self._loop.create_task(self._regions.run(), name="regions that are no longer registered"),
             self._loop.create_task(self._files.run(), name="files that are no longer used"),
             self._loop.create_task(self._ray_metrics.run(), name="metrics of Ray"),
+            self._loop.create_task(self._sweep.run(), name="counts of versions that are gone"),
         ]
 
     def _directory_changed(self) -> None:

@@ -47,9 +47,10 @@ class VersionEntry:
         """Note why the version will not be ready by itself."""
         self.state, self.reason, self.replacing = UNAVAILABLE, reason, False
 
-    def lost_its_replicas(self) -> None:
-        """Note that the version will be ready when Serve has replaced its replicas."""
-        self.state, self.reason, self.replacing = UNAVAILABLE, NO_REPLICA, True
+    def lost_its_replicas(self, cause: str = "") -> None:
+        """Note that the version will be ready when Serve has replaced its replicas, and why that fails, if it does."""
+        reason = f"{NO_REPLICA}, but the last one failed to start: {cause}" if cause else NO_REPLICA
+        self.state, self.reason, self.replacing = UNAVAILABLE, reason, True
 
     @property
     def failed(self) -> bool:

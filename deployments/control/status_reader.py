@@ -27,6 +27,7 @@ _FAILED = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 _DESCRIBE_TIMEOUT_S = 2.0
 _STALE_S = 3.0
 _REASON_MARK = "ModelLoadError: "
+_NOT_STARTED = "failed to start"
 _WORKER_DIED = "its worker process has died"
 
 Row = list[Any]
@@ -107,9 +108,13 @@ class StatusReader:
                 self._take_failures(parts, entry)
         elif states.keys() <= {"DEPLOY_FAILED"}:
             table.fail(model, _reason(states["DEPLOY_FAILED"].message))
-        elif states.keys() <= _FAILED and not entry.replacing:
-            entry.lost_its_replicas()
-            logger.error("'%s' version %d: %s", model.name, model.version, entry.reason)
+        elif states.keys() <= _FAILED:
+            before = entry.reason if entry.replacing else ""
+            cause = next((_reason(state.message) for state in states.values() if _NOT_STARTED in state.message), "")
+            if cause or not before:
+                entry.lost_its_replicas(cause)
+            if entry.reason != before:
+                logger.error("'%s' version %d: %s", model.name, model.version, entry.reason)
 
     def _take_failures(self, parts: Sequence["_Part"], entry: VersionEntry) -> None:
         """Note why some of the instance groups of a version that is ready failed to load."""

@@ -36,20 +36,10 @@ CUSTOM_BUCKET: Final = "custom bucket"
 STATISTICS: Final = frozenset({MODEL, BATCH_SIZE, RESPONSE, SHADOW})
 """What statistics are made of; the others are metrics."""
 
-OF_VERSIONS: Final = STATISTICS | {
-    *(
-        FIRST_RESPONSE,
-        FIRST_RESPONSE_SUM,
-        SUMMARY,
-        CLIENT,
-        CLIENT_ERROR,
-        QUEUE,
-        BATCH_REASON,
-        STATE,
-        RETRY,
-        LOAD_FAILURE,
-    )
-}
+OF_VERSIONS: Final = STATISTICS.union(
+    (FIRST_RESPONSE, FIRST_RESPONSE_SUM, SUMMARY, CLIENT, CLIENT_ERROR),
+    (QUEUE, BATCH_REASON, STATE, RETRY, LOAD_FAILURE),
+)
 """The rows of one model version each, or of no model."""
 
 LATENCIES: Final = (
@@ -402,6 +392,9 @@ KINDS: Final[dict[str, type[Counts]]] = {
 _SIZES_BYTES: Final = {kind: ctypes.sizeof(kind) for kind in KINDS.values()}
 
 
+IsGone = Callable[[str, int], bool]
+"""Whether nobody is told any more what a model version, given by name and number, has counted."""
+
 RowsByKind = dict[str, list[tuple[Label, Any]]]
 
 
@@ -470,6 +463,17 @@ class Totals:
         """Add what `to_list` has returned."""
         for *label, values in rows:
             self.row(Label(*label)).add(values, present=present)  # type: ignore[arg-type]
+
+    def remove(self, is_gone: IsGone, pause: Callable[[], None]) -> bool:
+        """Remove the rows of versions that are gone; returns whether there were any. `pause` is called now and then."""
+        gone = []
+        for label in self.rows:
+            if label.kind in OF_VERSIONS and is_gone(label.name, label.version):
+                gone.append(label)
+            pause()
+        for label in gone:
+            del self.rows[label]
+        return bool(gone)
 
     def add_totals(self, other: "Totals") -> None:
         """Add other rows."""

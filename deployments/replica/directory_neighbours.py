@@ -48,7 +48,7 @@ class DirectoryNeighbours:
         self._watch = watch
         self._know = know
         self._expect = expect
-        self._directory = Directory()
+        self.directory = Directory()
         self._signatures: dict[str, tuple[str, Signature]] = {}
         self._groups: set[tuple[str, str]] = set()
         self._called: set[str] = set()
@@ -68,8 +68,8 @@ class DirectoryNeighbours:
 
         One whose replica is being replaced is waited for as long as clients wait for it.
         """
-        if self._directory.known and name in self._called:
-            entry = self._directory.models.get(name)
+        if self.directory.known and name in self._called:
+            entry = self.directory.models.get(name)
             target = self._fleet.target(name, version) or self._fleet.awaited(name, version)
             if entry is not None and target is not None and entry.takes(target.version):
                 found(self._signature(name, entry))
@@ -96,8 +96,8 @@ class DirectoryNeighbours:
     async def _until_reached(self, name: str, version: int) -> Signature | None:
         while True:
             changed = self._changed
-            if self._directory.known:
-                entry = self._directory.models.get(name)
+            if self.directory.known:
+                entry = self.directory.models.get(name)
                 if entry is None or entry.model_config is None or not entry.takes(version):
                     return None
                 if name not in self._called:
@@ -109,14 +109,14 @@ class DirectoryNeighbours:
 
     def left(self, name: str, version: int) -> bool:
         """Whether the directory says that a model takes no requests; see `Neighbours`."""
-        if not self._directory.known:
+        if not self.directory.known:
             return False
-        entry = self._directory.models.get(name)
+        entry = self.directory.models.get(name)
         return entry is None or not entry.takes(version)
 
     def sharing(self, name: str) -> int:
         """Return how many models share a name; see `Neighbours`."""
-        models = self._directory.models
+        models = self.directory.models
         return sum(bool(models[each].namespace) for each in identifiers(name, models))
 
     def _signature(self, name: str, entry: ModelEntry) -> Signature:
@@ -132,11 +132,11 @@ class DirectoryNeighbours:
     def _watch_called(self) -> None:
         """Keep lanes to the deployments that run the models which were called, and have those scale that do."""
         assert self._load is not None
-        models = self._directory.models
+        models = self.directory.models
         self._load.follow({name: models[name] for name in self._called if name in models})
         groups = {
-            self._directory.deployments[key]
-            for key, models in self._directory.hosted.items()
+            self.directory.deployments[key]
+            for key, models in self.directory.hosted.items()
             if not self._called.isdisjoint(models)
         }
         if groups != self._groups:
@@ -155,7 +155,7 @@ class DirectoryNeighbours:
     async def _run(self) -> None:
         while True:
             try:
-                directory = self._directory
+                directory = self.directory
                 news = await answer(self._controller.watch.remote(directory.epoch, directory.generation))
                 if news is not None:
                     directory.take(news)
@@ -166,7 +166,7 @@ class DirectoryNeighbours:
                 if is_cancelled():
                     raise
                 logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
-                self._directory.ask_for_all()
+                self.directory.ask_for_all()
                 await asyncio.sleep(_RETRY_S)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
@@ -191,7 +191,7 @@ class DirectoryNeighbours:
             raise from_grpc_code(*told["error"])
         try:
             async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
-                while self._directory.epoch != told["epoch"] or self._directory.generation < told["generation"]:
+                while self.directory.epoch != told["epoch"] or self.directory.generation < told["generation"]:
                     await self._changed.wait()
         except TimeoutError:
             logger.warning("what a model had the server do is not known here yet")

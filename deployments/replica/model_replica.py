@@ -21,6 +21,7 @@ from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
 from deployments.log.log_options import LogOptions
+from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from deployments.replica.handle_calls import Answer, HandleCall, HandleCalls
@@ -132,10 +133,12 @@ class ModelReplica:
         self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
         own = serve.get_replica_context()
         ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, metrics.interval_s)
+        sweep = CounterSweep(self._neighbours.directory, self._counters.give_back)
         self._sampling = [
             self._loop.create_task(self._sampler.run(), name="state of the models"),
             self._loop.create_task(regions.run(), name="regions that are no longer registered"),
             self._loop.create_task(ray_metrics.run(), name="metrics of Ray"),
+            self._loop.create_task(sweep.run(), name="counts of versions that are gone"),
         ]
         self._listening = False
         self._applying: set[asyncio.Task[None]] = set()

@@ -11,13 +11,14 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection
+import weakref
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from deployments.core.counter_file import CounterFile, CounterFileReader
-from deployments.core.counts import KINDS, MODEL, Counts, Label, ModelCounts, Totals
+from deployments.core.counts import KINDS, MODEL, OF_VERSIONS, Counts, IsGone, Label, ModelCounts, Totals
 from deployments.core.pauses import Pauses
 from deployments.replica.node_folder import NodeFolder, hold, is_held
 
@@ -79,6 +80,46 @@ class NodeCounters:
                 logger.warning("statistics of further models are not counted on this node: %s", error)
         return kind()
 
+    def give_back(self, is_gone: IsGone, *, also_of_dead: bool = False) -> None:
+        """Forget what was counted of versions that are gone, in here or by the dead too; any thread may ask, blocks.
+
+        What somebody in this process counts in still stays.
+
+        Raises:
+            OSError: the files cannot be read, or not be written.
+        """
+        pause = Pauses()
+        with self._lock:
+            labels = list(self._rows)
+        versions: dict[tuple[str, int], list[Label]] = {}
+        for label in labels:
+            if label.kind in OF_VERSIONS and is_gone(label.name, label.version):
+                versions.setdefault(label[1:3], []).append(label)
+            pause()
+        if not versions and not also_of_dead:
+            return
+        with self._folder.locked():  # nobody reads meanwhile
+            if also_of_dead:
+                self._fold_dead(is_gone)
+            for version, of_version in versions.items():
+                with self._lock:
+                    if is_gone(*version):  # still
+                        self._remove(of_version)
+                pause()
+
+    def _remove(self, labels: Iterable[Label]) -> None:
+        """Remove the rows of a version, unless anybody has one of them."""
+        references = {label: weakref.ref(self._rows.pop(label)) for label in labels}
+        had = {label: row for label, reference in references.items() if (row := reference()) is not None}
+        if had:
+            self._rows |= {label: had[label] if label in had else self._at(label) for label in labels}
+        else:
+            self._file.remove(map(_json, labels))
+
+    def _at(self, label: Label) -> Counts:
+        kind, memory = KINDS[label.kind], self._file.memory(_json(label))
+        return kind() if memory is None else kind.from_buffer(memory)
+
     def totals(self, pause: Callable[[], None] | None = None) -> Totals:
         """Return what was ever counted on this node, with times of last inferences since the epoch; blocks.
 
@@ -113,16 +154,22 @@ class NodeCounters:
             pause()
         return set(json.loads(folded))
 
-    def _fold_dead(self) -> None:
-        """Move the counts of dead processes into one file; nothing is lost or counted twice if this is cut short."""
+    def _fold_dead(self, is_gone: IsGone | None = None) -> None:
+        """Move the counts of dead processes into one file, without those of versions that are gone.
+
+        Nothing is lost or counted twice if this is cut short.
+        """
         dead = [path for path in self._folder.members() if not is_held(path)]
-        if not dead:
+        if not dead and is_gone is None:
             return
         totals, pause = Totals(), Pauses()
         folded = self._add_past(totals, pause)
         for path in dead:
             if path.name not in folded:
                 _add_file(totals, path, CounterFileReader(_label), pause, present=False)
+        removed = is_gone is not None and totals.remove(is_gone, pause)
+        if not dead and not removed:
+            return
         beside = self._folder.path / f"{_PAST}.new"
         beside.write_bytes(b"\n".join(map(_json, ([path.name for path in dead], *totals.to_list()))))
         beside.rename(self._folder.path / _PAST)

@@ -33,14 +33,31 @@ class NodeLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def change(self, options: LogOptions) -> None:
-        """Log by these options, and have the node's other processes do so."""
+        """Log by these options, and have the node's other processes do so, as soon as there is room for the file.
+
+        Belongs to the thread of a loop.
+        """
         self._log.apply(options)
-        written = self._path.with_name(f"{_FILE}-{os.getpid()}")
+        self.close()
         try:
-            written.write_bytes(orjson.dumps(asdict(options)))
-            written.rename(self._path)
+            self._write(options)
         except OSError as error:
-            logger.warning("the node's other processes do not hear of the log settings: %s", error)
+            logger.warning("the node's other processes do not hear of the log settings yet: %s", error)
+            self._write_later(options)
+
+    def _write(self, options: LogOptions) -> None:
+        written = self._path.with_name(f"{_FILE}-{os.getpid()}")
+        written.write_bytes(orjson.dumps(asdict(options)))
+        written.rename(self._path)
+
+    def _write_later(self, options: LogOptions) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._write_again, options)
+
+    def _write_again(self, options: LogOptions) -> None:
+        try:
+            self._write(options)
+        except OSError:
+            self._write_later(options)
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look now, and from now on."""
@@ -61,6 +78,7 @@ class NodeLog:
             logger.debug("the node's log settings cannot be read: %s", error)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Follow no longer, and write nothing more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None

@@ -24,6 +24,7 @@ _METHODS: Final = ("POST", "ModelInfer", "ModelStreamInfer")
 """By which clients ask, by wire form."""
 _KINDS: Final = frozenset({CLIENT, CLIENT_ERROR, MODEL, STATE})
 _PENDING: Final = [field[0] for field in ModelCounts._fields_].index("pending_count")
+_COUNTERS: Final = {CLIENT: slice(FIRST_BUCKET, None), CLIENT_ERROR: slice(None)}
 _EXECUTING: Final = [field[0] for field in ModelState._fields_].index("executing_count")
 _READY: Final = [field[0] for field in ModelState._fields_].index("ready_count")
 _MAX_OBSERVATIONS: Final = 20
@@ -70,11 +71,12 @@ class RayMetrics:
         pause = Pauses()
         ongoing: Sums[str] = Sums()
         queued: Sums[tuple[str, int]] = Sums()
+        before, self._seen = self._seen, {}
         for label, values in self._counters.own(_KINDS):
             if label.kind == MODEL:
                 queued[label.name, label.version] += values[_PENDING]
             else:
-                self._take(label, values)
+                self._take(label, values, before.get(label))
             if label.kind == CLIENT:
                 ongoing[_protocol(label.number)] += values[INFLIGHT]
             pause()
@@ -86,16 +88,18 @@ class RayMetrics:
     def _tags(self, name: str, version: int) -> dict[str, str]:
         return {"application": name, "deployment": f"v{version}", "replica": self._replica}
 
-    def _take(self, label: Label, values: list[int]) -> None:
+    def _take(self, label: Label, values: list[int], before: list[int] | None) -> None:
         tags = self._tags(label.name, label.version)
         if label.kind == STATE:
             self._running.set(values[_EXECUTING], tags)  # each time: Ray forgets one that nobody sets
             if self._app != app_name(label.name):
                 self._healthy.set(values[_READY], tags)
             return
-        before, self._seen[label] = self._seen.get(label), values
+        self._seen[label] = values
         if before == values:
             return
+        if before is not None and sum(values[_COUNTERS[label.kind]]) < sum(before[_COUNTERS[label.kind]]):
+            before = None  # given back meanwhile, and made anew
         tags["route"] = f"/v2/models/{label.name}/infer"
         gained = [new - old for new, old in zip(values, before or [0] * len(values), strict=True)]
         if not any(gained):  # a row that is new; Ray takes no 0

@@ -7,6 +7,7 @@ Every use of a region looks first whether the table has changed.
 
 import asyncio
 import re
+import resource
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -166,8 +167,10 @@ class Regions:
 
         def add(rows: Rows) -> Rows:
             self._check_free(new.name, [Row(*row) for row in rows])
-            if len(rows) >= _MAX_REGIONS:
-                raise InvalidArgument(f"more than {_MAX_REGIONS} shared memory regions")
+            if len(rows) >= (most := _most_regions()):
+                raise InvalidArgument(
+                    f"more than {most} shared memory regions on this node: unregister those that nobody uses any more"
+                )
             opened.append(open_region(new))
             return [*rows, list(new)]
 
@@ -341,6 +344,12 @@ class Regions:
         except (OSError, ValueError):
             raise invalid from None
         return Region(row, mapping, memoryview(mapping)[row.offset - mapping.start :])
+
+
+def _most_regions() -> int:
+    """Return how many there may be; each takes a descriptor in every process of the node."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_REGIONS if files == resource.RLIM_INFINITY else min(_MAX_REGIONS, files // 4)
 
 
 async def require_gpu(name: str) -> None:

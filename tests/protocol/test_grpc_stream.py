@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
 from protocol.errors import InvalidArgument
 from protocol.grpc_infer import GrpcInferCodec
@@ -98,12 +98,11 @@ def test_requests_are_checked_as_unary_ones_are() -> None:
 
 @pytest.mark.parametrize(("text", "id"), [("no such model", "7"), ("", ""), ("a\ud800b", "ż")])
 def test_errors_name_the_request(text: str, id: str) -> None:
-    wrapped = ModelStreamInferResponse.FromString(stream_error(text, id))
+    wrapped = ModelStreamInferResponse.FromString(stream_error(text, ("m", "2", id)))
     assert wrapped.error_message == text.encode("utf-8", "replace").decode()
-    assert wrapped.infer_response.id == id
-    assert wrapped.infer_response.parameters["triton_final_response"].bool_param is True
-    assert (
-        not ModelStreamInferResponse.FromString(stream_error(text, id, final=False))
-        .infer_response.parameters["triton_final_response"]
-        .bool_param
-    )
+    response = wrapped.infer_response
+    assert (response.id, response.model_name, response.model_version) == (id, "m", "2")
+    assert response.parameters["triton_final_response"].bool_param is True
+    refused = ModelStreamInferResponse.FromString(stream_error(text, ("m", "2", id), taken=False))
+    assert refused.error_message == wrapped.error_message
+    assert refused.infer_response == ModelInferResponse(id=id)

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from repository_loader.onnx_graph import GraphTensor, OnnxFileError, read_onnx_graph
 from tests.repository_loader.repositories import BATCHING_ONNX, onnx_bytes, onnx_model
+from tests.serving import ROOT
 
 
 def test_reads_inputs_and_outputs(tmp_path: Path) -> None:
@@ -183,3 +186,33 @@ def test_refuses_external_data_that_is_missing(tmp_path: Path, location: str) ->
     (tmp_path / "model.onnx").write_bytes(model_with(external(location), "initializer"))
     with pytest.raises(OnnxFileError, match="is missing"):
         read_onnx_graph(str(tmp_path))
+
+
+CUT_WHILE_READ = """
+import os, sys
+from repository_loader import onnx_graph
+
+class Reader(onnx_graph._Reader):
+    def __init__(self, data):
+        os.truncate(sys.argv[1], int(sys.argv[2]))
+        super().__init__(data)
+
+onnx_graph._Reader = Reader
+try:
+    onnx_graph.read_onnx_graph(sys.argv[1])
+except onnx_graph.OnnxFileError as error:
+    print(error, end="")
+"""
+
+
+@pytest.mark.parametrize("left_bytes", [0, 40_000])
+def test_a_file_that_is_cut_off_while_it_is_read_ends_no_process(tmp_path: Path, left_bytes: int) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(
+        onnx_bytes({f"a rather long name of an input, {number}": [1] for number in range(2000)}, {"B": [1]})
+    )
+    assert len(read_onnx_graph(str(path)).inputs) == 2000
+    command = [sys.executable, "-c", CUT_WHILE_READ, str(path), str(left_bytes)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout == "'model.onnx' is not a whole ONNX model: it was cut off while it was read"

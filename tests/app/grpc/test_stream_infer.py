@@ -84,7 +84,9 @@ def test_errors_are_responses_and_the_stream_goes_on(stub: Any) -> None:
         "",
     ]
     assert [response.infer_response.id for response in got] == ["fail", "lost", "", "good"]
-    assert all(final(response) for response in got)
+    assert [response.infer_response.model_name for response in got[:3]] == [bad[0].model_name, "", ""]
+    assert final(got[0]) and final(got[3])
+    assert not got[1].infer_response.parameters, "Triton says no more of what no model has taken"
 
 
 def test_errors_that_tell_long_names_are_shortened(stub: Any) -> None:

@@ -1,10 +1,13 @@
 """What was counted on all nodes, as one ingress adds it up."""
 
+from pathlib import Path
 from typing import Any, cast
 
 from app.ingress.cluster_counters import ClusterCounters
 from app.service.statistics import NodeTotals
 from deployments.core.counts import CPU, GPU, MODEL, CpuState, GpuState, Label, ModelCounts, Totals
+from deployments.replica.node_counters import NodeCounters
+from deployments.replica.node_folder import NodeFolder
 
 
 class Counters:
@@ -69,3 +72,16 @@ def test_a_dead_node_whose_answer_comes_late_counts_once() -> None:
     cluster._elsewhere["gone"] = rows(5)
     assert counted(cluster._read({"here": ""})) == 5
     assert not cluster._elsewhere
+
+
+def test_what_dead_nodes_had_counted_of_versions_that_are_gone_is_dropped(tmp_path: Path) -> None:
+    here = NodeCounters(NodeFolder("node", tmp_path))
+    cluster = ClusterCounters("here", here)
+    cluster._elsewhere["dead"] = rows(5)
+    cast(ModelCounts, here.row(Label(MODEL, "m", 1))).success_count = 2
+    cast(ModelCounts, here.row(Label(MODEL, "other", 1))).success_count = 3
+    assert counted(cluster._read({"here": ""})) == 7
+    cluster.give_back(lambda name, _: name == "m")
+    here_now, dead = cluster._read({"here": ""})
+    assert (list(here_now.totals.models()), list(dead.totals.models())) == ([("other", 1)], [])
+    here.close()

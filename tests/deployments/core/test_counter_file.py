@@ -3,6 +3,9 @@
 import ctypes
 import os
 from pathlib import Path
+from random import Random
+
+import pytest
 
 from deployments.core.counter_file import CounterFile, CounterFileReader
 from deployments.core.counts import MODEL, Label
@@ -42,7 +45,50 @@ def test_a_row_that_makes_no_sense_ends_its_segment(tmp_path: Path) -> None:
         file.append(f"row {number}".encode(), 200)
     file.close()
     content = bytearray(path.read_bytes())
-    content[8 + 8 + 200 + 4 : 8 + 8 + 200 + 8] = b"\xff\xff\xff\x7f"  # the second row's length
+    content[8 + 8 + 8 + 200 + 4 : 8 + 8 + 8 + 200 + 8] = b"\xff\xff\xff\x7f"  # the second row's length
     path.write_bytes(content)
     found = read(CounterFileReader(label_of), path)
     assert "row 0" in found and "row 1" not in found and "row 899" in found
+
+
+def test_rows_take_the_places_of_those_that_were_given_back(tmp_path: Path) -> None:
+    path, random = tmp_path / "counts", Random(7)
+    file, reader = CounterFile(path), CounterFileReader(label_of)
+    there: dict[str, ctypes.c_int64] = {}
+    for step in range(300):
+        for number in range(random.randrange(60)):
+            name = f"{step}/{number}" + "x" * random.choice((0, 0, 40))
+            there[name] = ctypes.c_int64.from_buffer(file.append(name.encode(), random.choice((8, 200, 4000))))
+            there[name].value += step * number
+        expected = {name: cell.value for name, cell in there.items()}
+        assert read(reader, path) == read(CounterFileReader(label_of), path) == expected
+        gone = [name for name in there if random.random() < 0.5]
+        file.remove(name.encode() for name in gone)
+        for name in gone:
+            del there[name]
+        if step % 3 == 0:
+            assert read(reader, path).keys() == read(CounterFileReader(label_of), path).keys() == there.keys()
+    assert path.stat().st_size < 20 << 16, "some 9,000 rows had 12 MB"
+    file.close()
+
+
+def test_a_file_that_was_full_takes_other_rows_when_the_old_are_given_back(tmp_path: Path) -> None:
+    file = CounterFile(tmp_path / "counts")
+    labels: list[bytes] = []
+
+    def fill(size_bytes: int) -> None:
+        with pytest.raises(OSError, match="bytes of counters"):
+            while True:
+                label = f"{size_bytes}/{len(labels)}".encode()
+                file.append(label, size_bytes)
+                labels.append(label)
+
+    fill(4000)
+    assert len(labels) == 256 * 16
+    with pytest.raises(OSError, match="bytes of counters"):
+        file.append(b"larger than any room", 1 << 17)
+    file.remove(labels)
+    labels.clear()
+    fill(5000)
+    assert len(labels) == 256 * 13
+    file.close()

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from deployments.core.counts import MODEL, Label, ModelCounts, Totals
+from deployments.core.counts import BATCH_SIZE, CUSTOM_COUNTER, MODEL, SUMMARY, Label, ModelCounts, Totals
 from deployments.core.statistics_document import documents
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
@@ -51,10 +52,8 @@ def counters_of(tmp_path: Path, node: str = "node") -> NodeCounters:
     return NodeCounters(NodeFolder(node, tmp_path))
 
 
-def counted(counters: NodeCounters) -> ModelCounts:
-    row = counters.totals().rows[LABEL]
-    assert isinstance(row, ModelCounts)
-    return row
+def counted(counters: NodeCounters, label: Label = LABEL) -> ModelCounts:
+    return cast(ModelCounts, counters.totals().rows[label])
 
 
 def test_everyone_sees_everyones_counts_at_once(tmp_path: Path) -> None:
@@ -191,3 +190,73 @@ def test_what_comes_while_the_memory_is_full_for_a_moment_is_the_only_thing_not_
     counters.row(Label(MODEL, "third", 1)).success_count += 1  # type: ignore[attr-defined]
     assert [label.name for label in counters_of(tmp_path).totals().rows] == ["third"]
     assert counters.row(Label(MODEL, "first", 1)).values()[0] == 2, "this process goes on with its own"
+
+
+def test_versions_that_come_and_go_find_room_for_ever(tmp_path: Path) -> None:
+    counters, other = counters_of(tmp_path), counters_of(tmp_path)
+    for version in range(1, 6):
+        for number in range(900):  # a file takes some 3,600 of these rows
+            counters.row(Label(SUMMARY, f"model {number}", version)).count += 1  # type: ignore[attr-defined]
+        labels = {label for label in other.totals().rows if label.kind == SUMMARY}
+        assert labels == {Label(SUMMARY, f"model {number}", version) for number in range(900)}
+        assert {row.count for row in other.totals().rows.values()} == {1}  # type: ignore[attr-defined]
+        counters.give_back(lambda _, each, gone=version: each <= gone)  # type: ignore[misc]
+        assert not other.totals().rows
+
+
+def test_what_somebody_still_counts_in_is_not_given_back(tmp_path: Path) -> None:
+    counters, other = counters_of(tmp_path), counters_of(tmp_path)
+    batch = Label(BATCH_SIZE, "digits", 1, 4)
+    held = counters.row(LABEL).cells
+    for label in (batch, Label(MODEL, "gone", 1), Label(CUSTOM_COUNTER, "of the model's own", 0)):
+        counters.row(label).cells[0] += 1
+    held[0] = 3
+    counters.give_back(lambda *_: True)
+    held[0] += 4
+    counters.row(batch).cells[0] += 1
+    for label in (Label(BATCH_SIZE, "new", 1, 4), Label(MODEL, "newer", 1)):
+        counters.row(label)
+    rows = other.totals().rows
+    assert {label.name for label in rows} == {"digits", "of the model's own", "new", "newer"}
+    assert (rows[LABEL].values()[0], rows[batch].values()[0]) == (7, 2), "a version has all of its rows or none"
+    assert counters.row(LABEL).values()[0] == 7
+    del held
+    counters.give_back(lambda *_: True)
+    assert {label.name for label in other.totals().rows} == {"of the model's own"}
+
+
+def test_what_found_no_room_is_given_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = counters_of(tmp_path)
+    counters._warned = True  # the record of a warning, which pytest keeps, leads to the row
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        counters.row(LABEL).success_count += 1  # type: ignore[attr-defined]
+    held = counters.row(Label(BATCH_SIZE, "digits", 1, 4))
+    counters.give_back(lambda *_: True)
+    held.cells[0] += 1
+    assert counted(counters_of(tmp_path), Label(BATCH_SIZE, "digits", 1, 4)).values()[0] == 1
+    del held
+    counters.give_back(lambda *_: True)
+    counters.row(LABEL).success_count += 2  # type: ignore[attr-defined]
+    assert counted(counters_of(tmp_path)).success_count == 2
+
+
+def test_what_the_dead_have_counted_of_versions_that_are_gone_is_dropped(tmp_path: Path) -> None:
+    ingress, folded, dead = counters_of(tmp_path), counters_of(tmp_path), counters_of(tmp_path)
+    for counters in (folded, dead):
+        for version in (1, 2):
+            counters.row(Label(MODEL, "digits", version)).success_count += 5  # type: ignore[attr-defined]
+    folded.close()
+    replica = counters_of(tmp_path)
+    dead.close()
+    assert counted(replica).success_count == 10
+    ingress.give_back(lambda _, version: version == 1, also_of_dead=True)
+    assert replica.totals().models().keys() == {("digits", 2)}
+    assert replica.totals().models()["digits", 2].success_count == 10
+    assert len(list(ingress._folder.members())) == 2
+    replica.row(LABEL).success_count += 1  # type: ignore[attr-defined]
+    assert counted(ingress).success_count == 1, "loaded again, it starts at zero"
+
+
+def full(*_: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

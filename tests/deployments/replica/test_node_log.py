@@ -62,3 +62,23 @@ def test_a_process_that_starts_later_has_the_settings_of_the_node(serve_log: Pat
         return log.is_on(logging.makeLogRecord({"levelno": logging.ERROR}))
 
     assert asyncio.run(start()) is False
+
+
+def test_settings_that_found_no_room_are_written_when_there_is_some(serve_log: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ingress, replica = NodeLog(tmp_path / "node", LogOptions()), NodeLog(tmp_path / "node", LogOptions())
+        ingress.change(LogOptions(log_error=False, log_verbose_level=1))  # a folder that is not there has no room
+        ingress.change(LogOptions(log_error=False))
+        (tmp_path / "node").mkdir()
+        async with asyncio.timeout(10):
+            while not (tmp_path / "node/log-settings").exists():
+                await asyncio.sleep(0.05)
+        replica.look()
+        assert replica.is_on(logging.makeLogRecord({"levelno": logging.ERROR})) is False
+        assert replica.is_on(logging.makeLogRecord({"levelno": logging.DEBUG})) is False
+        ingress.change(LogOptions())
+        replica.look()
+        assert replica.is_on(logging.makeLogRecord({"levelno": logging.ERROR})) is True
+        ingress.close()
+
+    asyncio.run(scenario())

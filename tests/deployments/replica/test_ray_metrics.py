@@ -41,3 +41,20 @@ def test_errors_that_are_yet_to_be_counted_are_no_error(tmp_path: Path) -> None:
     row.count += 1
     metrics.tell()
     counters.close()
+
+
+def test_counts_of_a_version_that_was_gone_are_told_from_zero_on(tmp_path: Path) -> None:
+    counters = NodeCounters(NodeFolder("node", tmp_path))
+    metrics = RayMetrics(counters, "replica", "eagleray", 1.0)
+    for earlier, count in enumerate((5, 1, 3)):
+        cells = counters.row(Label(CLIENT_ERROR, "m", 1, 503)).cells
+        assert cells[0] == 0
+        cells[0] = count
+        metrics.tell()
+        assert metrics._seen == {Label(CLIENT_ERROR, "m", 1, 503): [count]}
+        del cells
+        counters.give_back(lambda *_: True)
+        if earlier:
+            metrics.tell()
+            assert not metrics._seen
+    counters.close()

@@ -1,4 +1,5 @@
 import os
+import resource
 import secrets
 import subprocess
 import sys
@@ -342,3 +343,26 @@ def test_a_refused_registration_changes_nothing(key: str, tmp_path: Path) -> Non
     with pytest.raises(InvalidArgument):
         regions.register("r", key, 0, SIZE + 1)
     assert regions.status() == []
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """Let this process open as few files as a shell does."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, limits[1]))
+    yield 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_regions_that_nobody_unregisters_leave_descriptors_for_all_else(
+    key: str, tmp_path: Path, few_files: int
+) -> None:
+    regions, other = regions_of(tmp_path), regions_of(tmp_path)
+    for number in range(few_files // 4):
+        regions.register(f"r{number}", key, 0, SIZE)
+    with pytest.raises(InvalidArgument, match="more than 256 shared memory regions on this node: unregister"):
+        regions.register("one more", key, 0, SIZE)
+    assert other.registered
+    regions.unregister("r7")
+    regions.register("one more", key, 0, SIZE)
+    assert len(os.listdir("/proc/self/fd")) < few_files // 4 * 2 + few_files // 8, "two processes have them here"

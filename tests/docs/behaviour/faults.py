@@ -94,6 +94,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         FAULTS + "test_death_of_a_lone_replica_fails_no_request",
         FAULTS + "test_models_are_back_after_their_replicas_died_for_a_while",
     ),
+    "While new replicas fail": (
+        "deployments/control/test_status_reader.py::"
+        "test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index",
+    ),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
     "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
     "A replica or ingress whose event loop stands still": (

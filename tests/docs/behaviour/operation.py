@@ -251,6 +251,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A node without a GPU says so": ("app/http/test_api.py::test_cuda_shared_memory_needs_a_gpu",),
     "Log and trace settings that a client changes": (SEVERAL + "test_settings_changed_at_one_hold_at_both",),
+    "Those of a model stay when it is": (
+        "deployments/control/test_client_settings.py::"
+        "test_settings_of_models_by_ever_new_names_do_not_grow_without_end",
+    ),
     "A sampled request's [trace]": (
         SEVERAL + "test_traces_of_both_are_in_one_file",
         "app/trace/test_trace_file.py::test_processes_that_write_at_the_same_time_leave_one_array",
@@ -359,6 +363,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The metrics of a version end": (
         "app/metrics/test_scrape.py::test_metrics_of_a_version_end_an_hour_after_it_was_unloaded",
         "deployments/control/test_model_table.py::test_what_was_unloaded_an_hour_ago_is_long_gone",
+    ),
+    "Until then they go on": (
+        "deployments/replica/test_counter_sweep.py::test_what_is_long_gone_is_given_back_and_counts_from_zero",
+        "deployments/replica/test_node_counters.py::test_versions_that_come_and_go_find_room_for_ever",
+        "deployments/replica/test_node_counters.py::test_what_the_dead_have_counted_of_versions_that_are_gone_is_dropped",
+        "app/ingress/test_cluster_counters.py::test_what_dead_nodes_had_counted_of_versions_that_are_gone_is_dropped",
     ),
     "A request that fails in the ingress counts": (
         LANE + "test_requests_under_way_are_bounded",

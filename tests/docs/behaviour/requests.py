@@ -132,6 +132,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/core/test_loader.py::test_sample_of_too_many_rows_or_runs_fails_the_load",
         "deployments/core/test_loader.py::test_sample_that_cannot_be_made_fails_the_load",
     ),
+    "| regions of shared memory that are registered on a node": (
+        "deployments/replica/test_shared_memory.py::test_regions_that_nobody_unregisters_leave_descriptors_for_all_else",
+    ),
     "| path of a file that is sent with a load |": (
         "deployments/replica/test_override_files.py::test_a_path_that_leaves_the_model_is_refused",
     ),

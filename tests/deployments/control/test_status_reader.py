@@ -1,0 +1,39 @@
+"""What the index says of versions, by what Serve says of their deployments."""
+
+from pathlib import Path
+
+from deployments.control.directory import NO_REPLICA, READY, UNAVAILABLE
+from deployments.control.model_table import ModelTable
+from deployments.control.status_reader import StatusReader, _Part
+from deployments.serve_internals import DeploymentState
+from tests.deployments.control.test_desired_state import write
+from tests.deployments.control.test_former_places import Repository
+
+UNHEALTHY = "A replica's health check failed. This deployment will be UNHEALTHY until the replica recovers."
+NO_ROOM = """A replica failed to start with exception. Retrying. Error:
+ray::ServeReplica:step:v1.initialize_and_get_metadata() (pid=1, ip=10.0.0.1)
+  File "node_folder.py", line 51, in __init__
+OSError: [Errno 28] there are 4096 bytes free in /dev/shm
+"""
+
+
+def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index(tmp_path: Path) -> None:
+    write(tmp_path, "step", "")
+    desired, table = Repository(tmp_path).read(), ModelTable()
+    table.replace(desired, {})
+    (deployment,) = desired.plan.deployments
+    (model,) = deployment.models
+    reader, entry = StatusReader(), table.entry(model)
+
+    def told(status: str, message: str) -> tuple[str, str, bool]:
+        reader._take([_Part(model, deployment, DeploymentState(status, message))], table)
+        return entry.state, entry.reason, entry.replacing
+
+    cause = f"{NO_REPLICA}, but the last one failed to start: OSError: [Errno 28] there are 4096 bytes free in /dev/shm"
+    assert told("HEALTHY", "") == (READY, "", False)
+    assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
+    assert told("UNHEALTHY", NO_ROOM) == (UNAVAILABLE, cause, True)
+    assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, cause, True)
+    assert told("UNHEALTHY", NO_ROOM.replace("4096", "8192")) == (UNAVAILABLE, cause.replace("4096", "8192"), True)
+    assert told("HEALTHY", "") == (READY, "", False)
+    assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
