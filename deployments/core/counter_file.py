@@ -1,20 +1,27 @@
 """Counters in a file that is mapped into memory: others read them at any time, and they outlive their process."""
 
 import fcntl
+import logging
 import mmap
 import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from deployments.core.counts import Label
 
+logger = logging.getLogger(__name__)
+
 _SEGMENT_BYTES: Final = 1 << 16
 _MAX_BYTES: Final = 1 << 24
 # Of a row: the lengths of its label and of its counters, both in bytes.
 _LENGTHS: Final = struct.Struct("<II")
+_HEAD: Final = _LENGTHS.pack(0, 1)
+"""What a segment begins with: no row that an older version would read, and a number that is raised with the form."""
+_NOTHING: Final = bytes(len(_HEAD))
 
 
 class CounterFile:
@@ -45,12 +52,11 @@ class CounterFile:
         needed = start + size_bytes
         if self._segment is None or self._used_bytes + needed > _SEGMENT_BYTES:
             self._segment = self._new_segment()
-            self._used_bytes = 0
+            self._used_bytes = len(_HEAD)
         offset = self._used_bytes
         self._segment[offset + _LENGTHS.size : offset + _LENGTHS.size + len(label)] = label
         # Readers take a row for there as soon as it has lengths: both are written as one word.
-        lengths = memoryview(self._segment)[offset : offset + _LENGTHS.size].cast("Q")
-        lengths[0] = int.from_bytes(_LENGTHS.pack(len(label), size_bytes), sys.byteorder)
+        _write_word(self._segment, offset, _LENGTHS.pack(len(label), size_bytes))
         self._used_bytes += needed
         return memoryview(self._segment)[offset + start : offset + needed]
 
@@ -60,6 +66,7 @@ class CounterFile:
         # Reserves the memory: writing to a sparse file on a full file system would kill the process.
         os.posix_fallocate(self.descriptor, self._size_bytes, _SEGMENT_BYTES)
         segment = mmap.mmap(self.descriptor, _SEGMENT_BYTES, offset=self._size_bytes)
+        _write_word(segment, 0, _HEAD)
         self._size_bytes += _SEGMENT_BYTES
         return segment
 
@@ -73,7 +80,8 @@ class CounterFile:
 class CounterFileReader:
     """Reads a counter file again and again; where its rows lie is looked for once, as rows are only ever appended."""
 
-    def __init__(self, label_of: Callable[[bytes], Label]) -> None:
+    def __init__(self, label_of: Callable[[bytes], Label | None]) -> None:
+        """Have `label_of` say which row a label names, None for one that is left out."""
         self._label_of = label_of
         self._places: list[tuple[Label, int, int]] = []
         self._next = 0
@@ -91,6 +99,14 @@ class CounterFileReader:
         offset = self._next
         while offset < len(memory):
             segment_end = (offset // _SEGMENT_BYTES + 1) * _SEGMENT_BYTES
+            if offset % _SEGMENT_BYTES == 0:
+                head = memory[offset : offset + len(_HEAD)]
+                if head == _NOTHING and segment_end == len(memory):  # it is being made
+                    break
+                if head not in (_HEAD, _NOTHING):
+                    _warn_of(head)
+                offset = offset + len(_HEAD) if head == _HEAD else segment_end
+                continue
             label_bytes, counters_bytes = (
                 _LENGTHS.unpack_from(memory, offset) if offset + _LENGTHS.size <= segment_end else (0, 0)
             )
@@ -99,13 +115,23 @@ class CounterFileReader:
             end = start + counters_bytes
             if label_bytes and end <= segment_end and counters_bytes % 8 == 0:
                 label = self._label_of(memory[label_start : label_start + label_bytes])
-                self._places.append((label, start, end))
+                if label is not None:
+                    self._places.append((label, start, end))
                 offset = end
             elif segment_end < len(memory):
                 offset = segment_end
             else:
                 break
         self._next = offset
+
+
+def _write_word(segment: mmap.mmap, offset: int, content: bytes) -> None:
+    memoryview(segment)[offset : offset + len(content)].cast("Q")[0] = int.from_bytes(content, sys.byteorder)
+
+
+@cache
+def _warn_of(head: bytes) -> None:
+    logger.warning("what a process of another version of Eagleray has counted is left out of the statistics")
 
 
 def _padded(length: int) -> int:

@@ -19,11 +19,12 @@ from typing import Final
 from deployments.core.counter_file import CounterFile, CounterFileReader
 from deployments.core.counts import KINDS, MODEL, Counts, Label, ModelCounts, Totals
 from deployments.core.pauses import Pauses
+from deployments.core.row_forms import FORMS, kind_of, understood, written
 from deployments.replica.node_folder import NodeFolder, hold, is_held
 
 logger = logging.getLogger(__name__)
 
-_PAST: Final = "past"
+_PAST: Final = "past-counts"
 _SPEAKER: Final = "speaker"
 _ROWS_AT_ONCE: Final = 64
 
@@ -39,7 +40,7 @@ class NodeCounters:
         """
         self._folder = folder
         self._rows: dict[Label, Counts] = {}
-        self._warned = False
+        self._warned = self._warned_of_past = False
         self._lock = threading.Lock()
         self._readers: dict[str, CounterFileReader] = {}
         self._speaker: int | None = None
@@ -72,7 +73,7 @@ class NodeCounters:
 
     def _append(self, label: Label, kind: type[Counts]) -> Counts:
         try:
-            return kind.from_buffer(self._file.append(_json(label), ctypes.sizeof(kind)))
+            return kind.from_buffer(self._file.append(_json((FORMS[label.kind], *label[1:])), ctypes.sizeof(kind)))
         except OSError as error:  # that of the file system may pass
             if not self._warned:
                 self._warned = True
@@ -103,15 +104,24 @@ class NodeCounters:
         return totals
 
     def _add_past(self, totals: Totals, pause: Callable[[], None]) -> set[str]:
-        """Add the sum of the dead, a line for each row; returns the names of the files that are in it."""
+        """Add the sum of the dead, a line for each row; returns the names of the files that are in it.
+
+        What cannot be read of it is left out: nobody would start any more, and nothing be counted.
+        """
         try:
             folded, *rows = (self._folder.path / _PAST).read_bytes().splitlines()
+            names = set(json.loads(folded))
+            for start in range(0, len(rows), _ROWS_AT_ONCE):
+                totals.add_list(understood(map(json.loads, rows[start : start + _ROWS_AT_ONCE])))
+                pause()
         except FileNotFoundError:
             return set()
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            totals.add_list(map(json.loads, rows[start : start + _ROWS_AT_ONCE]))
-            pause()
-        return set(json.loads(folded))
+        except (ValueError, TypeError) as error:
+            if not self._warned_of_past:
+                self._warned_of_past = True
+                logger.warning("what processes that ended here had counted cannot be read, and is left out: %s", error)
+            return set()
+        return names
 
     def _fold_dead(self) -> None:
         """Move the counts of dead processes into one file; nothing is lost or counted twice if this is cut short."""
@@ -124,7 +134,7 @@ class NodeCounters:
             if path.name not in folded:
                 _add_file(totals, path, CounterFileReader(_label), pause, present=False)
         beside = self._folder.path / f"{_PAST}.new"
-        beside.write_bytes(b"\n".join(map(_json, ([path.name for path in dead], *totals.to_list()))))
+        beside.write_bytes(b"\n".join(map(_json, ([path.name for path in dead], *written(totals.to_list())))))
         beside.rename(self._folder.path / _PAST)
         for path in dead:
             path.unlink()
@@ -169,5 +179,11 @@ def _json(value: object) -> bytes:
 
 
 @lru_cache(maxsize=1 << 16)
-def _label(text: bytes) -> Label:
-    return Label(*json.loads(text))
+def _label(text: bytes) -> Label | None:
+    """Return the label of a row, None where another version of Eagleray has written it."""
+    try:
+        form, *rest = json.loads(text)
+    except (ValueError, TypeError):
+        form = text
+    kind = kind_of(form)
+    return None if kind is None else Label(kind, *rest)
