@@ -62,3 +62,13 @@ def test_a_process_that_starts_later_has_the_settings_of_the_node(serve_log: Pat
         return log.is_on(logging.makeLogRecord({"levelno": logging.ERROR}))
 
     assert asyncio.run(start()) is False
+
+
+def test_settings_that_a_newer_ingress_has_written_hold_as_far_as_they_are_known(
+    serve_log: Path, tmp_path: Path
+) -> None:
+    log = NodeLog(tmp_path, LogOptions())
+    (tmp_path / "log-settings").write_text(json.dumps({"log_verbose_level": 1, "log_colours": True}))
+    log.look()
+    assert log.is_on(logging.makeLogRecord({"levelno": logging.DEBUG}))
+    log.close()
