@@ -28,6 +28,7 @@ from app.edge.api_keys import ApiKeys, add_key, new_key
 from app.environment import environment, unknown_variables
 from app.listener_files import check_listeners
 from app.listeners import Listener, clash
+from app.other_ray import other_ray
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
 from app.triton_flags import ALIASES, OLD_FLAGS, REASONS, merged_settings
@@ -202,6 +203,9 @@ def serve(
     num_cpus: int, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
 ) -> None:
     """Serve model repositories until Ctrl-C."""
+    if other := other_ray():
+        click.echo(f"error: {other}", err=True)
+        sys.exit(RUNTIME_ERROR)
     settings = read_settings(flags)
     for name, value in RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
