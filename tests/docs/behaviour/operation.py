@@ -14,6 +14,7 @@ from tests.docs.behaviour.modules import (
     OWN_METRICS,
     PROCESS_OUTPUT,
     REFUSALS,
+    ROUTING,
     SEVERAL,
     SLOW,
     STATISTICS,
@@ -384,6 +385,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`serve deploy` of other code": (
         "deployments/control/test_code_version.py::test_other_code_of_what_replicas_run_is_another_version",
         "deployments/control/test_code_version.py::test_replicas_of_other_code_are_replaced",
+    ),
+    "As long as an ingress finds only replicas": (
+        ROUTING + "test_who_asks_for_a_model_whose_replicas_are_of_another_version_hears_it",
     ),
     "`serve deploy` of a setting that there is not": (
         "app/test_builder.py::test_what_no_ingress_could_start_with_is_refused",
