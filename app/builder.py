@@ -13,6 +13,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from app.environment import environment, unknown_variables
 from app.ingress.count import ingresses_per_node
 from app.ingress.ingress import Ingress
+from app.listener_files import check_listeners
 from app.other_eagleray import other_eagleray
 from app.settings import Settings
 from app.triton_flags import merged_settings
@@ -30,13 +31,17 @@ def build(args: dict[str, Any]) -> serve.Application:
 
     `args` may hold whatever flag `eagleray serve` takes, named with underscores.
 
+    Whatever it refuses leaves the application that runs as it is.
+
     Raises:
         RuntimeError: the processes of the cluster might run another Eagleray.
+        ValueError: there is no such setting or value, or a file cannot be used without which no ingress listens.
     """
     if other := other_eagleray():
         raise RuntimeError(other)
     merged, warnings = merged_settings(args, environment())
     settings = Settings(**merged)
+    check_listeners(settings)
     for warning in (*unknown_variables(), *warnings):
         # Serve's logger: the one that `serve deploy` has set up in the process that builds.
         logging.getLogger("ray.serve").warning("%s", warning)

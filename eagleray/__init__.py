@@ -67,6 +67,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'eagleray' has no attribute '{name}'")
     module = _OFFERED[name]
     _packages.claim(*_SHARED, module.partition(".")[0])
+    if name == "build":
+        importlib.import_module("app.other_ray").require_ray()
     return getattr(importlib.import_module(module), name)
 
 

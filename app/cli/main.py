@@ -19,7 +19,6 @@ from app.cli.client.repository import repository
 from app.cli.client.top import top
 from app.cli.client.traffic import traffic
 from app.cli.doctor import doctor
-from app.cli.listener_files import check_listeners
 from app.cli.model_logs import logs
 from app.cli.option_groups import GroupedCommand
 from app.cli.ray_token import choose_token
@@ -27,7 +26,9 @@ from app.cli.ray_variables import ray_variables
 from app.cli.standard_streams import open_streams, outlive_readers
 from app.edge.api_keys import ApiKeys, add_key, new_key
 from app.environment import environment, unknown_variables
+from app.listener_files import check_listeners
 from app.listeners import Listener, clash
+from app.other_ray import other_ray
 from app.service.trace_settings import EXPORTER_PACKAGE, TraceSettings, exporter_is_installed, with_absolute_file
 from app.settings import FILE_SETTINGS, Settings
 from app.triton_flags import ALIASES, OLD_FLAGS, REASONS, merged_settings
@@ -203,11 +204,17 @@ def serve(
     num_cpus: int, num_gpus: int | None, ray_address: str, dashboard_port: int, dashboard: bool, **flags: Any
 ) -> None:
     """Serve model repositories until Ctrl-C."""
+    if other := other_ray():
+        click.echo(f"error: {other}", err=True)
+        sys.exit(RUNTIME_ERROR)
     settings = read_settings(flags)
     for name, value in ray_variables(terminal=sys.stdout.isatty()).items():
         os.environ.setdefault(name, value)
     if not ray_address:
-        check_listeners(settings)
+        try:
+            check_listeners(settings)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
         on_dashboard = [Listener("--dashboard-port", "127.0.0.1", dashboard_port)] if dashboard else []
         if told := clash([*settings.listeners(), *on_dashboard]):
             raise click.UsageError(told)

@@ -14,6 +14,7 @@ from app.ingress.all_ingresses import all_ingresses, ask_all
 from app.service.statistics import NodeTotals
 from deployments.core.counts import BATCH_REASON, CLIENT, CPU, GPU, STATE, STATISTICS, IsGone, Totals
 from deployments.core.pauses import Pauses
+from deployments.core.row_forms import understood, written
 from deployments.replica.node_counters import NodeCounters
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class ClusterCounters:
                 self._bury(node_id)
                 continue
             began_s, totals = time.thread_time(), Totals()
-            totals.add_list(rows)
+            totals.add_list(understood(rows))
             nodes.append(NodeTotals(node_id, alive[node_id], totals, time.thread_time() - began_s))
         if self._dead:
             nodes.append(self._read_dead())
@@ -84,7 +85,7 @@ class ClusterCounters:
             rows = self._elsewhere.pop(node_id, ())
             if node_id not in self._dead:  # it may have answered somebody who asked before it died
                 self._dead.add(node_id)
-                counted = (row for row in rows if row[0] not in _OF_MACHINE)
+                counted = (row for row in understood(rows) if row[0] not in _OF_MACHINE)
                 self._of_dead.add_list(counted, present=False)
                 self._name_of_dead = hashlib.sha256("".join(sorted(self._dead)).encode()).hexdigest()
 
@@ -107,7 +108,7 @@ class ClusterCounters:
 
     async def _ask_others(self) -> None:
         try:
-            answers = await ask_all(all_ingresses(), "node_counters", self._node_id, timeout_s=_TIMEOUT_S)
+            answers = await ask_all(all_ingresses(), "counts_of_node", self._node_id, timeout_s=_TIMEOUT_S)
         except TimeoutError:
             logger.warning("the statistics of other nodes are as they were told last: no answer in %g s", _TIMEOUT_S)
             return
@@ -117,7 +118,7 @@ class ClusterCounters:
         """Return this node's id and rows for another node; None when another ingress speaks for this one."""
         if asking_node_id == self._node_id or not self._counters.speaks_for_node():
             return None
-        return self._node_id, (await self.of_node()).to_list(_TOLD)
+        return self._node_id, list(written((await self.of_node()).to_list(_TOLD)))
 
 
 def _addresses() -> dict[str, str]:

@@ -207,7 +207,7 @@ class Ingress:
         async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
             await self._follower.has_followed(epoch, generation)
 
-    async def node_counters(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
+    async def counts_of_node(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
         """Return this node's id and what was counted here; None when another ingress speaks for the node."""
         return await self._cluster.answer(asking_node_id)
 

@@ -1,5 +1,6 @@
 """Triton's log settings: those of the start, and over them what clients have set."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -8,9 +9,12 @@ from deployments.log.log_options import DEFAULT_LOG, FORMATS, LEVELS, LogOptions
 from protocol.errors import InvalidArgument, Unavailable, Unsupported
 from protocol.json_document import MAX_UINT32, as_boolean, as_unsigned
 
+logger = logging.getLogger(__name__)
+
 _SWITCHES: Final = ("log_info", "log_warning", "log_error")
 _SLOW: Final = "log_slow_requests_ms"
 _NUMBERS: Final = ("log_verbose_level", _SLOW)
+_SETTABLE: Final = (*_SWITCHES, *_NUMBERS, "log_format")
 _PREFIX: Final = "log:"
 
 
@@ -24,6 +28,7 @@ class LogSettings:
         self._changed = changed
         self._options = at_start
         self._taken = False
+        self._unknown: set[str] = set()
 
     def get(self, model: str = "") -> dict[str, Any]:
         """Return all settings, or the levels of a model; one that Triton does not know only while it says something."""
@@ -69,12 +74,19 @@ class LogSettings:
         return {row + model: value for row, value in (self.read(given) | cleared).items()}
 
     def take(self, state: Mapping[str, Any]) -> None:
-        """Make what clients have set be this, and nothing else."""
+        """Make what clients have set be this, and nothing else.
+
+        Clients may have set it in an ingress of a newer version, which knows more settings: these are left out.
+        """
         of: dict[str, dict[str, Any]] = {}
         for row, value in state.items():
             if row.startswith(_PREFIX):
                 name, _, model = row.removeprefix(_PREFIX).partition(":")
-                of.setdefault(model, {})[name] = value
+                if name in _SETTABLE:
+                    of.setdefault(model, {})[name] = value
+                elif name not in self._unknown:
+                    self._unknown.add(name)
+                    logger.warning("'%s', which clients have set, is no log setting of this version", name)
         options = replace(self._at_start, **of.pop("", {}), models=of)
         # The first time in any case: what an ingress of before has left on the node may be something else.
         if options != self._options or not self._taken:

@@ -111,6 +111,11 @@ class Models:
         """Return why a version that had been loaded cannot be asked from here."""
         return self._host.fault(name, version) or self._fleet.fault(name, version) or NO_REPLICA
 
+    def refusal(self, name: str) -> str:
+        """Return why replicas of a model accept nothing from here, as those of another version; "" else."""
+        groups = (group for group, models in self.directory.hosted.items() if name in models)
+        return next(filter(None, map(self._fleet.refusal, groups)), "")
+
     def ready_versions(self, name: str) -> list[int]:
         """Return the versions of a model that can be asked from here, in order; none for an unknown model."""
         entry = self.directory.models.get(name)

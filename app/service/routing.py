@@ -126,7 +126,9 @@ class Routing:
             version = _preferred(entry.versions, entry)
         if version not in entry.versions:
             return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-        return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+        refusal = self._models.refusal(name)
+        why = f": {refusal}" if refusal else ""
+        return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
 
     def decoupled(self, name: str) -> bool:
         """Whether a model answers a request with any number of responses; False for an unknown one."""

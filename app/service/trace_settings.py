@@ -3,6 +3,7 @@
 They are validated, kept and answered as Triton does; `app.trace` goes by them.
 """
 
+import logging
 import os
 import re
 import secrets
@@ -15,6 +16,8 @@ from app.trace.span_export import DEFAULT_URL
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.json_document import MAX_UINT32, NON_ARRAY, NON_STRING, unparsable
 from protocol.trace import CONTEXT, TENSORS, TIMESTAMPS
+
+logger = logging.getLogger(__name__)
 
 LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 EXPORTER_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
@@ -72,6 +75,7 @@ class TraceSettings:
         self._resource: dict[str, str] = {}
         self._read_flags(flags)
         self._set: dict[str, dict[str, Value]] = {}
+        self._unknown: set[str] = set()
 
     @property
     def file(self) -> str:
@@ -145,12 +149,28 @@ class TraceSettings:
         return {f"{_PREFIX}{key}:{model}": value for key, value in read.items()}
 
     def take(self, state: Mapping[str, Any]) -> None:
-        """Make what clients have set be this, and nothing else."""
+        """Make what clients have set be this, and nothing else.
+
+        Clients may have set it in an ingress of a newer version; what this one would have refused is left out.
+        """
         self._set = {}
         for name, value in state.items():
             if name.startswith(_PREFIX):
                 key, _, model = name.removeprefix(_PREFIX).partition(":")
-                self._set.setdefault(model, {})[key] = value
+                if key == _BEGUN or self._can_be(key, value):
+                    self._set.setdefault(model, {})[key] = value
+
+    def _can_be(self, key: str, value: Any) -> bool:
+        try:
+            if key in _READERS:
+                _READERS[key](value)
+                return True
+        except InvalidArgument:
+            pass
+        if key not in self._unknown:
+            self._unknown.add(key)
+            logger.warning("'%s' of %.64r, which clients have set, is no trace setting of this version", key, value)
+        return False
 
     def _read_flags(self, flags: Iterable[str]) -> None:
         levels: list[str] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -13,6 +13,9 @@ UNAVAILABLE = "UNAVAILABLE"
 LOADING = "LOADING"
 UNLOADING = "UNLOADING"
 
+
+TABLES: Final = ("models", "deployments", "embedded", "copies", "client_state")
+"""What the controller publishes, see `Directory`."""
 
 NO_REPLICA = "no replica is alive; Serve is replacing it"
 UNLOADED = "unloaded"
@@ -71,6 +74,11 @@ class VersionEntry:
         """Return the entry as plain data."""
         return {name: getattr(self, name) for name in VersionEntry.__slots__}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "VersionEntry":
+        """Rebuild an entry from `to_dict`; what a controller of another version tells besides is left out."""
+        return cls(**{name: data[name] for name in VersionEntry.__slots__ if name in data})
+
 
 @dataclass(slots=True)
 class ModelEntry:
@@ -118,12 +126,14 @@ class ModelEntry:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], known: "ModelEntry | None") -> "ModelEntry":
-        """Rebuild an entry from `to_dict`; what is `known` of the model spares parsing an unchanged configuration."""
-        versions = {int(number): VersionEntry(**version) for number, version in data["versions"].items()}
+        """Rebuild an entry from `to_dict`; what is `known` of the model spares parsing an unchanged configuration.
+
+        A controller of another version may tell less than this one, or more.
+        """
+        versions = {int(number): VersionEntry.from_dict(version) for number, version in data["versions"].items()}
         parsed = known._parsed if known is not None and known.config == data["config"] else None
-        return cls(
-            data["config"], data["backend"], data["reason"], versions, data["traffic"], data["namespace"], parsed
-        )
+        traffic, namespace = data.get("traffic", {}), data.get("namespace", "")
+        return cls(data["config"], data["backend"], data["reason"], versions, traffic, namespace, parsed)
 
 
 @dataclass(slots=True)
@@ -160,7 +170,7 @@ class Directory:
     def take(self, news: Mapping[str, Any]) -> None:
         """Take what `Publisher.news` returned."""
         self.epoch, self.generation, self.settled = news["epoch"], news["generation"], news["settled"]
-        tables = news["tables"]
+        tables = {name: news["tables"].get(name, {}) for name in TABLES}  # of another version, there may be others
         models = {
             name: None if row is None else ModelEntry.from_dict(row, self.models.get(name))
             for name, row in tables["models"].items()

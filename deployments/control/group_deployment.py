@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +9,7 @@ import orjson
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
+from deployments.control.code_version import code_version
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.gpu_cards import card_resources
 from deployments.replica.hosted_model import HostedModel
@@ -90,7 +90,7 @@ def group_application(
 
 
 def _digest(arguments: str) -> str:
-    return hashlib.sha256(f"{version('eagleray')} {arguments}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{code_version()} {arguments}".encode()).hexdigest()[:16]
 
 
 def _actor_options(plan: DeploymentPlan) -> dict[str, Any]:

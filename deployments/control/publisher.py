@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-TABLES: Final = ("models", "deployments", "embedded", "copies", "client_state")
+from deployments.control.directory import TABLES
+
 MAX_GONE_KEYS: Final = 1000
 
 

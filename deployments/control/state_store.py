@@ -4,11 +4,11 @@ import hashlib
 import io
 import logging
 import pickle
-from importlib.metadata import version
 from typing import Any, Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.control.code_version import code_version
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
 
@@ -59,7 +59,7 @@ class StateStore:
     def __init__(self, table: Table, owner: str, options: ControllerOptions) -> None:
         self._table = table
         self._key = f"state-{owner}"
-        self._made_for = hashlib.sha256(f"{version('eagleray')} {options!r}".encode()).digest()
+        self._made_for = hashlib.sha256(f"{code_version()} {options!r}".encode()).digest()
 
     def load(self) -> DesiredState | None:
         """Return the state that was saved last, None when there is none."""

@@ -1,23 +1,30 @@
 """Counters in a file that is mapped into memory: others read them at any time, and they outlive their process."""
 
 import fcntl
+import logging
 import mmap
 import os
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from deployments.core.counts import Label
 
+logger = logging.getLogger(__name__)
+
 _SEGMENT_BYTES: Final = 1 << 16
 _MAX_SEGMENTS: Final = 1 << 8
-# A segment begins with a number that changes when a row takes the place of another, or of none.
-_EPOCH_BYTES: Final = 8
 # Of a row: the lengths of its label and of its counters, both in bytes. A gap has no label; behind the last row are
 # zeros.
 _LENGTHS: Final = struct.Struct("<II")
+_FORM: Final = _LENGTHS.pack(0, 1)
+"""What a segment begins with: no row that an older version would read, and a number that is raised with the form."""
+# Behind it stands a number that changes when a row takes the place of another, or of none.
+_EPOCH: Final = slice(len(_FORM), 2 * len(_FORM))
+_HEAD_BYTES: Final = _EPOCH.stop
 
 
 class CounterFile:
@@ -67,7 +74,7 @@ class CounterFile:
         for segment in self._segments:
             if (offset := segment.place(needed)) is not None:
                 return segment, offset
-        if len(self._segments) == _MAX_SEGMENTS or needed > _SEGMENT_BYTES - _EPOCH_BYTES:
+        if len(self._segments) == _MAX_SEGMENTS or needed > _SEGMENT_BYTES - _HEAD_BYTES:
             raise OSError(f"more than {_MAX_SEGMENTS * _SEGMENT_BYTES} bytes of counters")
         # Reserves the memory: writing to a sparse file on a full file system would kill the process.
         start = len(self._segments) * _SEGMENT_BYTES
@@ -91,7 +98,8 @@ class _Segment:
     def __init__(self, memory: mmap.mmap) -> None:
         self.memory = memory
         self._words = memoryview(memory).cast("Q")
-        self._end = _EPOCH_BYTES
+        self._words[0] = int.from_bytes(_FORM, sys.byteorder)
+        self._end = _HEAD_BYTES
         self._row_count = 0
         self._gaps: dict[int, list[int]] = {}
 
@@ -112,18 +120,18 @@ class _Segment:
             self._end += needed
         else:
             self._gaps[needed].pop()
-            self._words[0] += 1  # after the row: who sees the number change finds it
+            self._words[1] += 1  # after the row: who sees the number change finds it
 
     def clear(self, offset: int, needed: int) -> None:
         """Make a gap of a row, and a new segment of one without rows."""
-        self._words[0] += 1
+        self._words[1] += 1
         self._set_lengths(offset, 0, needed - _LENGTHS.size)
         self.memory[offset + _LENGTHS.size : offset + needed] = bytes(needed - _LENGTHS.size)
         self._gaps.setdefault(needed, []).append(offset)
         self._row_count -= 1
         if not self._row_count:
-            self.memory[_EPOCH_BYTES : self._end] = bytes(self._end - _EPOCH_BYTES)
-            self._end, self._gaps = _EPOCH_BYTES, {}
+            self.memory[_HEAD_BYTES : self._end] = bytes(self._end - _HEAD_BYTES)
+            self._end, self._gaps = _HEAD_BYTES, {}
 
     def _set_lengths(self, offset: int, label_bytes: int, counters_bytes: int) -> None:
         # Readers take a row for there as soon as it has lengths: both are written as one word.
@@ -133,7 +141,8 @@ class _Segment:
 class CounterFileReader:
     """Reads a counter file again and again; where its rows lie is looked for once, as long as none takes another's."""
 
-    def __init__(self, label_of: Callable[[bytes], Label]) -> None:
+    def __init__(self, label_of: Callable[[bytes], Label | None]) -> None:
+        """Have `label_of` say which row a label names, None for one that is left out."""
         self._label_of = label_of
         self._segments: list[_SegmentReader] = []
 
@@ -157,11 +166,16 @@ class _SegmentReader:
         self._places: list[tuple[Label, int, int]] = []
         self._next = start
 
-    def rows(self, memory: bytes, label_of: Callable[[bytes], Label]) -> list[tuple[Label, int, int]]:
+    def rows(self, memory: bytes, label_of: Callable[[bytes], Label | None]) -> list[tuple[Label, int, int]]:
         """Return the label of each row, and where its counters begin and end."""
-        epoch = int.from_bytes(memory[self._start : self._start + _EPOCH_BYTES], sys.byteorder)
+        head = memory[self._start : self._start + _HEAD_BYTES]
+        if (form := head[: _EPOCH.start]) != _FORM:
+            if any(form):  # else it is being made
+                _warn_of(form)
+            return []
+        epoch = int.from_bytes(head[_EPOCH], sys.byteorder)
         if epoch != self._epoch:
-            self._epoch, self._places, self._next = epoch, [], self._start + _EPOCH_BYTES
+            self._epoch, self._places, self._next = epoch, [], self._start + _HEAD_BYTES
         segment_end = self._start + _SEGMENT_BYTES
         offset = self._next
         while offset + _LENGTHS.size <= segment_end:
@@ -171,12 +185,16 @@ class _SegmentReader:
             end = start + counters_bytes
             if end == label_start or end > segment_end or counters_bytes % 8:
                 break
-            if label_bytes:
-                label = label_of(memory[label_start : label_start + label_bytes])
+            if label_bytes and (label := label_of(memory[label_start : label_start + label_bytes])) is not None:
                 self._places.append((label, start, end))
             offset = end
         self._next = offset
         return self._places
+
+
+@cache
+def _warn_of(form: bytes) -> None:
+    logger.warning("what a process of another version of Eagleray has counted is left out of the statistics")
 
 
 def _padded(length: int) -> int:

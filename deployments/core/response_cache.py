@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from deployments.core.response_ring import Buffer, ResponseRing
+from deployments.core.response_ring import Buffer, ResponseRing, remove_if_unused
 from protocol.infer import Array, InferRequest, InferResponse
 
 logger = logging.getLogger(__name__)
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 _KINDS: Final = "biufO"
 """Of NumPy's datatypes, those that are kept."""
 _PAD_BYTES: Final = 16
+_FORM: Final = 1
+"""Raised when the ring, the keys or what is kept under them change: an older process may have one on the same node."""
 
 
 class ResponseCache:
@@ -57,11 +59,18 @@ class ResponseCache:
 
 
 def open_response_cache(folder: Path, size_bytes: int) -> ResponseCache | None:
-    """Return the cache that the processes have which share a folder; None where there is to be none, or no room."""
+    """Return the cache that the processes have which share a folder; None where there is to be none, or no room.
+
+    One of another size or form, which those before have left, goes with the last that uses it.
+    """
+    path = folder / f"responses-{_FORM}-{size_bytes}"
+    for other in folder.glob("responses-*"):
+        if other != path:
+            remove_if_unused(other)
     if not size_bytes:
         return None
     try:
-        return ResponseCache(ResponseRing(folder / f"responses-{size_bytes}", size_bytes))
+        return ResponseCache(ResponseRing(path, size_bytes))
     except OSError as error:
         logger.warning("there is no response cache: %s", error)
         return None

@@ -8,6 +8,7 @@
 Where an entry begins is counted over all turns of the ring, so a reader sees whether it has been written over.
 """
 
+import contextlib
 import fcntl
 import logging
 import mmap
@@ -40,7 +41,8 @@ class ResponseRing:
     Readers take no lock: they copy an entry, and look then whether it was written over meanwhile. A writer announces
     what it will write over, writes, and puts the entry into the index last; so one that is killed at any moment leaves
     nothing that could be taken for an entry. Its lock ends with it, also where a child that it forked lives on (fcntl,
-    not flock). Nobody waits for the lock: what finds it taken is not kept.
+    not flock). Nobody waits for the lock: what finds it taken is not kept. With flock each process says that it uses
+    the file, which goes with the last one.
     """
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -52,7 +54,8 @@ class ResponseRing:
         self._buckets = max(1, size_bytes // _BYTES_PER_BUCKET)
         self._start = _HEAD_BYTES + self._buckets * _BUCKET_BYTES
         self._capacity = max(0, size_bytes - self._start) // _GRAIN_BYTES * _GRAIN_BYTES
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._path = path
+        self._descriptor = _opened(path)
         try:
             # Memory is reserved before it is written: to write where there is none left would kill the process.
             os.posix_fallocate(self._descriptor, 0, self._start)
@@ -89,6 +92,7 @@ class ResponseRing:
         self._words.release()
         self._map.close()
         os.close(self._descriptor)
+        remove_if_unused(self._path)
 
     def _place_in_index(self, key: bytes) -> tuple[int, int]:
         """Return the first word of a key's bucket, and the part of the key that its slot has."""
@@ -170,3 +174,23 @@ class ResponseRing:
         words[slot + 1] = 0
         words[slot] = key_part
         words[slot + 1] = begins + 1
+
+
+def _opened(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits for who removes it, a moment
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
+
+
+def remove_if_unused(path: Path) -> None:
+    """Remove a ring's file that no process has open."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        finally:
+            os.close(descriptor)

@@ -194,6 +194,10 @@ class Fleet:
         """Return why a version serves no more, "" when no replica says so."""
         return self._routes.fault(name, version)
 
+    def refusal(self, group: str) -> str:
+        """Return why replicas of a deployment accept no lane, "" when none says so."""
+        return next((link.refusal for link in self._groups.get(group, {}).values() if link.refusal), "")
+
     def replicas(self) -> list[tuple[str, str, str, tuple[str, ...]]]:
         """Return deployment, id, node and GPUs of each replica that an open lane leads to."""
         return [

@@ -46,6 +46,7 @@ class Link:
         self._opened = opened
         self._loop = loop
         self._lost = asyncio.Event()
+        self._refusal = ""
         self._failing_since: float | None = None
         self._warned: set[str] = set()
         self._task = loop.create_task(self._keep_open(), name=f"lane to {address.replica_id}")
@@ -59,6 +60,11 @@ class Link:
     def gpus(self) -> tuple[str, ...]:
         """The GPUs of its node that the replica has."""
         return self._address.gpus
+
+    @property
+    def refusal(self) -> str:
+        """Why the replica accepts no lane, "" when it does, or has not said it."""
+        return "" if self.lane is not None and self.lane.welcome else self._refusal
 
     def ended_itself(self, calls: Sequence[LaneCall]) -> tuple[bool, bool]:
         """Whether the replica has ended itself, which is logged, and whether only this process had a lane to it then.
@@ -100,12 +106,14 @@ class Link:
             try:
                 lane = await self._connect()
             except OSError as error:
+                self._refusal = ""
                 self._failed(str(error) or type(error).__name__)
             else:
                 self.lane = lane
                 self._lost.clear()
                 self._opened(self, lane)
                 await self._lost.wait()
+                self._refusal = lane.refusal
                 if lane.welcome:
                     self._failing_since = None
                     delay_s = _RECONNECT_FIRST_S

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 LEVELS: Final = ("log_info", "log_warning", "log_error", "log_verbose_level")
@@ -26,6 +26,11 @@ class LogOptions:
     log_format: str = "default"
     log_slow_requests_ms: int = 0
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "LogOptions":
+        """Read `asdict`'s form; what a process of another version has written besides is left out."""
+        return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
 
     def of(self, model: str | None) -> "LogOptions":
         """Return what holds for the records of a model."""

@@ -20,11 +20,12 @@ from typing import Final
 from deployments.core.counter_file import CounterFile, CounterFileReader
 from deployments.core.counts import KINDS, MODEL, OF_VERSIONS, Counts, IsGone, Label, ModelCounts, Totals
 from deployments.core.pauses import Pauses
+from deployments.core.row_forms import FORMS, kind_of, understood, written
 from deployments.replica.node_folder import NodeFolder, hold, is_held
 
 logger = logging.getLogger(__name__)
 
-_PAST: Final = "past"
+_PAST: Final = "past-counts"
 _SPEAKER: Final = "speaker"
 _ROWS_AT_ONCE: Final = 64
 
@@ -40,7 +41,7 @@ class NodeCounters:
         """
         self._folder = folder
         self._rows: dict[Label, Counts] = {}
-        self._warned = False
+        self._warned = self._warned_of_past = False
         self._lock = threading.Lock()
         self._readers: dict[str, CounterFileReader] = {}
         self._speaker: int | None = None
@@ -73,7 +74,7 @@ class NodeCounters:
 
     def _append(self, label: Label, kind: type[Counts]) -> Counts:
         try:
-            return kind.from_buffer(self._file.append(_json(label), ctypes.sizeof(kind)))
+            return kind.from_buffer(self._file.append(_written(label), ctypes.sizeof(kind)))
         except OSError as error:  # that of the file system may pass
             if not self._warned:
                 self._warned = True
@@ -114,10 +115,10 @@ class NodeCounters:
         if had:
             self._rows |= {label: had[label] if label in had else self._at(label) for label in labels}
         else:
-            self._file.remove(map(_json, labels))
+            self._file.remove(map(_written, labels))
 
     def _at(self, label: Label) -> Counts:
-        kind, memory = KINDS[label.kind], self._file.memory(_json(label))
+        kind, memory = KINDS[label.kind], self._file.memory(_written(label))
         return kind() if memory is None else kind.from_buffer(memory)
 
     def totals(self, pause: Callable[[], None] | None = None) -> Totals:
@@ -144,15 +145,24 @@ class NodeCounters:
         return totals
 
     def _add_past(self, totals: Totals, pause: Callable[[], None]) -> set[str]:
-        """Add the sum of the dead, a line for each row; returns the names of the files that are in it."""
+        """Add the sum of the dead, a line for each row; returns the names of the files that are in it.
+
+        What cannot be read of it is left out: nobody would start any more, and nothing be counted.
+        """
         try:
             folded, *rows = (self._folder.path / _PAST).read_bytes().splitlines()
+            names = set(json.loads(folded))
+            for start in range(0, len(rows), _ROWS_AT_ONCE):
+                totals.add_list(understood(map(json.loads, rows[start : start + _ROWS_AT_ONCE])))
+                pause()
         except FileNotFoundError:
             return set()
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            totals.add_list(map(json.loads, rows[start : start + _ROWS_AT_ONCE]))
-            pause()
-        return set(json.loads(folded))
+        except (ValueError, TypeError) as error:
+            if not self._warned_of_past:
+                self._warned_of_past = True
+                logger.warning("what processes that ended here had counted cannot be read, and is left out: %s", error)
+            return set()
+        return names
 
     def _fold_dead(self, is_gone: IsGone | None = None) -> None:
         """Move the counts of dead processes into one file, without those of versions that are gone.
@@ -171,7 +181,7 @@ class NodeCounters:
         if not dead and not removed:
             return
         beside = self._folder.path / f"{_PAST}.new"
-        beside.write_bytes(b"\n".join(map(_json, ([path.name for path in dead], *totals.to_list()))))
+        beside.write_bytes(b"\n".join(map(_json, ([path.name for path in dead], *written(totals.to_list())))))
         beside.rename(self._folder.path / _PAST)
         for path in dead:
             path.unlink()
@@ -211,10 +221,20 @@ def _add_file(
         os.close(descriptor)
 
 
+def _written(label: Label) -> bytes:
+    return _json((FORMS[label.kind], *label[1:]))
+
+
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 @lru_cache(maxsize=1 << 16)
-def _label(text: bytes) -> Label:
-    return Label(*json.loads(text))
+def _label(text: bytes) -> Label | None:
+    """Return the label of a row, None where another version of Eagleray has written it."""
+    try:
+        form, *rest = json.loads(text)
+    except (ValueError, TypeError):
+        form = text
+    kind = kind_of(form)
+    return None if kind is None else Label(kind, *rest)

@@ -70,7 +70,7 @@ class NodeLog:
             status = self._path.stat()
             seen = (status.st_mtime_ns, status.st_ino)
             if seen != self._seen:
-                self._log.apply(LogOptions(**orjson.loads(self._path.read_bytes())))
+                self._log.apply(LogOptions.from_dict(orjson.loads(self._path.read_bytes())))
                 self._seen = seen
         except FileNotFoundError:
             pass  # no ingress has been here yet

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 import secrets
@@ -23,17 +24,21 @@ logger = logging.getLogger(__name__)
 _LOCK: Final = "lock"
 _RETRY_S: Final = 0.02
 _ADD_TIMEOUT_S: Final = 30.0
+_FORM: Final = 1
+"""Raised when what is said to the arbiter changes: that of an older process may still be there."""
 
 
 class NodeRateLimiter:
     """A `RateLimiter` over all processes of a node.
 
     The process that has the lock in `folder` is the arbiter; when it ends, another one that sees its connection end
-    takes the lock. What a process holds, it tells a new arbiter before that grants anything.
+    takes the lock. What a process holds, it tells a new arbiter before that grants anything. Processes that were given
+    other resources, as before a change of the settings, have an arbiter of their own.
     """
 
     def __init__(self, folder: Path, given: Given, loop: asyncio.AbstractEventLoop) -> None:
-        self._folder = folder / "limiter"
+        # A short name, as there is a socket in it.
+        self._folder = folder / f"limit-{hashlib.sha256(repr((_FORM, given)).encode()).hexdigest()[:6]}"
         self._given = given
         self._loop = loop
         self._needs: dict[str, Needs] = {}

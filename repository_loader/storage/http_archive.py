@@ -70,12 +70,13 @@ class HttpArchive:
                 raise StorageError(f"{target} cannot be written: {error.strerror}") from error
 
     def _known(self) -> dict[str, Any]:
+        """Return what was unpacked here, nothing where that cannot be read: it is fetched again."""
         path = self._folder / "archive.json"
         try:
             status = path.stat()
             if (stamp := (status.st_ino, status.st_mtime_ns)) != self._read[0]:
-                self._read = stamp, json.loads(path.read_bytes())
-        except (OSError, ValueError):
+                self._read = stamp, _read_document(path.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # another version may write it otherwise
             return {}
         return self._read[1]
 
@@ -146,6 +147,12 @@ class HttpArchive:
 
     def _error(self, reason: str) -> StorageError:
         return StorageError(f"the model repository {self._location.uri} cannot be read: {reason}")
+
+
+def _read_document(data: bytes) -> dict[str, Any]:
+    document = json.loads(data)
+    files = {str(path): (str(digest), int(size)) for path, (digest, size) in document["files"].items()}
+    return {"sha256": str(document["sha256"]), "conditions": dict(document["conditions"]), "files": files}
 
 
 def _opener() -> urllib.request.OpenerDirector:

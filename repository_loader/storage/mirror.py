@@ -216,7 +216,7 @@ class Mirror:
         try:
             rows = json.loads((self._folder / _INDEX).read_bytes())
             found = {name: ModelSource.from_dict(row) for name, row in rows.items()}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # another version may write it otherwise
             return {}
         return {name: source for name, source in found.items() if (self._folder / name).is_dir()}
 

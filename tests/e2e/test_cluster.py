@@ -274,6 +274,26 @@ def test_what_eagleray_deployed_it_ends_and_nothing_else(cluster: Cluster, own: 
     assert all(each == {"RUNNING", "HEALTHY"} for each in statuses(cluster).values())
 
 
+def test_what_runs_goes_on_when_a_deployment_is_refused(cluster: Cluster, own: Deployment) -> None:
+    def status() -> tuple[str, str]:
+        found = cluster.applications()["eagleray"]
+        return found["status"], found["message"]
+
+    own.deploy("packed", "simple")
+    wait_until(lambda: own.index().get("simple") == ("READY", ""), "ready", timeout_s=90)
+    ingress = serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress")
+    tls = {"http_use_ssl": True, "http_server_cert": "/nonexistent.pem", "http_server_key": "/nonexistent.pem"}
+    for wrong, reason in ((tls, "/nonexistent.pem"), ({"htttp_port": 8000}, "htttp_port")):
+        own.deploy("packed", **wrong)
+        wait_until(lambda: status()[0] == "DEPLOY_FAILED", "it is refused", timeout_s=60)
+        assert reason in status()[1]
+        assert own.index()["simple"] == ("READY", "")
+    assert serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress") == ingress
+    own.deploy("packed")
+    wait_until(lambda: status()[0] == "RUNNING", "it runs as before", timeout_s=90)
+    assert own.index()["simple"] == ("READY", "")
+
+
 def test_nodes_are_asked_for_as_long_as_a_model_waits_for_them(cluster: Cluster, own: Deployment) -> None:
     """Ray's autoscaler would keep them for ever."""
     own.deploy("isolated", "simple")

@@ -50,6 +50,9 @@ class FakeHost:
     def fault(self, name: str, version: int) -> str:
         return ""
 
+    def refusal(self, group: str) -> str:
+        return ""
+
     def set_traffic(self, traffic: Mapping[str, Any]) -> None:
         pass
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 from app.ingress.cluster_counters import ClusterCounters
 from app.service.statistics import NodeTotals
 from deployments.core.counts import CPU, GPU, MODEL, CpuState, GpuState, Label, ModelCounts, Totals
+from deployments.core.row_forms import written
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 
@@ -38,7 +39,7 @@ def rows(success_count: int) -> list[list[object]]:
     cast(ModelCounts, totals.row(Label(MODEL, "m", 1))).success_count = success_count
     cast(CpuState, totals.row(Label(CPU, "", 0))).total_bytes = 1 << 30
     cast(GpuState, totals.row(Label(GPU, f"GPU-{success_count}", 0))).total_bytes = 80 << 30
-    return totals.to_list()
+    return list(written(totals.to_list()))
 
 
 def counted(nodes: list[NodeTotals]) -> int:
@@ -85,3 +86,15 @@ def test_what_dead_nodes_had_counted_of_versions_that_are_gone_is_dropped(tmp_pa
     here_now, dead = cluster._read({"here": ""})
     assert (list(here_now.totals.models()), list(dead.totals.models())) == ([("other", 1)], [])
     here.close()
+
+
+def test_what_a_node_of_another_version_counts_otherwise_is_left_out() -> None:
+    counters: Any = Counters()
+    cluster = ClusterCounters("here", counters)
+    cluster._elsewhere["newer"] = [
+        *rows(5),
+        ["moods 0123abcd", "m", 1, 0, "", [3]],
+        ["model 0123abcd", "m", 1, 0, "", [4]],
+    ]
+    assert counted(cluster._read({"here": "", "newer": ""})) == 5
+    assert counted(cluster._read({"here": ""})) == 5, "its node is dead"

@@ -108,3 +108,12 @@ def test_a_bad_value_changes_nothing(changes: dict[str, Any], kind: type[Serving
         ingress.update({"log_error": False, **changes})
     assert error.value.message == text
     assert ingress.settings.get() == DEFAULTS
+
+
+def test_what_clients_have_set_in_a_newer_version_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    held: list[LogOptions] = []
+    settings = LogSettings(changed=held.append)
+    for verbose in (1, 2):
+        settings.take({"log:log_colours:": True, "log:log_colours:m": True, "log:log_verbose_level:": verbose})
+    assert [options.log_verbose_level for options in held] == [1, 2]
+    assert len(caplog.records) == 1

@@ -10,6 +10,8 @@ from app.service.routing import Routing
 from deployments.control.directory import READY, UNAVAILABLE, UNLOADED, UNLOADING, Directory, VersionEntry
 from deployments.core.counts import MODEL, Label
 from deployments.core.refusals import Refusals
+from deployments.lane import client
+from deployments.lane.frames import PROTOCOL_VERSION
 from protocol.errors import Unavailable
 from tests.app.http.served import FakeHost, entry
 from tests.deployments.lane.harness import Lanes, Sink
@@ -151,5 +153,23 @@ def test_a_copy_is_asked_only_while_it_is_one_of_what_the_directory_says() -> No
         host.ready, host.copies = {("echo", 1)}, []
         directory.copies = {}
         assert served.routing.target("echo", 1) is host.echo  # embedded, or about to leave
+
+    run(test)
+
+
+def test_who_asks_for_a_model_whose_replicas_are_of_another_version_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        served.models.directory.hosted = {"echo#v1": ["other"], "echo": ["echo"]}
+        served.lanes.fleet.forget("echo#v1")
+        await served.lanes.until(lambda: not served.ready())
+        monkeypatch.setattr(client, "PROTOCOL_VERSION", 99)
+        served.lanes.fleet.set_replicas("echo", {"a": served.lanes.replicas[0].address})
+        await served.lanes.until(lambda: bool(served.models.refusal("echo")))
+        words = f"is not at ready state: the replica speaks version {PROTOCOL_VERSION} of the lane protocol, not 99"
+        with pytest.raises(Unavailable, match=words):
+            served.routing.infer_target("echo")
+        monkeypatch.setattr(client, "PROTOCOL_VERSION", PROTOCOL_VERSION)
+        await served.lanes.until(lambda: served.ready() == [1, 2])
+        assert served.models.refusal("echo") == "", "it accepts the lane"
 
     run(test)

@@ -182,3 +182,13 @@ def test_the_file_cannot_be_changed() -> None:
 def test_a_malformed_flag_is_refused(flag: str) -> None:
     with pytest.raises(ValueError):
         TraceSettings([flag])
+
+
+def test_what_clients_have_set_in_a_newer_version_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    trace = TraceSettings(["triton,file=/tmp/trace"])
+    newer = {"trace:trace_level:": ["PROFILE"], "trace:sampler:": "parent", "trace:trace_rate:m": "5"}
+    for _ in range(2):
+        trace.take(newer)
+        assert trace.get("m") == DEFAULTS | {"trace_file": "/tmp/trace", "trace_rate": "5"}
+        assert trace.sampling("m").rate == 5
+    assert len(caplog.records) == 2, "once for each"

@@ -122,3 +122,19 @@ async def test_configuration_is_parsed_once_per_change(config: str, again: bool)
     now = directory.models["a"].model_config
     assert now is not None and now.name == json.loads(config)["name"]
     assert (now is parsed) is again
+
+
+@in_a_loop
+async def test_what_a_controller_of_another_version_tells_besides_or_not_at_all_keeps_nobody_from_following() -> None:
+    publisher, newer, older = Publisher(), Directory(), Directory()
+    publisher.publish(settled=True, models={"a": entry(READY)}, deployments={"a#v1": ["a", "v1"]})
+    news = await publisher.news("", -1)
+    row = news["tables"]["models"]["a"]
+    version = row["versions"]["1"]
+    more = row | {"mood": "good", "versions": {"1": version | {"mood": "good"}}}
+    newer.take(news | {"tables": news["tables"] | {"models": {"a": more}, "moods": {"a": "good"}}})
+    less = {"config": row["config"], "backend": row["backend"], "reason": "", "versions": {"1": {"state": READY}}}
+    older.take(news | {"tables": {"models": {"a": less}, "deployments": news["tables"]["deployments"]}})
+    for directory in (newer, older):
+        assert directory.taken == {("a", 1)}
+        assert directory.deployments == {"a#v1": ("a", "v1")}

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 from pathlib import Path
 from random import Random
 
@@ -45,7 +46,7 @@ def test_a_row_that_makes_no_sense_ends_its_segment(tmp_path: Path) -> None:
         file.append(f"row {number}".encode(), 200)
     file.close()
     content = bytearray(path.read_bytes())
-    content[8 + 8 + 8 + 200 + 4 : 8 + 8 + 8 + 200 + 8] = b"\xff\xff\xff\x7f"  # the second row's length
+    content[16 + 8 + 8 + 200 + 4 : 16 + 8 + 8 + 200 + 8] = b"\xff\xff\xff\x7f"  # the second row's length
     path.write_bytes(content)
     found = read(CounterFileReader(label_of), path)
     assert "row 0" in found and "row 1" not in found and "row 899" in found
@@ -92,3 +93,20 @@ def test_a_file_that_was_full_takes_other_rows_when_the_old_are_given_back(tmp_p
     fill(5000)
     assert len(labels) == 256 * 13
     file.close()
+
+
+def test_segments_of_another_form_are_left_out_and_hidden_from_who_does_not_know_this_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "counts"
+    file = CounterFile(path)
+    for number in range(900):
+        file.append(f"row {number}".encode(), 200)
+    file.close()
+    content = bytearray(path.read_bytes())
+    assert content[:4] == bytes(4), "the length of a label, where versions before begin to read"
+    content[:8] = struct.pack("<II", 5, 200)
+    path.write_bytes(content)
+    found = read(CounterFileReader(label_of), path)
+    assert "row 0" not in found and "row 899" in found
+    assert len(caplog.records) == 1

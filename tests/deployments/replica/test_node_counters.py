@@ -1,6 +1,8 @@
 """What the processes of a node have counted, added up, whatever became of them."""
 
 import errno
+import json
+import logging
 import os
 import signal
 import subprocess
@@ -12,8 +14,10 @@ from typing import cast
 
 import pytest
 
+from deployments.core import row_forms
 from deployments.core.counts import BATCH_SIZE, CUSTOM_COUNTER, MODEL, SUMMARY, Label, ModelCounts, Totals
 from deployments.core.statistics_document import documents
+from deployments.replica import node_counters
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 
@@ -21,7 +25,10 @@ LABEL = Label(MODEL, "digits", 1)
 COUNTING = """
 import sys, time
 from pathlib import Path
+from deployments.core import row_forms
+from deployments.core.counter_file import CounterFile
 from deployments.core.counts import MODEL, Label
+from deployments.replica import node_counters
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 
@@ -260,3 +267,49 @@ def test_what_the_dead_have_counted_of_versions_that_are_gone_is_dropped(tmp_pat
 
 def full(*_: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+ANOTHER_VERSIONS = {
+    "a kind of row that is not known": ["moods 0123abcd", "digits", 1],
+    "other numbers of a model": ["model 0123abcd", "digits", 1],
+    "no digest of what the numbers mean": ["model", "digits", 1],
+    "another label": {"kind": "model"},
+}
+
+
+@pytest.mark.parametrize("alive", (True, False), ids=("alive", "dead"))
+@pytest.mark.parametrize("label", ANOTHER_VERSIONS.values(), ids=ANOTHER_VERSIONS)
+def test_rows_of_another_version_are_left_out_and_all_others_counted(
+    tmp_path: Path, label: object, alive: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_forms, "_unknown", set())
+    node_counters._label.cache_clear()
+    stays, other = counters_of(tmp_path), counters_of(tmp_path)
+    other._file.append(json.dumps(label).encode(), 8 * 30)[:8] = b"\1" * 8
+    other.row(LABEL).success_count += 3  # type: ignore[attr-defined]
+    if not alive:
+        other._file.close()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            later = counters_of(tmp_path)
+            assert counted(later).success_count == counted(stays).success_count == 3
+            assert list(later.totals().rows) == [LABEL]
+    assert len([record for record in caplog.records if "another version" in record.getMessage()]) == 1
+
+
+PASTS = {
+    "empty": b"",
+    "half": b'["member-1-ab"]\n["model 01',
+    "no rows": b'{"format": 2}',
+    "rows of another version": b'[]\n["model 0123abcd","digits",1,0,"",[1,2,3]]\n["moods 0123abcd","digits",1,0,"",[1]]',
+}
+
+
+@pytest.mark.parametrize("past", PASTS.values(), ids=PASTS)
+def test_sums_of_the_dead_that_another_version_has_left_keep_nobody_from_starting(tmp_path: Path, past: bytes) -> None:
+    stays, gone = counters_of(tmp_path), counters_of(tmp_path)
+    Path(stays.folder, node_counters._PAST).write_bytes(past)
+    gone.row(LABEL).success_count += 3  # type: ignore[attr-defined]
+    assert counted(stays).success_count == 3
+    gone._file.close()
+    assert counted(counters_of(tmp_path)).success_count == counted(stays).success_count == 3

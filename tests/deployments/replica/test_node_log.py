@@ -82,3 +82,13 @@ def test_settings_that_found_no_room_are_written_when_there_is_some(serve_log: P
         ingress.close()
 
     asyncio.run(scenario())
+
+
+def test_settings_that_a_newer_ingress_has_written_hold_as_far_as_they_are_known(
+    serve_log: Path, tmp_path: Path
+) -> None:
+    log = NodeLog(tmp_path, LogOptions())
+    (tmp_path / "log-settings").write_text(json.dumps({"log_verbose_level": 1, "log_colours": True}))
+    log.look()
+    assert log.is_on(logging.makeLogRecord({"levelno": logging.DEBUG}))
+    log.close()

@@ -201,3 +201,18 @@ def test_an_instance_whose_arbiter_did_not_answer_in_time_is_forgotten(
         return granted
 
     assert asyncio.run(want()) == ["a"]
+
+
+def test_what_is_given_anew_holds_while_processes_of_before_are_there(tmp_path: Path) -> None:
+    async def add() -> None:
+        before, after = (
+            NodeRateLimiter(tmp_path, (("R", None, count),), asyncio.get_running_loop()) for count in (2, 4)
+        )
+        await before.add("a", Needs((Resource("R", 0, 1),), 1))
+        await after.add("b", Needs((Resource("R", 0, 3),), 1))
+        with pytest.raises(ModelLoadError):
+            await before.add("c", Needs((Resource("R", 0, 3),), 1))
+        before.close()
+        after.close()
+
+    asyncio.run(add())

@@ -14,9 +14,11 @@ from tests.docs.behaviour.modules import (
     OWN_METRICS,
     PROCESS_OUTPUT,
     REFUSALS,
+    ROUTING,
     SEVERAL,
     SLOW,
     STATISTICS,
+    STORAGE,
     TRACING,
 )
 
@@ -404,6 +406,46 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A model whose application would need its name": (CLUSTER + "test_name_that_becomes_free_is_taken",),
     "A model that changes in place": (
         "deployments/replica/test_model_host.py::test_reload_in_place_refuses_no_request",
+    ),
+    # Other versions and settings
+    "`serve deploy` of other code": (
+        "deployments/control/test_code_version.py::test_other_code_of_what_replicas_run_is_another_version",
+        "deployments/control/test_code_version.py::test_replicas_of_other_code_are_replaced",
+    ),
+    "As long as an ingress finds only replicas": (
+        ROUTING + "test_who_asks_for_a_model_whose_replicas_are_of_another_version_hears_it",
+    ),
+    "`serve deploy` of a setting that there is not": (
+        "app/test_builder.py::test_what_no_ingress_could_start_with_is_refused",
+        CLUSTER + "test_what_runs_goes_on_when_a_deployment_is_refused",
+    ),
+    "What another version has written on a node": (
+        "deployments/replica/test_node_counters.py::test_rows_of_another_version_are_left_out_and_all_others_counted",
+        "deployments/replica/test_node_counters.py::"
+        "test_sums_of_the_dead_that_another_version_has_left_keep_nobody_from_starting",
+        "app/ingress/test_cluster_counters.py::test_what_a_node_of_another_version_counts_otherwise_is_left_out",
+        "deployments/replica/test_node_log.py::"
+        "test_settings_that_a_newer_ingress_has_written_hold_as_far_as_they_are_known",
+        "deployments/control/test_code_version.py::test_a_controller_of_other_code_does_not_go_on_with_what_was_stored",
+        "deployments/control/test_directory.py::"
+        "test_what_a_controller_of_another_version_tells_besides_or_not_at_all_keeps_nobody_from_following",
+        "app/service/test_log_settings.py::test_what_clients_have_set_in_a_newer_version_is_left_out",
+        "app/service/test_trace_settings.py::test_what_clients_have_set_in_a_newer_version_is_left_out",
+        f"{STORAGE}test_http_archive.py::test_what_another_version_has_written_into_the_cache_is_fetched_again",
+    ),
+    "A response cache whose size is changed": (
+        "deployments/core/test_response_cache.py::test_a_cache_of_another_size_goes_with_the_last_that_uses_it",
+        "deployments/core/test_response_cache.py::"
+        "test_what_processes_that_were_killed_have_left_goes_when_one_starts_otherwise",
+        "deployments/core/test_response_cache.py::test_another_form_of_what_is_kept_is_another_file",
+    ),
+    "Resources of `--rate-limit-resource` that are changed": (
+        "deployments/replica/test_node_rate_limiter.py::"
+        "test_what_is_given_anew_holds_while_processes_of_before_are_there",
+    ),
+    "With another Ray than the one that is needed": (
+        "app/test_other_ray.py::test_another_ray_is_named_in_one_sentence",
+        "app/test_other_ray.py::test_the_ray_that_is_needed_is_the_one_that_is_declared",
     ),
     # Stopping
     "The models of a replica finish and are freed": (

@@ -109,6 +109,20 @@ def test_a_model_that_has_gone_leaves_also_when_a_process_died_as_it_had_come(
     assert set(read(f"{url}/models.tgz", tmp_path / "cache").models) == {"a"}
 
 
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"a": 1}', '{"form": 2, "files": [["a/config.pbtxt", 1]]}'])
+@pytest.mark.parametrize("name", ["archives/*/archive.json", "repositories/*/.index.json"])
+def test_what_another_version_has_written_into_the_cache_is_fetched_again(
+    name: str, text: str, site: tuple[Path, str, list[int]], tmp_path: Path
+) -> None:
+    folder, url, _ = site
+    write_archive(folder / "models.tgz", "a")
+    before = read(f"{url}/models.tgz", tmp_path / "cache").models
+    (written,) = (tmp_path / "cache").glob(name)
+    written.write_text(text)
+    assert read(f"{url}/models.tgz", tmp_path / "cache").models == before
+    assert written.read_text() != text
+
+
 def test_archive_with_another_digest_is_refused(site: tuple[Path, str, list[int]], tmp_path: Path) -> None:
     folder, address, _ = site
     digest = write_archive(folder / "models.tar.gz", "a")

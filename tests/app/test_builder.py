@@ -1,0 +1,41 @@
+"""What `serve deploy` refuses before anything of the application that runs is replaced."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.builder import build
+from tests.certificates import Authority
+
+MISSING = {
+    "certificate": {
+        "http_use_ssl": True,
+        "http_server_cert": "/nonexistent.pem",
+        "http_server_key": "/nonexistent.pem",
+    },
+    "keys of the API": {"api_key_file": "/nonexistent"},
+    "a setting": {"htttp_port": 8000},
+    "a folder for the Unix socket": {"http_unix_socket": "/nonexistent/socket"},
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray's workers: a folder that holds an Eagleray may hold another one than they would run."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("arguments", MISSING.values(), ids=MISSING)
+def test_what_no_ingress_could_start_with_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=next(iter(arguments)).partition("_")[0]):
+        build({"model_repository": [str(tmp_path)], **arguments})
+
+
+def test_files_that_are_there_are_taken(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue("server")
+    (tmp_path / "keys").touch()
+    files = {"http_server_cert": str(pair.certificate), "http_server_key": str(pair.key)}
+    assert build(
+        {"model_repository": [str(tmp_path)], "http_use_ssl": True, "api_key_file": str(tmp_path / "keys"), **files}
+    )
