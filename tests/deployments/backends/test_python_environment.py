@@ -159,14 +159,18 @@ def test_an_archive_with_damaged_content_is_refused(tmp_path, compression):
     [
         ("/no/such/env.tar.gz", "the execution environment '/no/such/env.tar.gz' does not exist"),
         ("EMPTY", "the execution environment 'EMPTY' has no 'bin/python'"),
+        ("CLOSED", "'bin/python' of the execution environment 'CLOSED' cannot be executed where it is"),
         ("DAMAGED", "unable to unpack the execution environment 'DAMAGED': file could not be opened successfully"),
         ("BARE", "the process of model instance 'echo_0' needs NumPy, which its execution environment does not have"),
     ],
-    ids=["missing", "no Python", "damaged", "no NumPy"],
+    ids=["missing", "no Python", "not executable", "damaged", "no NumPy"],
 )
 def test_what_is_wrong_with_an_environment_is_said(tmp_path, value, reason):
-    paths = {name: str(tmp_path / name) for name in ("EMPTY", "DAMAGED", "BARE")}
+    paths = {name: str(tmp_path / name) for name in ("EMPTY", "CLOSED", "DAMAGED", "BARE")}
     Path(paths["EMPTY"]).mkdir()
+    python = Path(paths["CLOSED"], "bin/python")
+    python.parent.mkdir(parents=True)
+    python.touch(mode=0o644)
     Path(paths["DAMAGED"]).write_bytes(b"no archive")
     if value == "BARE":
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", paths["BARE"]], check=True)

@@ -57,6 +57,11 @@ def environment_at(value: str, model_path: str, cache: Path | None = None) -> En
         raise ModelLoadError(f"the execution environment '{value}' does not exist")
     root = root.resolve()
     python = root / "bin" / "python"
+    if python.is_file() and not os.access(python, os.X_OK):
+        raise ModelLoadError(
+            f"'bin/python' of the execution environment '{value}' cannot be executed where it is: that may be a file "
+            "system that is mounted 'noexec', as of the folder for temporary files (TMPDIR)"
+        )
     if not os.access(python, os.X_OK):
         raise ModelLoadError(f"the execution environment '{value}' has no 'bin/python'")
     return Environment(str(python), _variables(root))
