@@ -42,6 +42,8 @@ _LARGE_BYTES: Final = 1 << 16
 # Messages of one call that are taken in one turn of the loop, and how large they may be together.
 _TURN_MESSAGES: Final = 64
 _TURN_BYTES: Final = 1 << 16
+# A call is as good as over in the last part of its time, which is one of so many.
+_DUE_PART: Final = 4
 # Of a message that was decompressed, so many bytes are a unit of work.
 _UNIT_BITS: Final = 6
 
@@ -440,6 +442,13 @@ class Call(Stream):
         if not self.done:
             self._end()
             self.cancelled()
+
+    @property
+    def due(self) -> bool:
+        """Whether the deadline has passed, or is near: the client's clock began earlier."""
+        if self._timer is None or self.head.timeout_s is None:
+            return False
+        return self._timer.when() - self.context.loop.time() < self.head.timeout_s / _DUE_PART
 
     @property
     def held_bytes(self) -> int:

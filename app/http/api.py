@@ -49,6 +49,7 @@ class Api:
             response = await self._respond(scope, receive)
         except ServingError as error:
             response = error_response(error.http_status, error.message)
+        response.headers.setdefault("Cache-Control", "no-store")  # it is of this moment
         await response(scope, receive, send)
 
     async def _respond(self, scope: Scope, receive: Receive) -> Response:

@@ -425,6 +425,9 @@ class Http2Connection(OpenConnection):
         received += self._returned_bytes + self._unreturned_bytes
         self._budget.take_small_data(self.loop.time(), received, self._request_count())
 
+    def _count_update(self) -> None:
+        self._budget.take_update(self.loop.time(), self.sender.sent_bytes, self._request_count())
+
     def _request_count(self) -> int:
         """Return how many requests there were so far; their ids are odd numbers."""
         return (self._last_id + 1 >> 1) - self._skipped.count
@@ -434,7 +437,7 @@ class Http2Connection(OpenConnection):
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many streams reset")
 
     def _take_window_update(self, stream_id: int, payload: bytes) -> None:
-        self._budget.take_update(self.loop.time(), self.sender.sent_bytes, self._request_count())
+        self._count_update()
         size = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
         if not stream_id:
             if not size:
@@ -482,8 +485,11 @@ class Http2Connection(OpenConnection):
     def _take_rst_stream(self, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1 or stream_id > self._last_id:
             raise Http2Error(frames.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
-        self._count_reset()
         stream = self.streams.get(stream_id)
-        if stream is not None:
-            self._drop(stream)
-            stream.aborted()
+        if stream is None:  # sent before the client knew that the stream was over
+            self._count_update()
+            return
+        if not stream.due:
+            self._count_reset()
+        self._drop(stream)
+        stream.aborted()

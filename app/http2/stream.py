@@ -62,6 +62,11 @@ class Stream(SendState):
         raise NotImplementedError
 
     @property
+    def due(self) -> bool:
+        """Whether the stream would soon end by itself: to reset it now is what its time does anyway."""
+        return False
+
+    @property
     def held_bytes(self) -> int:
         """What has come of a request that is not complete, while `connection.incomplete` has it."""
         return 0

@@ -53,6 +53,13 @@ def test_methods_that_no_route_takes_are_405(method: str, path: str) -> None:
     assert answer.headers["allow"]
 
 
+@pytest.mark.parametrize("path", [*PATHS, "/v2/models/nope", "/nothing"])
+def test_no_cache_between_may_keep_an_answer(path: str) -> None:
+    """One that says nothing of it is kept by Varnish for two minutes: readiness and statistics, too."""
+    kept = "no-cache" if path == "/" or path.startswith("/console/") else "no-store"
+    assert ask("GET", path).headers["cache-control"] == kept
+
+
 @pytest.mark.parametrize(
     "path", [path + "/" for path in PATHS] + ["/console/", "/v3", "/v2x", "/v2/health", "/metrics"]
 )

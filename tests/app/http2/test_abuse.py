@@ -38,6 +38,15 @@ def test_resets_at_the_permitted_rate_go_on_for_ever() -> None:
         wire.loop.now_s += 0.5
 
 
+def test_a_reset_that_crosses_the_answer_is_no_rapid_one() -> None:
+    wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=2, max_control_frames_burst=20))
+    for number in range(100):
+        wire.send(wire.request(2 * number + 1))
+        assert goaway_code(wire.send(frames.rst_stream(2 * number + 1, frames.CANCEL))) is None
+    resets = wire.send(*(frames.rst_stream(1, frames.CANCEL) for _ in range(500)))
+    assert goaway_code(resets) == frames.ENHANCE_YOUR_CALM, "a request does not pay for any number"
+
+
 @pytest.mark.parametrize(("count", "code"), [(5, None), (6, CALM)])
 def test_making_the_server_reset_counts_as_resetting(count: int, code: int | None) -> None:
     wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=2))

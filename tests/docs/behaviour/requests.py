@@ -170,6 +170,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         HTTP + "test_cancels_what_is_under_way_when_the_client_leaves",
         FAULTS + "test_client_that_goes_away_in_the_queue_costs_nothing",
     ),
+    "Readiness, metadata and statistics may not be kept": (
+        "app/http/test_api.py::test_no_cache_between_may_keep_an_answer",
+    ),
     "Events of `generate_stream` ask a proxy": (
         "app/http/test_generate_exchange.py::test_stream_asks_proxies_to_pass_each_event_on_at_once",
     ),
