@@ -123,7 +123,8 @@ class Ingress:
         self._state_sampler = StateSampler(self._host, self._fleet, self._counters, interval_s, meters)
         own = serve.get_replica_context()
         self._ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, interval_s)
-        self._sweep = CounterSweep(self.service.models.directory, self._cluster.give_back, meters)
+        let_go = [self._host.let_go, meters.let_go]
+        self._sweep = CounterSweep(self.service.models.directory, self._cluster.give_back, let_go)
         self._node_sampler = NodeSampler(
             self._counters,
             interval_s,

@@ -33,6 +33,10 @@ class RequestMeter:
     def __init__(self, name: str, version: int, rows: Rows) -> None:
         self._label = (name, version)
         self._rows = rows
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Begin anew, in cells that are opened with the next request."""
         self.begun = [0] * len(WIRES)
         self._sampled = [0] * len(WIRES)
         self.cells: list[Cells | None] = [None] * len(WIRES)
@@ -40,8 +44,10 @@ class RequestMeter:
     def open(self, wire: int) -> Cells:
         """Return the cells of a wire form."""
         row = cast(ClientCounts, self._rows.row(Label(CLIENT, *self._label, wire)))
-        self.cells[wire] = cells = row.cells
-        self.begun[wire] += _ended(cells)  # before this meter, which others have counted
+        cells = row.cells
+        if self.cells[wire] is None:
+            self.begun[wire] += _ended(cells)  # before this meter, which another has counted
+            self.cells[wire] = cells
         return cells
 
     def begin(self, wire: int) -> Cells:
@@ -104,9 +110,13 @@ class RequestMeters:
             meter = self._meters[name, version] = RequestMeter(name, version, self._rows)
         return meter
 
-    def give_back(self, is_gone: IsGone) -> None:
-        """Forget the meters of versions that are gone, unless somebody has one, or something is under way to it."""
+    def let_go(self, is_gone: IsGone) -> None:
+        """Have the meters of versions that are gone let go of their cells, unless something is under way to one.
+
+        Those that nobody has are forgotten.
+        """
         for key in [key for key, meter in self._meters.items() if meter.idle and is_gone(*key)]:
+            self._meters[key].let_go()
             reference = weakref.ref(self._meters.pop(key))
             if (meter := reference()) is not None:
                 self._meters[key] = meter

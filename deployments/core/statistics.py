@@ -18,6 +18,7 @@ from deployments.core.counts import (
     QueueCounts,
     ResponseCounts,
     Rows,
+    Totals,
 )
 from deployments.core.duration_buckets import BOUNDS_NS
 from deployments.core.latency_recorder import LatencyRecorder
@@ -50,6 +51,7 @@ class ModelStatistics:
     """
 
     __slots__ = (
+        "__weakref__",
         "_gpu_uuid",
         "_name",
         "_queue",
@@ -72,6 +74,11 @@ class ModelStatistics:
         self.responses: list[ResponseCounts] = []
         self.latencies: LatencyRecorder | None = None
         self._open()
+
+    @property
+    def whose(self) -> tuple[str, int]:
+        """Name and version of the model."""
+        return self._name, self._version
 
     def _open(self) -> None:
         queue: QueueCounts = self._row(QUEUE)
@@ -98,6 +105,11 @@ class ModelStatistics:
             self._batch_size(size).add(batch.values())
         for index, response in enumerate(responses):
             self._response(index).add(response.values())
+
+    def let_go(self) -> None:
+        """Count for nobody from now on: the rows are to be those of others."""
+        self.count_in(Totals(), self._gpu_uuid)
+        self.latencies = None
 
     def record_latencies(self, options: MetricsOptions, bounds_ms: Sequence[float]) -> None:
         """Count latencies one by one from now on, where the options ask for that."""

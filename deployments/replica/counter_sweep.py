@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from deployments.control.directory import Directory
 from deployments.core.counts import IsGone
-from deployments.core.request_meter import RequestMeters
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +16,7 @@ _ABSENT_S: Final = 3600.0
 
 
 class CounterSweep:
-    """Looks now and then; blocking work is a thread's.
+    """Looks now and then. Who counts on the loop's thread is told first to `let_go`; `give_back` is a thread's work.
 
     A version is gone when the directory says that it is long gone, or has not had it for an hour: models that clients
     load by ever new names, and versions whose folders were removed, leave it one day.
@@ -27,12 +26,12 @@ class CounterSweep:
         self,
         directory: Directory,
         give_back: Callable[[IsGone], None],
-        meters: RequestMeters | None = None,
+        let_go: Collection[Callable[[IsGone], None]] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._give_back = give_back
-        self._meters = meters
+        self._let_go = let_go
         self._clock = clock
         self._absent_s: dict[tuple[str, int], float] = {}
         """Since when versions are not in the directory that are counted of."""
@@ -49,8 +48,8 @@ class CounterSweep:
         if not self._directory.known:
             return
         self._absent_before_s, self._absent_s = self._absent_s, {}
-        if self._meters is not None:
-            self._meters.give_back(self._is_gone)
+        for let_go in self._let_go:
+            let_go(self._is_gone)
         try:
             await asyncio.to_thread(self._give_back, self._is_gone)
         except OSError as error:

@@ -7,19 +7,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
+from weakref import WeakSet
 
 from deployments.backends.backend import ModelLoadError
 from deployments.backends.python import metric
 from deployments.core import loader
 from deployments.core.clock import LoopClock
 from deployments.core.core import Core
-from deployments.core.counts import LOAD_FAILURE, BucketCount, Label, Rows
+from deployments.core.counts import LOAD_FAILURE, BucketCount, IsGone, Label, Rows
 from deployments.core.latency_recorder import first_response_bounds
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.model_version import DRAIN_TIMEOUT_S, GRACE_S, ModelVersion
 from deployments.core.rate_limit import RateLimiter
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import ResponseCache
+from deployments.core.statistics import ModelStatistics
 from deployments.lane.fleet import Fleet
 from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.wire import WireCodec
@@ -100,6 +102,7 @@ class ModelHost:
         metric.export_to(lambda: counters, counters.folder if isinstance(counters, NodeCounters) else "")
         self._clock = LoopClock(loop)
         self._present: dict[Key, str] = {}
+        self._counting: WeakSet[ModelStatistics] = WeakSet()
         self._held: dict[Key, Sequence[int]] = {}
         self._retry_count = retry_count
         self._max_queue_s = max_queue_s
@@ -203,6 +206,7 @@ class ModelHost:
             self._allow_inline(model)
             on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
+            self._counting.add(model.statistics)
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
             gpus = await asyncio.to_thread(_input_gpus, hosted)
             codecs = self._codecs(model.signature, str(version), labels, on_gpus=bool(gpus))
@@ -342,6 +346,16 @@ class ModelHost:
             await served.model.close(timeout_s)
             served.model.statistics.counts.load_duration_ns = served.model.statistics.counts.cache_count = 0
         release(self._held.pop(key, ()))
+
+    def let_go(self, is_gone: IsGone) -> None:
+        """Have models that were unloaded count in their rows no longer, where their version is gone.
+
+        Parts of a model refer to each other in circles, which may stay in memory for long.
+        """
+        for statistics in list(self._counting):
+            if statistics.whose not in self.served and is_gone(*statistics.whose):
+                statistics.let_go()
+                self._counting.discard(statistics)
 
     def expect(self, taken: Collection[Key]) -> None:
         """Take which versions of all models take requests."""

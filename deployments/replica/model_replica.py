@@ -133,7 +133,7 @@ class ModelReplica:
         self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
         own = serve.get_replica_context()
         ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, metrics.interval_s)
-        sweep = CounterSweep(self._neighbours.directory, self._counters.give_back)
+        sweep = CounterSweep(self._neighbours.directory, self._counters.give_back, [self._host.let_go])
         self._sampling = [
             self._loop.create_task(self._sampler.run(), name="state of the models"),
             self._loop.create_task(regions.run(), name="regions that are no longer registered"),

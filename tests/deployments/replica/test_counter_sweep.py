@@ -10,6 +10,7 @@ from deployments.core.request_meter import CANCELLED, INFLIGHT, RequestMeters, g
 from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
+from tests.deployments.replica.test_model_host import ECHO, host_of, planned
 
 HTTP = 0
 
@@ -64,7 +65,7 @@ def test_requests_of_a_version_that_is_back_are_under_way_from_zero_on(tmp_path:
     counters = NodeCounters(NodeFolder("node", tmp_path))
     directory = Directory(epoch="controller", models={"m": unloaded(long_gone=True)})
     meters = RequestMeters(counters)
-    sweep = CounterSweep(directory, counters.give_back, meters)
+    sweep = CounterSweep(directory, counters.give_back, [meters.let_go])
 
     def row() -> ClientCounts:
         meters.sample()
@@ -90,7 +91,7 @@ def test_a_meter_that_somebody_has_is_sampled_on(tmp_path: Path) -> None:
     meters = RequestMeters(counters)
     meter = meters.of("m", 1)  # as the target of an ensemble whose step was unloaded, and will be back
     give_up(meter.begin(HTTP))
-    meters.give_back(lambda *_: True)
+    meters.let_go(lambda *_: True)
     assert meters.of("m", 1) is meter
     meter.begin(HTTP)
     meters.sample()
@@ -102,8 +103,28 @@ def test_a_meter_that_is_made_anew_takes_no_earlier_requests_for_under_way(tmp_p
     counters = NodeCounters(NodeFolder("node", tmp_path))
     meters, held = RequestMeters(counters), counters.row(Label(CLIENT, "m", 1, HTTP))
     give_up(meters.of("m", 1).begin(HTTP))
-    meters.give_back(lambda *_: True)
+    meters.let_go(lambda *_: True)
     meters.of("m", 1).begin(HTTP)
     meters.sample()
     assert held.values()[INFLIGHT] == 1
     counters.close()
+
+
+def test_the_rows_of_a_model_that_was_unloaded_are_given_back_while_it_is_still_in_memory(tmp_path: Path) -> None:
+    async def run() -> None:
+        counters = NodeCounters(NodeFolder("node", tmp_path))
+        directory = Directory(epoch="controller", models={"echo": unloaded(long_gone=True)})
+        host = await host_of(planned(tmp_path / "models", "echo", ECHO, ""), shared=True, counters=counters)
+        sweep = CounterSweep(directory, counters.give_back, [host.let_go])
+        still = host.served["echo", 1]
+        await sweep.sweep()
+        assert {label.name for label in counters.totals().rows} == {"echo"}, "it is served"
+        await host.apply([])
+        await sweep.sweep()
+        assert not counters.totals().rows
+        still.model.statistics.record_failure("OTHER", 1)
+        assert not counters.totals().rows
+        await host.close()
+        counters.close()
+
+    asyncio.run(run())

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from deployments.core.counts import MODEL as MODEL_ROW
-from deployments.core.counts import Counts, Label, Totals
+from deployments.core.counts import Counts, Label, Rows, Totals
 from deployments.core.response_cache import ResponseCache, open_response_cache
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from deployments.replica.model_host import ModelFaultError, ModelHost
@@ -89,12 +89,13 @@ async def host_of(
     cache: ResponseCache | None = None,
     retry_count: int = 0,
     thread_count: int = 4,
+    counters: Rows | None = None,
 ) -> ModelHost:
     host = ModelHost(
         asyncio.get_running_loop(),
         None,
         Limits(),
-        Totals(),
+        Totals() if counters is None else counters,
         Regions(OwnTable()),
         shared=shared,
         changed=changed,
