@@ -391,7 +391,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "`serve deploy` of a setting that there is not": (
         "app/test_builder.py::test_what_no_ingress_could_start_with_is_refused",
-        CLUSTER + "test_what_runs_goes_on_when_a_deployment_is_refused",
+        "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused",
+    ),
+    "`serve deploy` replaces the ingresses of a node one after the other": (
+        "e2e/test_redeployment.py::test_two_ingresses_of_a_node_are_replaced_without_a_failed_request",
+    ),
+    "A second Eagleray in a cluster": (
+        "deployments/control/test_sole_application.py::test_a_second_eagleray_is_refused_until_the_first_has_gone",
+        "e2e/test_redeployment.py::test_a_second_eagleray_in_the_cluster_is_refused",
     ),
     "What another version has written on a node": (
         "deployments/replica/test_node_counters.py::test_rows_of_another_version_are_left_out_and_all_others_counted",
