@@ -414,6 +414,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/service/test_trace_settings.py::test_what_clients_have_set_in_a_newer_version_is_left_out",
         f"{STORAGE}test_http_archive.py::test_what_another_version_has_written_into_the_cache_is_fetched_again",
     ),
+    "A controller or a replica that starts with other code": (
+        "protocol/test_by_name.py::test_fields_are_found_by_their_names",
+        "protocol/test_by_name.py::test_all_that_processes_are_started_with_travels_so",
+    ),
     "A response cache whose size is changed": (
         "deployments/core/test_response_cache.py::test_a_cache_of_another_size_goes_with_the_last_that_uses_it",
         "deployments/core/test_response_cache.py::"
