@@ -212,6 +212,11 @@ class ClusterTable:
         """Keep a value in place of the last."""
         _internal_kv_put(key, value, overwrite=True, namespace=_NAMESPACE)
 
+    def put_first(self, key: str, value: bytes) -> bytes:
+        """Keep a value where there is none, and return the one that is kept."""
+        _internal_kv_put(key, value, overwrite=False, namespace=_NAMESPACE)
+        return self.get(key)
+
     def forget(self, key: str) -> None:
         """Keep it no longer."""
         _internal_kv_del(key, namespace=_NAMESPACE)

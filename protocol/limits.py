@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Self
 
+from protocol.by_name import ByName
+
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(ByName):
     """Bounds on one request, all inclusive; one above is refused with 400.
 
     `http_max_input_size_bytes` is Triton's `--http-max-input-size`: it bounds the JSON part of a body, and each tensor

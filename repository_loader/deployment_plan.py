@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass, field, replace
 
+from protocol.by_name import ByName
 from repository_loader.autoscaling import Autoscaling
 from repository_loader.node_needs import ANY_NODE, NodeNeeds
 from repository_loader.overrides import Placement, PlacementChoice, read_overrides
@@ -14,7 +15,7 @@ from repository_loader.serialisation import (
 
 
 @dataclass(frozen=True, slots=True)
-class PlanSettings:
+class PlanSettings(ByName):
     """Choices of the operator; the model's own `eagleray.*` parameters come before them.
 
     A model takes `memory_factor` times its file plus `memory_base_bytes`. `assumed_gpu_memory_bytes` stands in where

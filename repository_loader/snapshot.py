@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from protocol.by_name import ByName
 from repository_loader.findings import Finding
 from repository_loader.package import ModelPackage
 from repository_loader.storage.model_cache import DEFAULT_CACHE_DIR
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderOptions:
+class LoaderOptions(ByName):
     """How a repository is read.
 
     `gpu_count` GPUs may be used, by the numbers from 0. `kind_gpu_fallback_to_cpu` turns Triton's

@@ -27,6 +27,7 @@ from app.service.service import Service
 from app.service.trace_settings import TraceSettings
 from app.settings import Settings
 from deployments.backends.python.model_module import hide_arguments
+from deployments.control.sole_application import require_sole
 from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters
 from deployments.core.response_cache import open_response_cache
@@ -69,6 +70,8 @@ class Ingress:
         keep_freed_pages()
         wake_main_thread_less()
         leave_start_folder()
+        own, table = serve.get_replica_context(), ClusterTable()
+        require_sole(table, own.app_name)
         self._settings = Settings(**settings)
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
@@ -115,13 +118,12 @@ class Ingress:
             self.service.control = ExplicitControl(control)
         neighbours = IngressNeighbours(self.service, self._fleet, self._host.router.set_signatures)
         self._host.calls.neighbours = neighbours
-        self._files = OverrideFiles(node.path, KeptFiles(ClusterTable(), serve.get_replica_context().app_name))
+        self._files = OverrideFiles(node.path, KeptFiles(table, own.app_name))
         self._host.files = self._files
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop, meters)
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000
         self._state_sampler = StateSampler(self._host, self._fleet, self._counters, interval_s, meters)
-        own = serve.get_replica_context()
         self._ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, interval_s)
         let_go = [self._host.let_go, meters.let_go]
         self._sweep = CounterSweep(self.service.models.directory, self._cluster.give_back, let_go)

@@ -6,6 +6,7 @@ from typing import Final, Literal
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.rate_limit import Given
 from deployments.log.log_options import DEFAULT_LOG, LogOptions
+from protocol.by_name import ByName
 from protocol.limits import Limits
 from repository_loader.plan import PlanSettings
 from repository_loader.repository import LoaderOptions, choose_models
@@ -16,7 +17,7 @@ CONTROLLER: Final = "RepositoryController"
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerOptions:
+class ControllerOptions(ByName):
     """Options of the controller and of the replicas that it deploys.
 
     `load_models` are names and patterns (`*`) of what to load at the start in explicit mode. `gpu_memory_bytes` 0 has

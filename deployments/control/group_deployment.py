@@ -14,6 +14,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.gpu_cards import card_resources
 from deployments.replica.hosted_model import HostedModel
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
+from deployments.replica.replica_options import ReplicaOptions
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
 from repository_loader.overrides import read_overrides
 from repository_loader.package import ModelPackage
@@ -65,32 +66,31 @@ def group_application(
     """
     bound: list[Any] = []
     for deployment_options, plan in zip(group_options, plans, strict=True):
-        strict = plan.placement != "packed"
-        arguments = (
-            strict,
-            options.lane_tcp,
-            options.limits,
-            options.drain_timeout_s,
-            options.max_batch_duration_s,
-            options.log,
-            options.response_cache_bytes,
-            options.load_retry_count,
-            options.load_thread_count,
-            options.max_queue_s,
-            options.rate_limit,
-            options.metrics,
+        of_replica = ReplicaOptions(
+            strict=plan.placement != "packed",
+            limits=options.limits,
+            lane_tcp=options.lane_tcp,
+            drain_timeout_s=options.drain_timeout_s,
+            max_batch_duration_s=options.max_batch_duration_s,
+            log=options.log,
+            response_cache_bytes=options.response_cache_bytes,
+            load_retry_count=options.load_retry_count,
+            load_thread_count=options.load_thread_count,
+            max_queue_s=options.max_queue_s,
+            rate_limit=options.rate_limit,
+            metrics=options.metrics,
         )
         replicas = max(1, count(plan.app_name, plan.name) or plan.replica_count)
         deployment = serve.deployment(ModelReplica).options(**{**deployment_options, "num_replicas": replicas})
-        # Replicas restart for other resources or arguments only; what they load follows from user_config, in place.
-        deployment = pin_version(deployment, _digest(repr(arguments)))
-        bound.append(deployment.bind(*arguments, *bound))
+        # Replicas restart for other resources, options or code only; what they load follows from user_config, in place.
+        deployment = pin_version(deployment, _digest(repr(of_replica)))
+        bound.append(deployment.bind(of_replica, *bound))
     application: serve.Application = bound[-1]
     return application
 
 
-def _digest(arguments: str) -> str:
-    return hashlib.sha256(f"{code_version()} {arguments}".encode()).hexdigest()[:16]
+def _digest(options: str) -> str:
+    return hashlib.sha256(f"{code_version()} {options}".encode()).hexdigest()[:16]
 
 
 def _actor_options(plan: DeploymentPlan) -> dict[str, Any]:

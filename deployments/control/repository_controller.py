@@ -33,6 +33,7 @@ from deployments.control.repository_commands import RepositoryCommands
 from deployments.control.repository_watch import RepositoryWatch
 from deployments.control.scaler import Scaler
 from deployments.control.serve_clock import ServeClock
+from deployments.control.sole_application import require_sole
 from deployments.control.state_store import StateStore
 from deployments.control.status_reader import StatusReader, Verdict
 from deployments.control.traffic_commands import TrafficCommands
@@ -86,10 +87,12 @@ class RepositoryController:
         self._options = options
         self._loop = asyncio.get_running_loop()
         wake_main_thread_less()
+        self._app = serve.get_replica_context().app_name
+        table = ClusterTable()
+        require_sole(table, self._app)
         node = NodeFolder(ray.get_runtime_context().get_node_id())
         self._log = NodeLog(node.path, options.log)
         self._log.follow(self._loop)
-        self._app = serve.get_replica_context().app_name
         self._cluster = ClusterReader(options.gpu_memory_bytes)
         self._table = ModelTable()
         self._publisher = Publisher()
@@ -97,7 +100,6 @@ class RepositoryController:
         self._scaler = Scaler(self._loop, self._counters)
         self._reconciler = Reconciler(options, self._app, self._scaler.count)
         self._status = StatusReader()
-        table = ClusterTable()
         self._growth = GrowthRequest(table, self._app)
         self._store = StateStore(table, self._app, options)
         self._state = CurrentState(self._store, self._adopt)

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.by_name import ByName
+
 _SETTINGS: Final = ("counter_latencies", "summary_latencies", "histogram_latencies")
 _BOOLEANS: Final = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 QUANTILES: Final = ((0.5, 0.05), (0.9, 0.01), (0.95, 0.001), (0.99, 0.001), (0.999, 0.001))
@@ -11,7 +13,7 @@ _MAX_QUANTILES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsOptions:
+class MetricsOptions(ByName):
     """Which latencies are counted and shown.
 
     `counters` are Triton's cumulative durations, `summaries` its quantiles of the last minute, `histograms` the time to

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from protocol.by_name import ByName
 
 LEVELS: Final = ("log_info", "log_warning", "log_error", "log_verbose_level")
 FORMATS: Final = ("default", "ISO8601", "json")
@@ -11,7 +13,7 @@ _NOTHING: Final = logging.CRITICAL + 1
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
+class LogOptions(ByName):
     """The settings of a log; `log_file` is an absolute path, "" for none.
 
     Requests that take longer than `log_slow_requests_ms` are logged; 0: none. `models` has the levels (`LEVELS`) that
@@ -26,11 +28,6 @@ class LogOptions:
     log_format: str = "default"
     log_slow_requests_ms: int = 0
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "LogOptions":
-        """Read `asdict`'s form; what a process of another version has written besides is left out."""
-        return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
 
     def of(self, model: str | None) -> "LogOptions":
         """Return what holds for the records of a model."""

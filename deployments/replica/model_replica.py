@@ -14,13 +14,10 @@ from ray.util import get_node_ip_address
 from deployments.backends.backend import ModelLoadError
 from deployments.backends.python.model_module import hide_arguments
 from deployments.control.controller_options import CONTROLLER
-from deployments.core.metrics_options import MetricsOptions
-from deployments.core.rate_limit import Given
 from deployments.core.refusals import Refusals
 from deployments.core.response_cache import open_response_cache
 from deployments.lane.fleet import Fleet
 from deployments.lane.server import LaneServer
-from deployments.log.log_options import LogOptions
 from deployments.replica.counter_sweep import CounterSweep
 from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
@@ -37,6 +34,7 @@ from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import keep_freed_pages
 from deployments.replica.ray_metrics import RayMetrics
 from deployments.replica.region_table import RegionTable
+from deployments.replica.replica_options import ReplicaOptions
 from deployments.replica.search_path import leave_start_folder
 from deployments.replica.served_model import ServedModel
 from deployments.replica.shared_memory import Regions
@@ -45,7 +43,6 @@ from deployments.replica.state_sampler import StateSampler
 from deployments.replica.worker_wakes import wake_main_thread_less
 from deployments.serve_internals import OWNER_KEY, ClusterTable, GpuReader, handle_of
 from protocol.infer import Parameter
-from protocol.limits import Limits
 from repository_loader.traffic import Traffic
 
 MAX_BATCH_SIZE = 512
@@ -62,33 +59,18 @@ class ModelReplica:
 
     __module__ = "eagleray"
 
-    def __init__(
-        self,
-        strict: bool,
-        lane_tcp: bool,
-        limits: Limits,
-        drain_timeout_s: float,
-        max_batch_duration_s: float,
-        log: LogOptions,
-        response_cache_bytes: int,
-        load_retry_count: int,
-        load_thread_count: int,
-        max_queue_s: float,
-        rate_limit: Given | None,
-        metrics: MetricsOptions,
-        *bound: DeploymentHandle,
-    ) -> None:
+    def __init__(self, options: ReplicaOptions, *bound: DeploymentHandle) -> None:
         keep_freed_pages()
         wake_main_thread_less()
         leave_start_folder()
         del bound  # older versions of the model, named so that Serve deploys them too
-        self._strict = strict
-        self._drain_timeout_s = drain_timeout_s
-        self._max_batch_duration_s = max_batch_duration_s
+        self._strict = options.strict
+        self._drain_timeout_s = options.drain_timeout_s
+        self._max_batch_duration_s = options.max_batch_duration_s
         self._loop = asyncio.get_running_loop()
         node_id = ray.get_runtime_context().get_node_id()
         self._node = node = NodeFolder(node_id)
-        self._log = NodeLog(node.path, log)
+        self._log = NodeLog(node.path, options.log)
         self._log.follow(self._loop)
         show_model_output(self._log.is_on)
         hide_arguments()
@@ -96,22 +78,23 @@ class ModelReplica:
         self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
         regions = Regions(RegionTable(node))
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
-        self._limiter = None if rate_limit is None else NodeRateLimiter(node.path, rate_limit, self._loop)
-        self._cache = open_response_cache(node.path, response_cache_bytes)
+        given = options.rate_limit
+        self._limiter = None if given is None else NodeRateLimiter(node.path, given, self._loop)
+        self._cache = open_response_cache(node.path, options.response_cache_bytes)
         self._host = ModelHost(
             self._loop,
             self._fleet,
-            limits,
+            options.limits,
             self._counters,
             regions,
             shared=False,
             changed=self._model_changed,
             cache=self._cache,
-            retry_count=load_retry_count,
-            thread_count=load_thread_count,
-            max_queue_s=max_queue_s,
+            retry_count=options.load_retry_count,
+            thread_count=options.load_thread_count,
+            max_queue_s=options.max_queue_s,
             limiter=self._limiter,
-            metrics=metrics,
+            metrics=options.metrics,
             gpu_uuid=GpuReader().uuid(gpus) if gpus else "",
         )
         self._watch = GroupWatch(self._fleet, self._loop, self._drain_timeout_s)
@@ -126,13 +109,13 @@ class ModelReplica:
         )
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
-        self._address = LaneAddress(get_node_ip_address() if lane_tcp else None, gpus)
+        self._address = LaneAddress(get_node_ip_address() if options.lane_tcp else None, gpus)
         descriptor = self._address.death_mark.descriptor
-        self._guard = self._host.guard = StallGuard(self._loop, max_batch_duration_s, descriptor)
+        self._guard = self._host.guard = StallGuard(self._loop, options.max_batch_duration_s, descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
-        self._sampler = StateSampler(self._host, self._fleet, self._counters, metrics.interval_s)
+        self._sampler = StateSampler(self._host, self._fleet, self._counters, options.metrics.interval_s)
         own = serve.get_replica_context()
-        ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, metrics.interval_s)
+        ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, options.metrics.interval_s)
         sweep = CounterSweep(self._neighbours.directory, self._counters.give_back, [self._host.let_go])
         self._sampling = [
             self._loop.create_task(self._sampler.run(), name="state of the models"),

@@ -11,6 +11,7 @@ import orjson
 
 from deployments.log.log_options import LogOptions
 from deployments.log.process_log import ProcessLog
+from protocol.by_name import restored
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class NodeLog:
             status = self._path.stat()
             seen = (status.st_mtime_ns, status.st_ino)
             if seen != self._seen:
-                self._log.apply(LogOptions.from_dict(orjson.loads(self._path.read_bytes())))
+                self._log.apply(restored(LogOptions, orjson.loads(self._path.read_bytes())))
                 self._seen = seen
         except FileNotFoundError:
             pass  # no ingress has been here yet

@@ -1,9 +1,14 @@
 """A Ray cluster that runs already, and what is deployed on it: for tests of both."""
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +58,31 @@ class Cluster:
         answer = self.ask("DELETE")
         assert answer.status == 200, answer.body
         wait_until(lambda: not self.applications(), "no application left", timeout_s=60)
+
+
+@contextlib.contextmanager
+def running_cluster(log: Path, **variables: str) -> Iterator[Cluster]:
+    """`ray start --head`, in the foreground so that exactly its processes can be stopped."""
+    # A short path, for the Unix sockets in it.
+    folder = Path(tempfile.mkdtemp(prefix="er-ray-", dir="/tmp"))
+    env = ray_head.closed_environment(folder, **variables)
+    port, dashboard = free_port(), free_port()
+    # Ray's workers look here first for modules.
+    for name in ("app.py", "deployments.py", "protocol.py"):
+        (folder / name).write_text("raise RuntimeError('not for Eagleray')")
+    head = Process(ray_head.command(folder / "ray", port, dashboard), log, env, cwd=folder)
+    try:
+        head.wait_for("Ray runtime started")
+        cluster = Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", env, head)
+        wait_until(lambda: cluster.serve("status").returncode == 0, "the dashboard", timeout_s=60)
+        yield cluster
+        started = set(head.descendants())
+        os.kill(head.pid, signal.SIGTERM)
+        head.exit_code()
+        head.assert_none_left(started)
+    finally:
+        head.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def statuses(cluster: Cluster) -> dict[str, set[str]]:
@@ -107,8 +137,11 @@ class Deployment:
         self._ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
         self.address = f"127.0.0.1:{self._ports['http_port']}"
 
-    def deploy(self, placement: str, *models: str, config: str = "", **arguments: Any) -> None:
-        """Deploy a repository of these small models, with something more in their configurations."""
+    def deploy(self, placement: str, *models: str, config: str = "", also: str = "", **arguments: Any) -> None:
+        """Deploy a repository of these small models, with something more in their configurations.
+
+        `also` is the name of a second application that is to be the same.
+        """
         everything, repository = self._folder / "everything", self._folder / placement
         if not everything.exists():
             write_small_models(everything)
@@ -116,8 +149,9 @@ class Deployment:
             shutil.copytree(everything / model, repository / model)
             with (repository / model / "config.pbtxt").open("a") as text:
                 text.write(config)
-        config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-        config["applications"][0]["args"] |= (
+        deployed = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+        (application,) = deployed["applications"]
+        application["args"] |= (
             self._ports
             | arguments
             | {
@@ -125,7 +159,9 @@ class Deployment:
                 "placement": placement,
             }
         )
-        answer = self._cluster.ask("PUT", config)
+        if also:
+            deployed["applications"].append(application | {"name": also})
+        answer = self._cluster.ask("PUT", deployed)
         assert answer.status == 200, answer.body
 
     def index(self) -> dict[str, tuple[str, str]]:

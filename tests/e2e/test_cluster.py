@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,15 @@ import yaml
 
 from examples.held_out import LABELS, held_out_pngs
 from tests.e2e import ray_head
-from tests.e2e.deployed_cluster import Cluster, Deployment, nodes_asked_for, script, serve_pid, statuses
+from tests.e2e.deployed_cluster import (
+    Cluster,
+    Deployment,
+    nodes_asked_for,
+    running_cluster,
+    script,
+    serve_pid,
+    statuses,
+)
 from tests.e2e.test_gpus import CONFIG as GPU_CONFIG
 from tests.e2e.test_gpus import MODEL as GPU_MODEL
 from tests.repositories import EXAMPLE_VERSIONS, write_examples
@@ -43,29 +50,8 @@ COMPOSE = Path(__file__).parent / "compose_digits.py"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """`ray start --head`, in the foreground so that exactly its processes can be stopped."""
-    # A short path, for the Unix sockets in it.
-    folder = Path(tempfile.mkdtemp(prefix="er-ray-", dir="/tmp"))
-    env = ray_head.closed_environment(folder, EAGLERAY_HTTP_PROT="9000", **DEAD_SOON)
-    port, dashboard = free_port(), free_port()
-    # Ray's workers look here first for modules.
-    for name in ("app.py", "deployments.py", "protocol.py"):
-        (folder / name).write_text("raise RuntimeError('not for Eagleray')")
-    head = Process(
-        ray_head.command(folder / "ray", port, dashboard), tmp_path_factory.mktemp("cluster") / "log", env, cwd=folder
-    )
-    try:
-        head.wait_for("Ray runtime started")
-        started_cluster = Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", env, head)
-        wait_until(lambda: started_cluster.serve("status").returncode == 0, "the dashboard", timeout_s=60)
-        yield started_cluster
-        started = set(head.descendants())
-        os.kill(head.pid, signal.SIGTERM)
-        head.exit_code()
-        head.assert_none_left(started)
-    finally:
-        head.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+    with running_cluster(tmp_path_factory.mktemp("cluster") / "log", EAGLERAY_HTTP_PROT="9000", **DEAD_SOON) as started:
+        yield started
 
 
 EVERYTHING = {"digits_preprocess", "eagleray-packed", "eagleray"}
@@ -272,26 +258,6 @@ def test_what_eagleray_deployed_it_ends_and_nothing_else(cluster: Cluster, own: 
     script(cluster, DELETE, "eagleray")
     applications(cluster, {"halves", "theirs"})
     assert all(each == {"RUNNING", "HEALTHY"} for each in statuses(cluster).values())
-
-
-def test_what_runs_goes_on_when_a_deployment_is_refused(cluster: Cluster, own: Deployment) -> None:
-    def status() -> tuple[str, str]:
-        found = cluster.applications()["eagleray"]
-        return found["status"], found["message"]
-
-    own.deploy("packed", "simple")
-    wait_until(lambda: own.index().get("simple") == ("READY", ""), "ready", timeout_s=90)
-    ingress = serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress")
-    tls = {"http_use_ssl": True, "http_server_cert": "/nonexistent.pem", "http_server_key": "/nonexistent.pem"}
-    for wrong, reason in ((tls, "/nonexistent.pem"), ({"htttp_port": 8000}, "htttp_port")):
-        own.deploy("packed", **wrong)
-        wait_until(lambda: status()[0] == "DEPLOY_FAILED", "it is refused", timeout_s=60)
-        assert reason in status()[1]
-        assert own.index()["simple"] == ("READY", "")
-    assert serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress") == ingress
-    own.deploy("packed")
-    wait_until(lambda: status()[0] == "RUNNING", "it runs as before", timeout_s=90)
-    assert own.index()["simple"] == ("READY", "")
 
 
 def test_nodes_are_asked_for_as_long_as_a_model_waits_for_them(cluster: Cluster, own: Deployment) -> None:

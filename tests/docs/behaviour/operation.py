@@ -417,7 +417,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "`serve deploy` of a setting that there is not": (
         "app/test_builder.py::test_what_no_ingress_could_start_with_is_refused",
-        CLUSTER + "test_what_runs_goes_on_when_a_deployment_is_refused",
+        "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused",
+    ),
+    "`serve deploy` replaces the ingresses of a node one after the other": (
+        "e2e/test_redeployment.py::test_two_ingresses_of_a_node_are_replaced_without_a_failed_request",
+    ),
+    "A second Eagleray in a cluster": (
+        "deployments/control/test_sole_application.py::test_a_second_eagleray_is_refused_until_the_first_has_gone",
+        "e2e/test_redeployment.py::test_a_second_eagleray_in_the_cluster_is_refused",
     ),
     "What another version has written on a node": (
         "deployments/replica/test_node_counters.py::test_rows_of_another_version_are_left_out_and_all_others_counted",
@@ -432,6 +439,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/service/test_log_settings.py::test_what_clients_have_set_in_a_newer_version_is_left_out",
         "app/service/test_trace_settings.py::test_what_clients_have_set_in_a_newer_version_is_left_out",
         f"{STORAGE}test_http_archive.py::test_what_another_version_has_written_into_the_cache_is_fetched_again",
+    ),
+    "A controller or a replica that starts with other code": (
+        "protocol/test_by_name.py::test_fields_are_found_by_their_names",
+        "protocol/test_by_name.py::test_all_that_processes_are_started_with_travels_so",
     ),
     "A response cache whose size is changed": (
         "deployments/core/test_response_cache.py::test_a_cache_of_another_size_goes_with_the_last_that_uses_it",
