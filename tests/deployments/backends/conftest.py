@@ -1,8 +1,9 @@
-"""Python models, loaded and closed again."""
+"""A graph, and Python models, loaded and closed again."""
 
 from dataclasses import replace
 
 import pytest
+from onnx_models import write_model as write_graph
 from python_models import ECHO_CONFIG, instances, write_model
 
 from deployments.backends.python.backend import PythonBackend
@@ -29,3 +30,14 @@ def load(tmp_path, runs_here):
     yield load_one
     for instance in loaded:
         instance.close()
+
+
+@pytest.fixture
+def doubling(tmp_path):
+    """A graph that gives X + X as Y, and X as Z."""
+    return write_graph(
+        tmp_path / "model.onnx",
+        ["Add X,X Y", "Identity X Z"],
+        ["X:FLOAT:n,2"],
+        ["Y:FLOAT:n,2", "Z:FLOAT:n,2"],
+    )

@@ -65,3 +65,7 @@ def request_of(outputs=None, rows=None, **inputs):
 def io(name, kind, data_type, dims, extra=""):
     """Return one input or output of a configuration."""
     return f'{kind} {{ name: "{name}" data_type: TYPE_{data_type} dims: [{dims}] {extra} }} '
+
+
+DOUBLING = "max_batch_size: 8 " + io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
+"""Of the graph that the fixture `doubling` writes."""

@@ -1,31 +1,16 @@
-import os
-
 import numpy as np
-import psutil
 import pytest
-from onnx_models import CPU, io, load, package_of, request_of, run, write_model
+from onnx_models import CPU, DOUBLING, io, load, package_of, request_of, run, write_model
 
 from deployments.backends.backend import ModelLoadError
 from deployments.backends.gpu_fault import GpuFault
-from deployments.backends.onnxruntime import OnnxRuntimeBackend, _told
+from deployments.backends.onnxruntime import _told
 from deployments.core import loader
 from protocol.errors import Internal, InvalidArgument, Unsupported
 from repository_loader.package import InstanceSpec
 from tests.gpus import on_a_gpu
 
 F = np.float32
-DOUBLING = "max_batch_size: 8 " + io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
-
-
-@pytest.fixture
-def doubling(tmp_path):
-    """A graph that gives X + X as Y, and X as Z."""
-    return write_model(
-        tmp_path / "model.onnx",
-        ["Add X,X Y", "Identity X Z"],
-        ["X:FLOAT:n,2"],
-        ["Y:FLOAT:n,2", "Z:FLOAT:n,2"],
-    )
 
 
 @pytest.fixture
@@ -428,55 +413,10 @@ def test_folder_with_a_model_in_it(doubling, tmp_path):
     assert run(instance, {"X": F([[1, 2]])})[0].outputs["Y"].tolist() == [[2, 4]]
 
 
-def test_session_is_set_up_as_configured(doubling):
-    text = DOUBLING + (
-        "optimization { graph { level: 2 } } "
-        'parameters { key: "intra_op_thread_count" value { string_value: "1" } } '
-        'parameters { key: "execution_mode" value { string_value: "1" } } '
-        'parameters { key: "enable_mem_pattern" value { string_value: "false" } } '
-        'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } } '
-    )
-    (instance, _) = OnnxRuntimeBackend().load(package_of(doubling, text, {"inter_op_thread_count": "3"}), CPU)
-    options = instance._model._session.get_session_options()
-    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 3)
-    assert "DISABLE_ALL" in str(options.graph_optimization_level) and "PARALLEL" in str(options.execution_mode)
-    assert not options.enable_mem_pattern and options.enable_cpu_mem_arena
-    assert run(instance, {"X": F([[1, 2]])})[0].outputs["Y"].tolist() == [[2, 4]]
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(2, 2), (8, 8), (12, 8), (16, 0)])
-def test_a_session_has_no_more_threads_than_there_are_cores_for_this_process(doubling, monkeypatch, cores, threads):
-    """0: ONNX Runtime starts one for each physical core of the machine, which here has 8 of them, with two threads each."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else 8)
-    (instance, _) = load(doubling, DOUBLING)
-    options = instance._model._session.get_session_options()
-    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (threads, threads)
-
-
-@pytest.mark.parametrize("spins", ["", "0", "1"])
-def test_threads_spin_shortly_unless_told_otherwise(doubling, spins):
-    key = "session.intra_op.allow_spinning"
-    more = f'parameters {{ key: "{key}" value {{ string_value: "{spins}" }} }}' if spins else ""
-    options = load(doubling, DOUBLING + more)[0]._model._session.get_session_options()
-    assert options.get_session_config_entry(key) == (spins or "1")
-    if spins:
-        with pytest.raises(RuntimeError, match="does not have configuration"):
-            options.get_session_config_entry("session.intra_op.spin_duration_us")
-    else:
-        assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "20"
-
-
 def test_kind_model_is_refused(doubling):
     package = package_of(doubling, DOUBLING + "instance_group { kind: KIND_MODEL count: 1 }")
     with pytest.raises(ModelLoadError, match="KIND_MODEL is not supported by onnxruntime"):
         loader.prepare(package, [InstanceSpec("m_0", "MODEL", 0)])
-
-
-def test_value_of_backend_config_that_cannot_be_read_is_named(doubling):
-    with pytest.raises(ModelLoadError, match="'intra_op_thread_count' is not an integer: 'all'"):
-        loader.prepare(package_of(doubling, DOUBLING, {"intra_op_thread_count": "all"}), CPU)
 
 
 def test_gpu_that_is_not_there_never_becomes_the_cpu(doubling):

@@ -31,7 +31,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/cli/test_validation.py::test_a_machine_has_the_processors_that_this_process_may_use",
     ),
     "ONNX Runtime and PyTorch start no more threads": (
-        "deployments/backends/test_onnxruntime.py::"
+        "deployments/backends/test_onnxruntime_session.py::"
         "test_a_session_has_no_more_threads_than_there_are_cores_for_this_process",
         "deployments/backends/test_pytorch.py::test_instances_share_the_cpus_of_the_node_unless_told_otherwise",
     ),
