@@ -1,5 +1,6 @@
 """The response cache of a node: answers of its models, which all its processes keep and find in one place."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 _KINDS: Final = "biufO"
 """Of NumPy's datatypes, those that are kept."""
 _PAD_BYTES: Final = 16
+_PRESENT: Final = "responses"
+"""The file that names the ring which the process that started last has."""
 _FORM: Final = 1
 """Raised when the ring, the keys or what is kept under them change: an older process may have one on the same node."""
 
@@ -54,8 +57,11 @@ class ResponseCache:
             self._ring.keep(key, _written(response))
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Keep nothing any more; what the processes do not keep their responses in any longer goes with the last."""
         self._ring.close()
+        with contextlib.suppress(OSError):
+            if (self._ring.path.parent / _PRESENT).read_text() != self._ring.path.name:
+                remove_if_unused(self._ring.path)
 
 
 def open_response_cache(folder: Path, size_bytes: int) -> ResponseCache | None:
@@ -64,12 +70,14 @@ def open_response_cache(folder: Path, size_bytes: int) -> ResponseCache | None:
     One of another size or form, which those before have left, goes with the last that uses it.
     """
     path = folder / f"responses-{_FORM}-{size_bytes}"
-    for other in folder.glob("responses-*"):
-        if other != path:
-            remove_if_unused(other)
-    if not size_bytes:
-        return None
+    others = [other for other in folder.glob("responses-*") if other != path]
+    for other in others:
+        remove_if_unused(other)
     try:
+        if size_bytes or others:
+            (folder / _PRESENT).write_text(path.name if size_bytes else "")
+        if not size_bytes:
+            return None
         return ResponseCache(ResponseRing(path, size_bytes))
     except OSError as error:
         logger.warning("there is no response cache: %s", error)

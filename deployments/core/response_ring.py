@@ -42,7 +42,7 @@ class ResponseRing:
     what it will write over, writes, and puts the entry into the index last; so one that is killed at any moment leaves
     nothing that could be taken for an entry. Its lock ends with it, also where a child that it forked lives on (fcntl,
     not flock). Nobody waits for the lock: what finds it taken is not kept. With flock each process says that it uses
-    the file, which goes with the last one.
+    the file; see `remove_if_unused`.
     """
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -54,7 +54,7 @@ class ResponseRing:
         self._buckets = max(1, size_bytes // _BYTES_PER_BUCKET)
         self._start = _HEAD_BYTES + self._buckets * _BUCKET_BYTES
         self._capacity = max(0, size_bytes - self._start) // _GRAIN_BYTES * _GRAIN_BYTES
-        self._path = path
+        self.path = path
         self._descriptor = _opened(path)
         try:
             # Memory is reserved before it is written: to write where there is none left would kill the process.
@@ -92,7 +92,6 @@ class ResponseRing:
         self._words.release()
         self._map.close()
         os.close(self._descriptor)
-        remove_if_unused(self._path)
 
     def _place_in_index(self, key: bytes) -> tuple[int, int]:
         """Return the first word of a key's bucket, and the part of the key that its slot has."""

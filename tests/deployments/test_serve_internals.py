@@ -270,6 +270,7 @@ table.put("key", b"first")
 table.put("key", large)
 told["kept"] = [table.get("key") == large, len(table.get("another"))]
 told["kept"].append([table.keys("ke"), table.keys("nothing")])
+told["came_first"] = [table.put_first("name", value).decode() for value in (b"one", b"other")]
 table.forget("key")
 told["kept"].append(len(table.get("key")))
 serve.shutdown()
@@ -294,6 +295,7 @@ def test_on_a_live_serve() -> None:
     assert told["states"]["app"] == {"Publishes": ["HEALTHY", ""]}
     assert told["status"] == "RUNNING"
     assert told["kept"] == [True, 0, [["key"], []], 0]
+    assert told["came_first"] == ["one", "one"]
     assert told["deleting"] in ("DELETING", "NOT_STARTED")
 
 

@@ -50,9 +50,6 @@ class FakeHost:
     def fault(self, name: str, version: int) -> str:
         return ""
 
-    def refusal(self, group: str) -> str:
-        return ""
-
     def set_traffic(self, traffic: Mapping[str, Any]) -> None:
         pass
 
@@ -69,6 +66,9 @@ class FakeFleet:
         return True
 
     def fault(self, name: str, version: int) -> str:
+        return ""
+
+    def refusal(self, group: str) -> str:
         return ""
 
 

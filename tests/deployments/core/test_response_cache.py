@@ -52,3 +52,19 @@ def test_another_form_of_what_is_kept_is_another_file(tmp_path: Path, monkeypatc
     assert newer.find(key) is None
     older.close()
     newer.close()
+
+
+def test_a_cache_that_is_given_up_goes_with_the_last_that_uses_it(tmp_path: Path) -> None:
+    cache = open_response_cache(tmp_path, SIZES[0])
+    assert cache is not None
+    assert open_response_cache(tmp_path, 0) is None
+    assert sizes(tmp_path) == [SIZES[0]]
+    cache.close()
+    assert sizes(tmp_path) == []
+
+
+def test_a_cache_that_stays_as_it_was_outlives_the_last_that_uses_it(tmp_path: Path) -> None:
+    cache = open_response_cache(tmp_path, SIZES[0])
+    assert cache is not None
+    cache.close()
+    assert sizes(tmp_path) == [SIZES[0]]
