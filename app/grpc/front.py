@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.edge.body_budget import BodyBudget
+from app.edge.listener import Listener
 from app.edge.listening_socket import listening_socket
 from app.edge.open_connections import OpenConnections
 from app.edge.server_tls import ServerTls
@@ -27,7 +28,6 @@ from app.trace.trace_parent import HEADER, read_parent
 from deployments.lane.work_queue import WorkQueue
 
 _SWEEP_S: Final = 1.0
-_BACKLOG: Final = 2048
 _READ_BYTES: Final = 1 << 18
 
 
@@ -58,24 +58,20 @@ class GrpcFront:
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._context = CallContext(service, options, loop, refusals, packing)
         self._tls = tls
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Start accepting; returns the port, which differs from `port` when that is 0."""
         sock = listening_socket(host, port)
+        tls = None if self._tls is None else self._tls.context
+        listener = Listener(self.loop, lambda: Http2Connection(self), tls, self.http2.preface_timeout_s)
         try:
-            tls = self._tls
-            self._server = await self.loop.create_server(
-                lambda: Http2Connection(self),
-                sock=sock,
-                backlog=_BACKLOG,
-                ssl=None if tls is None else tls.context,
-                ssl_handshake_timeout=None if tls is None else self.http2.preface_timeout_s,
-            )
+            await listener.open(sock)
         except BaseException:
             sock.close()
             raise
+        self._listener = listener
         self._sweeper = self.loop.create_task(self._sweep())
         return int(sock.getsockname()[1])
 
@@ -123,8 +119,8 @@ class GrpcFront:
 
     async def close(self, timeout_s: float) -> None:
         """Accept nothing new, let every call under way end, close."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            await self._listener.close()
         await self.connections.drain(timeout_s)
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
 from typing import Final
 
+from app.edge.listener import Listener
 from app.edge.listening_socket import listening_socket
 from app.edge.open_connections import OpenConnection, OpenConnections
 from app.edge.server_tls import ServerTls
@@ -24,7 +24,7 @@ class HttpFront:
         self._context = context
         self._loop = context.loop
         self._tls = tls
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._unix_socket: UnixSocket | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -49,17 +49,10 @@ class HttpFront:
         await self._accept(self._unix_socket.bind(), None)
 
     async def _accept(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
-        create: Callable[..., Awaitable[asyncio.Server]] = (
-            self._loop.create_unix_server if sock.family == socket.AF_UNIX else self._loop.create_server
-        )
-        server = await create(
-            lambda: HttpConnection(self._context),
-            sock=sock,
-            backlog=2048,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else self._context.limits.header_timeout_s,
-        )
-        self._servers.append(server)
+        limits = self._context.limits
+        listener = Listener(self._loop, lambda: HttpConnection(self._context), context, limits.header_timeout_s)
+        await listener.open(sock)
+        self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self._loop.create_task(self._sweep())
 
@@ -81,8 +74,8 @@ class HttpFront:
 
     async def close(self, timeout_s: float) -> None:
         """Accept nothing new, let every answer under way leave, close."""
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            await listener.close()
         if self._unix_socket is not None:
             self._unix_socket.remove()
         await self._context.connections.drain(timeout_s)

@@ -71,6 +71,30 @@ def test_serves_over_tls(tmp_path: Path, on: Callable[[Any], Any]) -> None:
 
 
 @on_both_loops
+@pytest.mark.parametrize("kind", ["TCP", "Unix"])
+def test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answered(
+    tmp_path: Path, kind: str, on: Callable[[Any], Any]
+) -> None:
+    """The kernel has told its client that it is open, and would reset it."""
+
+    async def test() -> None:
+        serving = front()
+        address: Any = ("127.0.0.1", await serving.listen("127.0.0.1", 0))
+        if kind == "Unix":
+            address = str(tmp_path / "socket")
+            await serving.listen_unix(address)
+        with socket.socket(socket.AF_UNIX if kind == "Unix" else socket.AF_INET) as client:
+            client.settimeout(5.0)
+            client.connect(address)  # in one turn with what follows
+            client.sendall(infer(b"hello"))
+            await serving.close(1)
+            answer = client.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"hello")
+
+    run(test, on)
+
+
+@on_both_loops
 def test_asks_clients_for_a_certificate(tmp_path: Path, on: Callable[[Any], Any]) -> None:
     async def test() -> None:
         authority, other = Authority(tmp_path), Authority(tmp_path, "other")

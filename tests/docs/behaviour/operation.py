@@ -483,6 +483,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/http/test_time_limits.py::"
         "test_a_connection_on_which_nothing_comes_is_closed_a_second_after_the_server_began_to_stop",
         "app/http2/test_connection.py::test_shuts_an_idle_connection_down_when_it_knows_or_after_a_second",
+        "app/http/test_listening.py::test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answered",
     ),
     "What comes on it by then is": (
         "app/http/test_time_limits.py::test_a_request_that_was_on_its_way_when_the_server_began_to_stop_is_answered",
