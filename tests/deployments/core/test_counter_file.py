@@ -39,12 +39,16 @@ def test_a_reader_sees_what_was_counted_and_what_was_added_since_it_last_looked(
     file.close()
 
 
-def test_a_row_that_makes_no_sense_ends_its_segment(tmp_path: Path) -> None:
-    path = tmp_path / "counts"
-    file = CounterFile(path)
-    for number in range(900):
+def file_of_rows(folder: Path, count: int) -> Path:
+    file = CounterFile(folder / "counts")
+    for number in range(count):
         file.append(f"row {number}".encode(), 200)
     file.close()
+    return folder / "counts"
+
+
+def test_a_row_that_makes_no_sense_ends_its_segment(tmp_path: Path) -> None:
+    path = file_of_rows(tmp_path, 900)
     content = bytearray(path.read_bytes())
     content[16 + 8 + 8 + 200 + 4 : 16 + 8 + 8 + 200 + 8] = b"\xff\xff\xff\x7f"  # the second row's length
     path.write_bytes(content)
@@ -98,11 +102,7 @@ def test_a_file_that_was_full_takes_other_rows_when_the_old_are_given_back(tmp_p
 def test_segments_of_another_form_are_left_out_and_hidden_from_who_does_not_know_this_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "counts"
-    file = CounterFile(path)
-    for number in range(900):
-        file.append(f"row {number}".encode(), 200)
-    file.close()
+    path = file_of_rows(tmp_path, 900)
     content = bytearray(path.read_bytes())
     assert content[:4] == bytes(4), "the length of a label, where versions before begin to read"
     content[:8] = struct.pack("<II", 5, 200)
