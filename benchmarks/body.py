@@ -12,7 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
-from benchmarks.models import TENSORS
+from benchmarks.models import TENSORS, Tensors
 from benchmarks.shared_region import INPUT_REGION, OUTPUT_REGION
 
 
@@ -25,24 +25,24 @@ class Body:
     headers: dict[str, str]
 
 
-@cache
-def example(model: str) -> NDArray[np.generic]:
-    """Return the input that all requests to the model carry, one row."""
-    shape = (1, *TENSORS[model].input_dims)
+def example(tensors: Tensors, rows: int = 1) -> NDArray[np.generic]:
+    """Return the input that all requests to a model with these tensors carry."""
+    shape = (rows, *tensors.input_dims)
     random = np.random.default_rng(0)
-    if TENSORS[model].datatype == "INT64":
+    if tensors.datatype == "INT64":
         return random.integers(0, 1000, shape).astype("<i8")
     return random.standard_normal(shape).astype("<f4")
 
 
-def output_size(model: str) -> int:
+def output_size(tensors: Tensors) -> int:
     """Return the bytes of the answer to the example."""
-    return 4 * math.prod(TENSORS[model].output_dims)
+    return 4 * math.prod(tensors.output_dims)
 
 
-def http_body(model: str, folder: Path) -> Body:
+def http_body(model: str, folder: Path, tensors: Tensors | None = None, rows: int = 1) -> Body:
     """Write a request with binary tensors, as `tritonclient.http` sends it."""
-    tensors, array = TENSORS[model], example(model)
+    tensors = tensors or TENSORS[model]
+    array = example(tensors, rows)
     header = json.dumps(
         {
             "inputs": [
@@ -63,18 +63,20 @@ def http_body(model: str, folder: Path) -> Body:
     return Body(file, f"/v2/models/{model}/infer", headers)
 
 
-def grpc_body(model: str, folder: Path) -> Body:
+def grpc_body(model: str, folder: Path, tensors: Tensors | None = None) -> Body:
     """Write a unary call with raw tensors."""
-    tensors, array = TENSORS[model], example(model)
+    tensors = tensors or TENSORS[model]
+    array = example(tensors)
     request = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[array.tobytes()])
     request.inputs.add(name=tensors.input, datatype=tensors.datatype, shape=array.shape)
     request.outputs.add(name=tensors.output)
     return _grpc_body(request, folder / f"{model}.grpc")
 
 
-def http_shared_body(model: str, folder: Path) -> Body:
+def http_shared_body(model: str, folder: Path, tensors: Tensors | None = None) -> Body:
     """Write a request whose tensors lie in shared memory."""
-    tensors, array = TENSORS[model], example(model)
+    tensors = tensors or TENSORS[model]
+    array = example(tensors)
     request = {
         "inputs": [
             {
@@ -84,22 +86,23 @@ def http_shared_body(model: str, folder: Path) -> Body:
                 "parameters": _shared(INPUT_REGION, array.nbytes),
             }
         ],
-        "outputs": [{"name": tensors.output, "parameters": _shared(OUTPUT_REGION, output_size(model))}],
+        "outputs": [{"name": tensors.output, "parameters": _shared(OUTPUT_REGION, output_size(tensors))}],
     }
     file = folder / f"{model}.shared.http"
     file.write_text(json.dumps(request, separators=(",", ":")))
     return Body(file, f"/v2/models/{model}/infer", {"Content-Type": "application/json"})
 
 
-def grpc_shared_body(model: str, folder: Path) -> Body:
+def grpc_shared_body(model: str, folder: Path, tensors: Tensors | None = None) -> Body:
     """Write a unary call whose tensors lie in shared memory."""
-    tensors, array = TENSORS[model], example(model)
+    tensors = tensors or TENSORS[model]
+    array = example(tensors)
     request = service_pb2.ModelInferRequest(model_name=model)
     tensor = request.inputs.add(name=tensors.input, datatype=tensors.datatype, shape=array.shape)
     output = request.outputs.add(name=tensors.output)
     for message, region, size in (
         (tensor, INPUT_REGION, array.nbytes),
-        (output, OUTPUT_REGION, output_size(model)),
+        (output, OUTPUT_REGION, output_size(tensors)),
     ):
         message.parameters["shared_memory_region"].string_param = region
         message.parameters["shared_memory_byte_size"].int64_param = size
@@ -121,9 +124,10 @@ def _grpc_body(request: service_pb2.ModelInferRequest, file: Path) -> Body:
 @cache
 def expected(model: str, models: Path) -> NDArray[np.generic]:
     """Return the right answer to the example request."""
-    if TENSORS[model].output_dims == TENSORS[model].input_dims:
-        return example(model)
+    tensors = TENSORS[model]
+    if tensors.output_dims == tensors.input_dims:
+        return example(tensors)
     file = models / (model if (models / model / "1/model.onnx").exists() else "mlp_onnx") / "1/model.onnx"
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    answer: NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: example(model)})[0]
+    answer: NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: example(tensors)})[0]
     return answer

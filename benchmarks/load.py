@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.awake import AWAKE_MARK
 from benchmarks.body import (
@@ -28,6 +29,7 @@ from benchmarks.body import (
     output_size,
 )
 from benchmarks.measure import CpuMeter, memory_mb
+from benchmarks.models import TENSORS, Tensors
 from benchmarks.peers import Peer
 from benchmarks.rows import Work
 from benchmarks.shared_region import registered
@@ -67,7 +69,15 @@ def load_generator(work: Work) -> str:
     return "wrk" if work.protocol == "http" and not work.rate_rps and not work.least_s else "h2load"
 
 
-def check_answer(peer: Peer, model: str, body: Body, models: Path, answer_file: Path | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The right answer to the example, and how far from it each element may be."""
+
+    answer: NDArray[np.generic]
+    tolerance: float = 1e-4
+
+
+def check_answer(peer: Peer, model: str, body: Body, right: Right, answer_file: Path | None) -> None:
     """Raise LoadError unless the server answers the example right: a fast wrong answer is no result.
 
     `answer_file` is the shared memory that the answer goes to, None when it comes in the body.
@@ -87,33 +97,41 @@ def check_answer(peer: Peer, model: str, body: Body, models: Path, answer_file: 
         raise LoadError(f"{peer.name} answered {model} without the binary tensor that was asked for")
     else:
         tail = answer[int(header_length) :]
-    right = expected(model, models)
-    if len(tail) != right.nbytes or not np.allclose(np.frombuffer(tail, "<f4"), right.ravel(), atol=1e-4):
+    answered = np.frombuffer(tail, "<f4") if len(tail) == right.answer.nbytes else None
+    if answered is None or not np.allclose(answered, right.answer.ravel(), atol=right.tolerance):
         raise LoadError(f"{peer.name} answered {model} wrong")
 
 
 def run(peer: Peer, work: Work, duration_s: float, models: Path, bodies: Path) -> Run:
     """Check one answer, warm the server up, then measure it for `duration_s` seconds."""
+    return run_checked(peer, work, duration_s, TENSORS[work.model], Right(expected(work.model, models)), bodies)
+
+
+def run_checked(peer: Peer, work: Work, duration_s: float, tensors: Tensors, right: Right, bodies: Path) -> Run:
+    """Do the same with a model that is none of the benchmarks' own repository."""
     bodies.mkdir(parents=True, exist_ok=True)
     model = work.model
     if not work.shared_memory:
-        check_answer(peer, model, http_body(model, bodies), models, None)
-        return measure(peer, work, http_body(model, bodies), grpc_body(model, bodies), duration_s)
-    http = http_shared_body(model, bodies)
-    with registered(peer.http_url, example(model), output_size(model)) as answer_file:
-        check_answer(peer, model, http, models, answer_file)
-        return measure(peer, work, http, grpc_shared_body(model, bodies), duration_s)
+        http = http_body(model, bodies, tensors)
+        check_answer(peer, model, http, right, None)
+        return measure(peer, work, http, grpc_body(model, bodies, tensors), duration_s)
+    http = http_shared_body(model, bodies, tensors)
+    with registered(peer.http_url, example(tensors), output_size(tensors)) as answer_file:
+        check_answer(peer, model, http, right, answer_file)
+        return measure(peer, work, http, grpc_shared_body(model, bodies, tensors), duration_s)
+
+
+def load_on(peer: Peer, work: Work, http: Body, grpc: Body) -> "Wrk | H2Load":
+    """Return what makes the load."""
+    if load_generator(work) == "wrk":
+        return Wrk(peer.http_url, http, work)
+    if work.protocol == "http":
+        return H2Load(peer.http_url, http, work, http1=True)
+    return H2Load(peer.grpc_url, grpc, work)
 
 
 def measure(peer: Peer, work: Work, http: Body, grpc: Body, duration_s: float) -> Run:
-    load: Wrk | H2Load
-    if load_generator(work) == "wrk":
-        load = Wrk(peer.http_url, http, work.concurrency)
-    elif work.protocol == "http":
-        load = H2Load(peer.http_url, http, work, http1=True)
-    else:
-        load = H2Load(peer.grpc_url, grpc, work)
-
+    load = load_on(peer, work, http, grpc)
     with load.start(min(duration_s, 1.5)) as warm_up:
         warm_up.communicate()
     if work.least_s:
@@ -148,10 +166,11 @@ class Result:
 
 
 class Wrk:
-    """wrk with one thread: as many connections as asked for, each with one request in flight."""
+    """wrk: as many connections as asked for, each with one request in flight."""
 
-    def __init__(self, url: str, body: Body, concurrency: int) -> None:
-        self.command = ["wrk", "-t1", f"-c{concurrency}", "--timeout", "30s", "--latency", "-s", str(LUA)]
+    def __init__(self, url: str, body: Body, work: Work) -> None:
+        self.command = ["wrk", f"-t{work.threads}", f"-c{work.concurrency}"]
+        self.command += ["--timeout", "30s", "--latency", "-s", str(LUA)]
         self.url = url + body.path
         headers = "\n".join(f"{name}: {value}" for name, value in body.headers.items())
         self.environment = {**os.environ, "BODY": str(body.file), "HEADERS": headers}
@@ -170,7 +189,7 @@ class Wrk:
 
 
 class H2Load:
-    """h2load with one thread: as many connections as asked for, each with one request in flight.
+    """h2load: as many connections as asked for, each with one request in flight.
 
     The rate is that of the answers until the last one: a batch that the end of the run cuts off counts in neither the
     requests nor the time, as with ONNX Runtime alone. h2load does not read grpc-status, so a failed call counts as an
@@ -179,7 +198,7 @@ class H2Load:
 
     def __init__(self, url: str, body: Body, work: Work, http1: bool = False) -> None:
         self.log = Path(tempfile.gettempdir()) / f"eagleray-benchmark-{os.getpid()}.h2load"
-        self.command = ["h2load", "-t1", "-c", str(work.concurrency), "-m1", "-d", str(body.file)]
+        self.command = ["h2load", f"-t{work.threads}", "-c", str(work.concurrency), "-m1", "-d", str(body.file)]
         self.command += ["--log-file", str(self.log)]
         if http1:
             self.command += ["--h1"]

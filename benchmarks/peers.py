@@ -17,6 +17,9 @@ from benchmarks.home import Home
 from benchmarks.measure import MARK, Process, processes_of, read_process
 from benchmarks.models import with_called
 
+HERE = Path(__file__).parents[1]
+"""The checkout that these benchmarks belong to."""
+
 STOP_S = 40.0
 KILL_S = 10.0
 
@@ -184,6 +187,12 @@ def triton(home: Home, models: Sequence[str], port: int, repository: Path | None
     return Peer("triton", command, port, home.logs / "triton.log", environment, ready_within_s=60)
 
 
+def program() -> list[str]:
+    """Return the command `eagleray` of this Python, or what it does where the package lies elsewhere (PYTHONPATH)."""
+    script = Path(sys.executable).with_name("eagleray")
+    return [str(script)] if script.exists() else [sys.executable, "-c", "import eagleray; eagleray.main()"]
+
+
 def eagleray(
     home: Home, repository: Path, placement: str, models: Sequence[str], port: int, template: str | None
 ) -> Peer:
@@ -196,7 +205,7 @@ def eagleray(
     if template is not None:
         command = shlex.split(template.format(repository=repository, placement=placement, **ports))
     else:
-        command = [str(Path(sys.executable).with_name("eagleray")), "serve", "--model-repository", str(repository)]
+        command = [*program(), "serve", "--model-repository", str(repository)]
         command += ["--placement", placement, "--http-port", str(port), "--metrics-port", str(port + 2)]
         command += ["--grpc-port", str(port + 1)]
         command += ["--allow-client-shm", "true"]
@@ -206,3 +215,10 @@ def eagleray(
             command += ["--load-model", model]
     log = home.logs / f"eagleray-{placement}.log"
     return Peer(f"eagleray, {placement}", command, port, log, {}, ready_within_s=180)
+
+
+def run_from(folder: Path, peer: Peer) -> None:
+    """Have the server be the Eagleray that lies in a folder, with the packages of this Python environment."""
+    found = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    peer.folder = Path("/")  # Ray's workers look first into the folder in which it is started
+    peer.environment = {"PYTHONPATH": os.pathsep.join(found)}

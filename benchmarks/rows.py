@@ -26,7 +26,8 @@ class Work:
     """What one run asks of one server.
 
     `concurrency` clients send one request after the other or, with `rate_rps`, so many requests a second in all. With
-    `shared_memory` the tensors lie in system shared memory. A run takes at least `least_s` seconds.
+    `shared_memory` the tensors lie in system shared memory. A run takes at least `least_s` seconds. The load generator
+    has `threads`, one connection each at least.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Work:
     rate_rps: int = 0
     shared_memory: bool = False
     least_s: float = 0.0
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

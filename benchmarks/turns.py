@@ -5,7 +5,6 @@ some seconds in turn: what the machine does besides falls on both, so that a dif
 runs that follow one another do not tell.
 """
 
-import os
 import shutil
 import signal
 import statistics
@@ -21,10 +20,9 @@ from benchmarks.awake import awake
 from benchmarks.home import Home, PreparationError, install_load_generators, prepare
 from benchmarks.load import PROTOCOLS, LoadError, Run, load_generator, run
 from benchmarks.models import write_models
-from benchmarks.peers import Peer, PeerError, eagleray, triton
+from benchmarks.peers import HERE, Peer, PeerError, eagleray, run_from, triton
 from benchmarks.rows import MODELS, PLACEMENTS, ROWS, Work
 
-HERE = Path(__file__).parents[1]
 TRITON = "triton"
 FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
 
@@ -34,9 +32,7 @@ def version_in(folder: Path, home: Home, placement: str, model: str, port: int) 
     peer = eagleray(home, home.models, placement, [model], port, None)
     peer.name = f"eagleray in {folder}"
     peer.log = peer.log.with_name(f"eagleray-{port}.log")
-    found = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    peer.folder = Path("/")  # Ray's workers look first into the folder in which it is started
-    peer.environment = {"PYTHONPATH": os.pathsep.join(found)}
+    run_from(folder, peer)
     return peer
 
 

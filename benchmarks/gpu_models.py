@@ -1,0 +1,138 @@
+"""What `benchmarks.gpu` serves: the models that compute for milliseconds, in ONNX and in TorchScript, for a GPU."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from benchmarks.body import example
+from benchmarks.compute_models import HIDDEN, TOKEN_COUNT
+from benchmarks.models import COMPUTE, MODEL_CONFIG, TENSORS, Tensors
+
+MAX_BATCH = 64
+PAIR = "_x2"
+"""Ends the name of a model with two instances."""
+ENCODER_TORCH = "encoder_torch"
+GPU_TENSORS = {
+    "resnet50": TENSORS["resnet50"],
+    "encoder": TENSORS["encoder"],
+    ENCODER_TORCH: Tensors("INPUT__0", (TOKEN_COUNT,), "OUTPUT__0", (HIDDEN,), "INT64"),
+}
+
+# Convolutions of ONNX Runtime, and that all models have room on one card, whatever its memory.
+_CUDNN = 'parameters {{ key: "cudnn_conv_algo_search" value: {{ string_value: "{number}" }} }}\n'
+_SHARE = 'parameters { key: "eagleray.num_gpus" value: { string_value: "0.1" } }\n'
+CUDNN = {"exhaustive": "0", "heuristic": "1", "default": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model under the name that it is served by."""
+
+    model: str
+    instances: int
+
+    @property
+    def name(self) -> str:
+        return self.model + (PAIR if self.instances > 1 else "")
+
+    @property
+    def tensors(self) -> Tensors:
+        return GPU_TENSORS[self.model]
+
+    def file(self, repository: Path) -> Path:
+        return repository / self.name / "1" / ("model.pt" if self.model == ENCODER_TORCH else "model.onnx")
+
+
+def write_repository(repository: Path, models: list[Served], device: str, cudnn: str) -> None:
+    """Write the models; those with two instances have the same file."""
+    written: dict[str, Path] = {}
+    for served in models:
+        file = served.file(repository)
+        file.parent.mkdir(parents=True)
+        if served.model in written:
+            os.link(written[served.model], file)
+        elif served.model == ENCODER_TORCH:
+            write_encoder_torch(file)
+        else:
+            onnx.save(COMPUTE[served.model](), file)
+        written[served.model] = file
+        (repository / served.name / "config.pbtxt").write_text(config(served, device, cudnn))
+
+
+def config(served: Served, device: str, cudnn: str) -> str:
+    """Return the model's configuration; one instance on a GPU is what a model has that says nothing."""
+    torch, tensors = served.model == ENCODER_TORCH, served.tensors
+    rest = "dynamic_batching { }\n"
+    if device == "cpu" or served.instances > 1:
+        rest += f"instance_group [ {{ kind: KIND_{device.upper()} count: {served.instances} }} ]\n"
+    if device == "gpu":
+        rest += _SHARE if torch else _SHARE + _CUDNN.format(number=CUDNN[cudnn])
+    return MODEL_CONFIG.format(
+        name=served.name,
+        kind='backend: "pytorch"' if torch else 'backend: "onnxruntime"',
+        max_batch_size=MAX_BATCH,
+        input=tensors.input,
+        datatype=tensors.datatype,
+        input_dims=", ".join(map(str, tensors.input_dims)),
+        output=tensors.output,
+        output_dims=", ".join(map(str, tensors.output_dims)),
+        rest=rest,
+    )
+
+
+def write_encoder_torch(file: Path) -> None:
+    """Trace a transformer encoder of the same sizes as the one in ONNX: tokens [batch, 64] -> [batch, 256]."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.joined, self.mixed = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+            self.wide, self.narrow = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+            self.first, self.second = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+
+        def forward(self, hidden: Any) -> Any:
+            split = self.joined(hidden).view(-1, TOKEN_COUNT, 3, 4, HIDDEN // 4).permute(2, 0, 3, 1, 4)
+            mixed = nn.functional.scaled_dot_product_attention(split[0], split[1], split[2])
+            hidden = self.first(hidden + self.mixed(mixed.transpose(1, 2).reshape(-1, TOKEN_COUNT, HIDDEN)))
+            return self.second(hidden + self.narrow(torch.relu(self.wide(hidden))))
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(1000, HIDDEN)
+            self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+        def forward(self, tokens: Any) -> Any:
+            hidden = self.embedding(tokens)
+            for layer in self.layers:
+                hidden = layer(hidden)
+            return hidden.mean(1)
+
+    with torch.inference_mode():
+        tokens = torch.from_numpy(example(GPU_TENSORS[ENCODER_TORCH], 2).copy())
+        torch.jit.trace(Encoder().eval(), tokens).save(str(file))
+
+
+def right_answer(served: Served, repository: Path) -> NDArray[np.float32]:
+    """Return the answer to the example, computed on the CPU."""
+    file, rows = served.file(repository), example(served.tensors)
+    answer: NDArray[np.float32]
+    if file.suffix == ".pt":
+        import torch
+
+        with torch.inference_mode():
+            answer = torch.jit.load(str(file), map_location="cpu")(torch.from_numpy(rows.copy())).numpy()
+    else:
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        (answer,) = session.run(None, {served.tensors.input: rows})
+    return answer
