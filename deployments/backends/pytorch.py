@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ _CONFIG_NAMES = {f"torch.{row.numpy}": row.config_name for row in BY_NAME.values
 _CONFIG_NAMES["torch.bfloat16"] = "TYPE_BF16"
 """Of what `str` makes of PyTorch's datatypes."""
 _TRUE = ("true", "1", "yes", "on")
+_CUDA_ERROR = re.compile(r"(?:\w+: )?CUDA error: ")
 
 
 class PyTorchBackend:
@@ -368,9 +370,13 @@ def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Se
 
 
 def _first_words(error: Exception) -> str:
-    """Return the last line of the message: TorchScript puts a traceback with paths before it."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+    """Return the last line of the message: TorchScript puts a traceback with paths before it.
+
+    Behind an error of CUDA, PyTorch has advice for those who write kernels.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    of_cuda = next((line for line in lines if _CUDA_ERROR.match(line)), None)
+    return of_cuda or (lines[-1] if lines else type(error).__name__)
 
 
 def _strings(array: Array, name: str) -> list[str]:
