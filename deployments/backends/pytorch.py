@@ -310,8 +310,9 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
 
             arguments = torch_naming.arguments(names, ())
             _check_positions(package.name, arguments)
-            index = device.index if device is not None and device.type == "cuda" else -1
-            call = aoti_load_package(path, device_index=index)
+            on_gpu = device is not None and device.type == "cuda"
+            _check_device(torch, path, on_gpu=on_gpu)
+            call = aoti_load_package(path, device_index=device.index if on_gpu else -1)
             return _Module(call, arguments)
         for fault in check_model_file(config, path, None):
             raise ModelLoadError(fault.message)
@@ -332,6 +333,15 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     if not arguments.as_dict:
         _check_signature(package.name, arguments, expected)
     return _Module(module, arguments)
+
+
+def _check_device(torch: Any, path: str, *, on_gpu: bool) -> None:
+    """Refuse a package for another device than its inputs come to: its code would take them for memory of its own."""
+    loader = torch._C._aoti.AOTIModelPackageLoader
+    made_for = loader.load_metadata_from_package(path, "model").get("AOTI_DEVICE_KEY", "cpu")
+    if (made_for == "cuda") != on_gpu:
+        kind = "KIND_GPU" if made_for == "cuda" else "KIND_CPU"
+        raise ModelLoadError(f"'{os.path.basename(path)}' is compiled for {made_for}: every instance has to be {kind}")
 
 
 def _check_positions(model: str, arguments: torch_naming.Arguments) -> None:
