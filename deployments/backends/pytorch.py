@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from time import monotonic_ns
 from typing import Any
 
@@ -113,8 +113,11 @@ class PyTorchInstance:
         batch.results = results
 
     def close(self) -> None:
-        """Let go of the module; the last instance's memory goes back to the device's cache."""
+        """Let go of the module; its memory on a GPU goes back with the last instance, for other processes to use."""
         self._module = None
+        if self._on_gpu:
+            with suppress(RuntimeError):  # of a GPU that is lost
+                self._torch.cuda.empty_cache()
 
     def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> Sequence[InferResponse | ServingError]:
         try:
