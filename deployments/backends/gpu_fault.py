@@ -6,6 +6,7 @@ Source: "CUDA Runtime API, error types": those that leave the process in an inco
 import re
 from typing import Final
 
+from deployments.replica.device_memory import has_lost_gpu
 from protocol.errors import Internal
 
 _WORDS: Final = (
@@ -28,3 +29,8 @@ def internal_error(message: str, text: str, *, own_words: bool = False) -> Inter
     """
     lost = _LOST.match(text) if own_words else _LOST.search(text)
     return (GpuFault if lost else Internal)(message)
+
+
+def is_of_lost_gpu(text: str) -> bool:
+    """Whether a text of a model's own, and maybe of a client's, speaks of such an error, and CUDA answers with one."""
+    return _LOST.search(text) is not None and has_lost_gpu()

@@ -135,6 +135,28 @@ def uuid_of(device_id: int) -> str:
     return uuid.raw.hex()
 
 
+def has_lost_gpu() -> bool:
+    """Return whether a GPU that this process uses answers every call with an error; waits for what runs there."""
+    try:
+        count = ctypes.c_int()
+        _call("cuDeviceGetCount", ctypes.byref(count))
+    except DeviceMemoryError:
+        return False
+    return any(_is_lost(device_id) for device_id in range(count.value))
+
+
+def _is_lost(device_id: int) -> bool:
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    try:
+        _call("cuDevicePrimaryCtxGetState", _device(device_id), ctypes.byref(flags), ctypes.byref(active))
+        if active.value:
+            with _current(_context(device_id)):
+                _call("cuCtxSynchronize")
+    except DeviceMemoryError:
+        return True
+    return False
+
+
 @cache
 def _driver() -> Any:
     """Return the driver, ready for use; raises NoGpuError."""

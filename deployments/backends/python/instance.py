@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import Any
 
 from deployments.backends.backend import Batch
-from deployments.backends.gpu_fault import GpuFault, internal_error
+from deployments.backends.gpu_fault import GpuFault, internal_error, is_of_lost_gpu
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.errors import told
 from deployments.backends.python.model_loop import ModelLoop
@@ -27,7 +27,7 @@ from deployments.backends.python.response_sender import (
 from deployments.backends.python.served_request import ServedRequest, request_class
 from deployments.core.traced_request import begin_streams
 from deployments.log.line_format import about_requests
-from protocol.errors import Internal
+from protocol.errors import Internal, ServingError
 from protocol.infer import RESCHEDULED, InferRequest, InferResponse
 from protocol.signature import Signature
 
@@ -98,6 +98,9 @@ class PythonInstance:
         if views:
             settle(views)
         copy_kept(responses, results)
+        for result in results:
+            if isinstance(result, ServingError) and is_of_lost_gpu(result.message):  # which the model has caught
+                raise GpuFault(result.message)
         batch.results = results  # type: ignore[assignment]
 
     @property
