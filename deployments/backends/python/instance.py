@@ -316,6 +316,16 @@ class DecoupledPythonInstance(PythonInstance):
         batch.infer_end_ns = monotonic_ns()
         batch.answered = True
 
+    def put(self, request: InferRequest, outcome: Outcome) -> None:
+        """Deliver what the model has sent, and see whether it is an error of a GPU that is lost; `Replies.put`."""
+        lost = None
+        if isinstance(outcome, ServingError) and not isinstance(outcome, GpuFault) and is_of_lost_gpu(outcome.message):
+            lost = GpuFault(outcome.message)
+            self.gpu_fault = lost
+        self._replies.put(request, outcome)
+        if lost is not None:
+            self.gpu_is_lost()
+
     def _finish(self, done: "Future[Any]", batch: Batch, senders: list[Any]) -> None:
         try:
             self._check_none(done.result())
@@ -339,7 +349,7 @@ class DecoupledPythonInstance(PythonInstance):
             )
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
-        return DecoupledResponseSender(request._request, self._read_alone, self._replies)
+        return DecoupledResponseSender(request._request, self._read_alone, self)
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from deployments.replica.model_host import ModelFaultError
 from protocol.errors import ServingError
-from tests.deployments.replica.hosted_models import Hosted, Models, unfrozen
+from tests.deployments.replica.hosted_models import DECOUPLED, Hosted, Models, unfrozen
 from tests.gpus import build_driver, forget_driver, on_a_gpu, use_driver
 
 __all__ = ["unfrozen"]
@@ -75,6 +75,54 @@ def test_an_error_that_a_model_has_caught_is_of_a_lost_gpu_if_cuda_says_so(
             if own_process:
                 assert (await call("catches", 0) != before) == (uses_gpu and loses_gpu)
             elif uses_gpu and loses_gpu:
+                with pytest.raises(ModelFaultError, match="has lost its GPU: cannot answer"):
+                    call.host.check(0)
+            else:
+                call.host.check(0)
+
+    asyncio.run(run())
+
+
+SENDS = (
+    CATCHES.partition("    def execute")[0]
+    + """
+    def execute(self, requests):
+        [request] = requests
+        sender = request.get_response_sender()
+        if x_of(request).as_numpy()[0]:
+            error = pb_utils.TritonError("cannot answer: CUDA error: misaligned address")
+            sender.send(pb_utils.InferenceResponse(error=error), flags=1)
+        else:
+            sender.send(answer(np.array([os.getpid()], np.int32)), flags=1)
+"""
+)
+
+
+async def sent(call: Hosted, value: int) -> list[list[int]] | None:
+    try:
+        return await call.responses("sends", value)
+    except ServingError:  # its process is about to end
+        return None
+
+
+@pytest.mark.parametrize("loses_gpu", [True, False])
+@pytest.mark.parametrize("own_process", [True, False])
+def test_so_is_one_that_a_decoupled_model_has_sent(
+    own_process: bool, loses_gpu: bool, driver: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        code = SENDS.format(uses_gpu=True, loses_gpu=loses_gpu).replace("libcuda.so.1", driver)
+        async with Models(tmp_path / "models", own_process).add("sends", code, DECOUPLED).hosted() as call:
+            before = await call.responses("sends", 0)
+            with pytest.raises(ServingError, match="cannot answer: CUDA error: misaligned address"):
+                await call.responses("sends", 1)
+            if own_process and loses_gpu:
+                async with asyncio.timeout(60):
+                    while await sent(call, 0) in (None, before):
+                        await asyncio.sleep(0.01)
+            elif own_process:
+                assert await call.responses("sends", 0) == before
+            elif loses_gpu:
                 with pytest.raises(ModelFaultError, match="has lost its GPU: cannot answer"):
                     call.host.check(0)
             else:
