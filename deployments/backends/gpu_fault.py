@@ -12,10 +12,13 @@ from protocol.errors import Internal
 _WORDS: Final = (
     "illegal memory access|misaligned address|device-side assert|unspecified launch failure|illegal instruction"
     "|hardware stack error|invalid program counter|operation not supported on global/shared address space"
-    "|uncorrectable ECC error"
+    "|uncorrectable ECC error|uncorrectable NVLink error|launch timed out"
 )
-# As PyTorch, ONNX Runtime and CuPy begin them.
-_LOST: Final = re.compile(rf"(?:CUDA error: |CUDA failure \d+: |cudaError\w+: )[^\n]{{0,40}}(?:{_WORDS})")
+# As PyTorch, ONNX Runtime, CuPy and kernels of OpenAI's Triton begin them.
+_BEGINNINGS: Final = (
+    r"CUDA error: |CUDA driver error: |CUDA failure \d+: |cudaError\w+: |CUDA_ERROR_\w+: |Triton Error \[CUDA\]: "
+)
+_LOST: Final = re.compile(rf"(?:{_BEGINNINGS})[^\n]{{0,40}}(?:{_WORDS})")
 
 
 class GpuFault(Internal):

@@ -247,6 +247,8 @@ class PythonInstance:
         _LOG.error(text, self.name, ids, exc_info=error, extra=whose)
         words = told(error)
         failure = internal_error(self._failed(words), words.removeprefix(f"{type(error).__name__}: "), own_words=True)
+        if not isinstance(failure, GpuFault) and is_of_lost_gpu(words):  # a framework's, in the words of another
+            failure = GpuFault(failure.message)
         if isinstance(failure, GpuFault):
             self.gpu_fault = failure
         return failure

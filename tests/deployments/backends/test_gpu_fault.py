@@ -19,6 +19,10 @@ SCRIPT = (
         "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported",
         "CUDA error: device-side assert triggered",
         "cudaErrorLaunchFailure: unspecified launch failure",
+        "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+        "CUDA driver error: device-side assert triggered",
+        "Triton Error [CUDA]: an illegal memory access was encountered",
+        "CUDA error: the launch timed out and was terminated",
     ],
 )
 def test_errors_that_cuda_never_recovers_from_are_known(text: str) -> None:
