@@ -26,11 +26,13 @@ class GpuFault(Internal):
 
 
 def internal_error(message: str, text: str, *, own_words: bool = False) -> Internal:
-    """Return what the client is told for an exception of a framework, whose `text` tells whether the GPU is lost.
+    """Return what the client is told for an exception of a framework on a GPU, and whether that is lost.
 
-    `own_words`: the exception may come from a model's own code, and hold what a client has sent behind its beginning.
+    Its `text` tells that, or CUDA: a library on top of it (cuBLAS, cuDNN) may have failed first, in words of its own.
+    `own_words`: the exception may come from a model's own code, and hold what a client has sent behind its beginning;
+    nothing but that counts.
     """
-    lost = _LOST.match(text) if own_words else _LOST.search(text)
+    lost = _LOST.match(text) is not None if own_words else _LOST.search(text) is not None or has_lost_gpu()
     return (GpuFault if lost else Internal)(message)
 
 
