@@ -21,6 +21,8 @@ _LAZY_ENABLE_PEER_ACCESS: Final = 1
 _UUID_BYTES: Final = 16
 _MAX_ID: Final = 2**31 - 1
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_CAPTURES: Final = "CUDA_ERROR_STREAM_CAPTURE"
+"""How errors begin of a GPU that cannot be waited for while a thread records a graph of kernels."""
 
 logger = logging.getLogger(__name__)
 
@@ -152,8 +154,8 @@ def _is_lost(device_id: int) -> bool:
         if active.value:
             with _current(_context(device_id)):
                 _call("cuCtxSynchronize")
-    except DeviceMemoryError:
-        return True
+    except DeviceMemoryError as error:
+        return _CAPTURES not in str(error)
     return False
 
 

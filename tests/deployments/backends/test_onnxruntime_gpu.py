@@ -1,6 +1,9 @@
 """ONNX models on a real GPU."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from deployments.backends.gpu_fault import GpuFault
 from protocol.errors import Internal
 from repository_loader.package import InstanceSpec
 from tests.gpus import on_a_gpu
+from tests.serving import ROOT
 
 pytestmark = [pytest.mark.gpu, on_a_gpu]
 
@@ -71,3 +75,41 @@ def test_outputs_of_every_kind_come_in_host_memory(tmp_path, onnx_type, config_t
     (instance, _) = load(path, "max_batch_size: 8 " + tensors, SPECS)
     (answer,) = run(instance, {"X": values})
     assert answer.outputs["Y"].tolist() == values.tolist()
+
+
+POISONS = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import numpy as np
+import torch
+from onnx_models import io, load, run, write_model
+from repository_loader.package import InstanceSpec
+
+path = write_model(sys.argv[1] + "/model.onnx", ["MatMul X,X Y"], ["X:FLOAT:n,2,2"], ["Y:FLOAT:n,2,2"])
+tensors = io("X", "input", "FP32", "2, 2") + io("Y", "output", "FP32", "2, 2")
+[instance] = load(path, "max_batch_size: 8 " + tensors, [InstanceSpec("m_0", "GPU", 0)])
+rows = np.ones((1, 2, 2), np.float32)
+[answer] = run(instance, {{"X": rows}})
+assert answer.outputs["Y"].tolist() == [[[2, 2], [2, 2]]]
+try:
+    torch.ones(3, device="cuda")[torch.tensor([1000], device="cuda")].cpu()
+except RuntimeError as error:
+    print(error)
+try:
+    run(instance, {{"X": rows}})
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+os._exit(0)
+"""
+"""PyTorch and ONNX Runtime use the same context of CUDA, so that one loses it for the other."""
+
+
+def test_a_gpu_is_lost_after_the_failure_of_a_kernel(tmp_path):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch finds no GPU")
+    command = (sys.executable, "-c", POISONS, str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "CUDA error: device-side assert triggered" in done.stdout, done.stdout
+    assert "\nGpuFault onnx runtime error " in done.stdout, done.stdout

@@ -120,14 +120,17 @@ from pathlib import Path
 import numpy as np
 from test_pytorch_gpu import Pick
 from torch_models import fp32, load_module, run
+from deployments.replica.device_memory import has_lost_gpu
 
 one, other = load_module(Path(sys.argv[1]), Pick(), fp32("x"), fp32("y"), kind="GPU", count=2)
 assert run(one, {{"x": np.float32([[1]])}}) == [{{"y": [[20]]}}]
+assert not has_lost_gpu()
 for instance, number in ((one, 1000), (other, 1), (one, 1)):
     try:
         run(instance, {{"x": np.float32([[number]])}})
     except Exception as error:
         print(type(error).__name__, error, flush=True)
+assert has_lost_gpu()
 one.close(), other.close()
 os._exit(0)
 """
