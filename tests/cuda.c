@@ -11,7 +11,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, MAP_FAILED_ = 205 };
+enum {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    MAP_FAILED_ = 205,
+    ILLEGAL_ADDRESS = 700
+};
 enum { DEVICES = 2, ALLOCATIONS = 64, DEPTH = 8 };
 
 typedef struct {
@@ -25,7 +33,8 @@ static struct {
 
 static int numbers[DEVICES];
 static int visible_count = -1;
-static int contexts[DEVICES];
+static int contexts[DEVICES]; /* whether there is one */
+static int lost;
 static __thread void *stack[DEPTH];
 static __thread int depth;
 
@@ -58,7 +67,16 @@ int cuDeviceGet(int *device, int ordinal)
 
 int cuDeviceGetUuid_v2(char *uuid, int device) { return memset(uuid, numbers[device], 16), SUCCESS; }
 
-int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &contexts[device], SUCCESS; }
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    contexts[device] = 1;
+    return *context = &contexts[device], SUCCESS;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    return *flags = 0, *active = contexts[device], SUCCESS;
+}
 
 int cuCtxPushCurrent_v2(void *context) { return depth < DEPTH ? (stack[depth++] = context, SUCCESS) : INVALID_VALUE; }
 
@@ -69,7 +87,10 @@ int cuCtxPopCurrent_v2(void **context)
     return *context = stack[--depth], SUCCESS;
 }
 
-int cuCtxSynchronize(void) { return current() ? SUCCESS : INVALID_CONTEXT; }
+int cuCtxSynchronize(void) { return lost ? ILLEGAL_ADDRESS : current() ? SUCCESS : INVALID_CONTEXT; }
+
+/* Not of CUDA: from now on it answers as after a kernel that has failed. */
+int loseGpus(void) { return lost = 1, SUCCESS; }
 
 int cuIpcOpenMemHandle_v2(uint64_t *address, Handle handle, unsigned flags)
 {

@@ -12,6 +12,7 @@ from app.cli.ray_token import has_rays_token
 from app.doctor.finding import ERROR, OK, WARNING, Finding
 from app.doctor.versions import version_of
 from deployments.control_groups import PROCESS, control_groups
+from deployments.replica.device_memory import NoGpuError, find_gpu
 
 _MIN_SHM_BYTES = 1 << 30
 _MIN_OPEN_FILES = 8192
@@ -68,17 +69,20 @@ def onnxruntimes() -> Finding:
 
 
 def gpus(devices: Path = Path("/sys/bus/pci/devices")) -> Finding:
-    """Whether each NVIDIA card has a driver."""
+    """Whether CUDA can use the NVIDIA cards that are here; a container may show them and not have it."""
     cards = 0
     for device in devices.glob("*"):
         with contextlib.suppress(OSError):
             vendor = (device / "vendor").read_text().strip()
             cards += vendor == _NVIDIA and (device / "class").read_text().startswith(_DISPLAY)
-    if not cards:
-        return Finding(OK, "gpu", "no NVIDIA GPU")
-    if not Path("/proc/driver/nvidia/version").exists():
-        return Finding(ERROR, "gpu", f"{cards} NVIDIA GPUs without a driver: models would run on the CPU")
-    return Finding(OK, "gpu", f"{cards} NVIDIA GPUs with a driver")
+    try:
+        find_gpu()
+    except NoGpuError as error:
+        if not cards:
+            return Finding(OK, "gpu", "no NVIDIA GPU")
+        text = f"{cards} NVIDIA GPUs, but {error}: models would run on the CPU; a container needs `--gpus all`"
+        return Finding(ERROR, "gpu", text)
+    return Finding(OK, "gpu", f"{cards or 'some'} NVIDIA GPUs with a driver")
 
 
 def shared_memory(folder: str = "/dev/shm") -> Finding:

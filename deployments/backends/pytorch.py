@@ -2,9 +2,10 @@
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from time import monotonic_ns
 from typing import Any
 
@@ -34,6 +35,7 @@ _CONFIG_NAMES = {f"torch.{row.numpy}": row.config_name for row in BY_NAME.values
 _CONFIG_NAMES["torch.bfloat16"] = "TYPE_BF16"
 """Of what `str` makes of PyTorch's datatypes."""
 _TRUE = ("true", "1", "yes", "on")
+_CUDA_ERROR = re.compile(r"(?:\w+: )?CUDA error: ")
 
 
 class PyTorchBackend:
@@ -111,8 +113,11 @@ class PyTorchInstance:
         batch.results = results
 
     def close(self) -> None:
-        """Let go of the module; the last instance's memory goes back to the device's cache."""
+        """Let go of the module; its memory on a GPU goes back with the last instance, for other processes to use."""
         self._module = None
+        if self._on_gpu:
+            with suppress(RuntimeError):  # of a GPU that is lost
+                self._torch.cuda.empty_cache()
 
     def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> Sequence[InferResponse | ServingError]:
         try:
@@ -308,8 +313,9 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
 
             arguments = torch_naming.arguments(names, ())
             _check_positions(package.name, arguments)
-            index = device.index if device is not None and device.type == "cuda" else -1
-            call = aoti_load_package(path, device_index=index)
+            on_gpu = device is not None and device.type == "cuda"
+            _check_device(torch, path, on_gpu=on_gpu)
+            call = aoti_load_package(path, device_index=device.index if on_gpu else -1)
             return _Module(call, arguments)
         for fault in check_model_file(config, path, None):
             raise ModelLoadError(fault.message)
@@ -330,6 +336,15 @@ def _load_module(torch: Any, package: ModelPackage, path: str, device: Any) -> _
     if not arguments.as_dict:
         _check_signature(package.name, arguments, expected)
     return _Module(module, arguments)
+
+
+def _check_device(torch: Any, path: str, *, on_gpu: bool) -> None:
+    """Refuse a package for another device than its inputs come to: its code would take them for memory of its own."""
+    loader = torch._C._aoti.AOTIModelPackageLoader
+    made_for = loader.load_metadata_from_package(path, "model").get("AOTI_DEVICE_KEY", "cpu")
+    if (made_for == "cuda") != on_gpu:
+        kind = "KIND_GPU" if made_for == "cuda" else "KIND_CPU"
+        raise ModelLoadError(f"'{os.path.basename(path)}' is compiled for {made_for}: every instance has to be {kind}")
 
 
 def _check_positions(model: str, arguments: torch_naming.Arguments) -> None:
@@ -368,9 +383,13 @@ def _check_signature(model: str, arguments: torch_naming.Arguments, expected: Se
 
 
 def _first_words(error: Exception) -> str:
-    """Return the last line of the message: TorchScript puts a traceback with paths before it."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+    """Return the last line of the message: TorchScript puts a traceback with paths before it.
+
+    Behind an error of CUDA, PyTorch has advice for those who write kernels.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    of_cuda = next((line for line in lines if _CUDA_ERROR.match(line)), None)
+    return of_cuda or (lines[-1] if lines else type(error).__name__)
 
 
 def _strings(array: Array, name: str) -> list[str]:

@@ -21,6 +21,8 @@ _LAZY_ENABLE_PEER_ACCESS: Final = 1
 _UUID_BYTES: Final = 16
 _MAX_ID: Final = 2**31 - 1
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_CAPTURES: Final = "CUDA_ERROR_STREAM_CAPTURE"
+"""How errors begin of a GPU that cannot be waited for while a thread records a graph of kernels."""
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +135,28 @@ def uuid_of(device_id: int) -> str:
     uuid = (ctypes.c_char * _UUID_BYTES)()
     _call("cuDeviceGetUuid_v2", uuid, _device(device_id))
     return uuid.raw.hex()
+
+
+def has_lost_gpu() -> bool:
+    """Return whether a GPU that this process uses answers every call with an error; waits for what runs there."""
+    try:
+        count = ctypes.c_int()
+        _call("cuDeviceGetCount", ctypes.byref(count))
+    except DeviceMemoryError:
+        return False
+    return any(_is_lost(device_id) for device_id in range(count.value))
+
+
+def _is_lost(device_id: int) -> bool:
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    try:
+        _call("cuDevicePrimaryCtxGetState", _device(device_id), ctypes.byref(flags), ctypes.byref(active))
+        if active.value:
+            with _current(_context(device_id)):
+                _call("cuCtxSynchronize")
+    except DeviceMemoryError as error:
+        return _CAPTURES not in str(error)
+    return False
 
 
 @cache

@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import Any
 
 from deployments.backends.backend import Batch
-from deployments.backends.gpu_fault import GpuFault, internal_error
+from deployments.backends.gpu_fault import GpuFault, internal_error, is_of_lost_gpu
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.errors import told
 from deployments.backends.python.model_loop import ModelLoop
@@ -27,7 +27,7 @@ from deployments.backends.python.response_sender import (
 from deployments.backends.python.served_request import ServedRequest, request_class
 from deployments.core.traced_request import begin_streams
 from deployments.log.line_format import about_requests
-from protocol.errors import Internal
+from protocol.errors import Internal, ServingError
 from protocol.infer import RESCHEDULED, InferRequest, InferResponse
 from protocol.signature import Signature
 
@@ -98,6 +98,9 @@ class PythonInstance:
         if views:
             settle(views)
         copy_kept(responses, results)
+        for result in results:
+            if isinstance(result, ServingError) and is_of_lost_gpu(result.message):  # which the model has caught
+                raise GpuFault(result.message)
         batch.results = results  # type: ignore[assignment]
 
     @property
@@ -244,6 +247,8 @@ class PythonInstance:
         _LOG.error(text, self.name, ids, exc_info=error, extra=whose)
         words = told(error)
         failure = internal_error(self._failed(words), words.removeprefix(f"{type(error).__name__}: "), own_words=True)
+        if not isinstance(failure, GpuFault) and is_of_lost_gpu(words):  # a framework's, in the words of another
+            failure = GpuFault(failure.message)
         if isinstance(failure, GpuFault):
             self.gpu_fault = failure
         return failure
@@ -313,6 +318,16 @@ class DecoupledPythonInstance(PythonInstance):
         batch.infer_end_ns = monotonic_ns()
         batch.answered = True
 
+    def put(self, request: InferRequest, outcome: Outcome) -> None:
+        """Deliver what the model has sent, and see whether it is an error of a GPU that is lost; `Replies.put`."""
+        lost = None
+        if isinstance(outcome, ServingError) and not isinstance(outcome, GpuFault) and is_of_lost_gpu(outcome.message):
+            lost = GpuFault(outcome.message)
+            self.gpu_fault = lost
+        self._replies.put(request, outcome)
+        if lost is not None:
+            self.gpu_is_lost()
+
     def _finish(self, done: "Future[Any]", batch: Batch, senders: list[Any]) -> None:
         try:
             self._check_none(done.result())
@@ -336,7 +351,7 @@ class DecoupledPythonInstance(PythonInstance):
             )
 
     def _make_sender(self, request: ServedRequest) -> ResponseSender:
-        return DecoupledResponseSender(request._request, self._read_alone, self._replies)
+        return DecoupledResponseSender(request._request, self._read_alone, self)
 
 
 def _nothing() -> None:

@@ -17,20 +17,52 @@ from app.doctor.finding import ERROR, OK, WARNING
 from app.doctor.machine import gpus, onnxruntimes, open_rays, ray_here, ray_token, shared_memory, threads
 from app.doctor.versions import compare
 from tests.deployments.container import UNIFIED, process_in
+from tests.gpus import build_driver, forget_driver, use_driver
 from tests.serving import EAGLERAY, environment, run
 
 
-def test_a_card_without_a_driver_is_named(tmp_path: Path) -> None:
-    assert gpus(tmp_path).level == OK
-    for number, (vendor, kind) in enumerate((("0x10de", "0x030200"), ("0x10de", "0x0c0330"), ("0x8086", "0x030000"))):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
-        (tmp_path / str(number) / "class").write_text(f"{kind}\n")
-    found = gpus(tmp_path)
-    if Path("/proc/driver/nvidia/version").exists():
-        assert found == (OK, "gpu", "1 NVIDIA GPUs with a driver")
-    else:
-        assert found == (ERROR, "gpu", "1 NVIDIA GPUs without a driver: models would run on the CPU")
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_driver(tmp_path_factory.mktemp("cuda"))
+
+
+NOT_USED = "1 NVIDIA GPUs, but {}: models would run on the CPU; a container needs `--gpus all`"
+
+
+@pytest.mark.parametrize(
+    ("library", "visible", "level", "without_card", "with_card"),
+    [
+        ("libno-such-driver.so", "0", ERROR, "no NVIDIA GPU", NOT_USED.format("there is no driver")),
+        ("", "9", ERROR, "no NVIDIA GPU", NOT_USED.format("the driver finds no GPU")),
+        ("", "0", OK, "some NVIDIA GPUs with a driver", "1 NVIDIA GPUs with a driver"),
+        ("", "", OK, "some NVIDIA GPUs with a driver", "1 NVIDIA GPUs with a driver"),
+    ],
+    ids=["no driver", "no GPU for the driver", "a GPU", "a hidden GPU"],
+)
+def test_a_card_without_a_driver_is_named(
+    library: str,
+    visible: str,
+    level: str,
+    without_card: str,
+    with_card: str,
+    driver: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = library or shutil.copy(driver, tmp_path)  # it looks once at what is visible
+    use_driver(str(loaded), visible, monkeypatch)
+    devices = tmp_path / "devices"
+    try:
+        assert gpus(devices) == (OK, "gpu", without_card)
+        for number, (vendor, kind) in enumerate(
+            (("0x10de", "0x030200"), ("0x10de", "0x0c0330"), ("0x8086", "0x030000"))
+        ):
+            (devices / str(number)).mkdir(parents=True)
+            (devices / str(number) / "vendor").write_text(f"{vendor}\n")
+            (devices / str(number) / "class").write_text(f"{kind}\n")
+        assert gpus(devices) == (level, "gpu", with_card)
+    finally:
+        forget_driver()
 
 
 def test_small_shared_memory_is_named() -> None:

@@ -1,6 +1,10 @@
+import ctypes
+from pathlib import Path
+
 import pytest
 
 from deployments.backends.gpu_fault import GpuFault, internal_error
+from tests.gpus import build_driver, forget_driver, use_driver
 
 ONNX = (
     "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Gather node. Status Message: "
@@ -19,6 +23,10 @@ SCRIPT = (
         "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported",
         "CUDA error: device-side assert triggered",
         "cudaErrorLaunchFailure: unspecified launch failure",
+        "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+        "CUDA driver error: device-side assert triggered",
+        "Triton Error [CUDA]: an illegal memory access was encountered",
+        "CUDA error: the launch timed out and was terminated",
     ],
 )
 def test_errors_that_cuda_never_recovers_from_are_known(text: str) -> None:
@@ -44,3 +52,20 @@ def test_what_a_client_has_sent_ends_no_process() -> None:
     text = "unknown city 'CUDA error: device-side assert triggered'"
     assert not isinstance(internal_error("told", text, own_words=True), GpuFault)
     assert isinstance(internal_error("told", text[14:], own_words=True), GpuFault)
+
+
+def test_cuda_says_that_a_gpu_is_lost_where_another_library_has_failed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(build_driver(tmp_path))
+    use_driver(path, "0", monkeypatch)
+    text = "[ONNXRuntimeError] : 1 : FAIL : CUBLAS failure 14: the library cuBLAS failed ; GPU=0"
+    driver = ctypes.CDLL(path)
+    try:
+        driver.cuInit(0)
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+        assert not isinstance(internal_error("told", text), GpuFault)
+        driver.loseGpus()
+        assert isinstance(internal_error("told", text), GpuFault)
+    finally:
+        forget_driver()

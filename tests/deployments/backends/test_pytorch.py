@@ -1,10 +1,12 @@
 """TorchScript modules through the backend's seam."""
 
+import json
 import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple  # noqa: UP035, TorchScript knows these names only
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -434,6 +436,22 @@ def test_broken_file_is_a_reason(load, tmp_path):
     (tmp_path / "net" / "1" / "model.pt2").write_bytes(b"not a package")
     with pytest.raises(ModelLoadError, match="failed to load model 'net': "):
         load(None, fp32("x"), fp32("y"), file="model.pt2")
+
+
+@pytest.mark.parametrize(
+    ("made_for", "kind", "needed"),
+    [("cpu", "GPU", "KIND_CPU"), ("cuda", "CPU", "KIND_GPU"), ("cuda", "MODEL", "KIND_GPU")],
+)
+def test_a_package_runs_on_the_device_that_it_is_compiled_for(load, tmp_path, monkeypatch, made_for, kind, needed):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    with ZipFile(tmp_path / "net" / "1" / "model.pt2", "w") as package:
+        package.writestr("model/archive_format", "pt2")
+        metadata = json.dumps({"AOTI_DEVICE_KEY": made_for})
+        package.writestr("model/data/aotinductor/model/net.wrapper_metadata.json", metadata)
+    with pytest.raises(ModelLoadError) as raised:
+        load(None, fp32("x"), fp32("y"), file="model.pt2", kind=kind)
+    assert raised.value.reason == f"'model.pt2' is compiled for {made_for}: every instance has to be {needed}"
 
 
 def test_indices_of_a_packages_inputs_leave_out_none(load, tmp_path):

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 
 import numpy as np
@@ -124,3 +124,21 @@ async def test_a_model_gets_its_input_where_another_process_has_put_it(models: M
                 assert output["data"] == expected.tolist()
             call.host.regions.unregister(on_device=True)
             call.host.regions.forget()
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_memory_whose_owner_has_died_does_no_harm_to_other_memory() -> None:
+    with owner() as (handle, process):
+        left = DeviceAllocation(handle, 0)
+        process.kill()
+        process.wait()
+    with suppress(DeviceMemoryError):  # the driver may keep it as long as it is open here
+        assert left.read(0, SIZE) == CONTENT
+    del left
+    with owner() as (handle, _):
+        for _ in range(2):
+            assert DeviceAllocation(handle, 0).read(0, SIZE) == CONTENT
+        one, same = DeviceAllocation(handle, 0), DeviceAllocation(handle, 0)
+        del one
+        assert same.read(0, SIZE) == CONTENT

@@ -131,6 +131,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/core/test_instance_pool.py::test_an_instance_that_has_lost_its_gpu_says_so",
         "deployments/backends/test_gpu_fault.py::test_errors_that_cuda_never_recovers_from_are_known",
     ),
+    "That holds for a Python model that catches the error": (
+        "deployments/replica/test_lost_gpus.py::test_an_error_that_a_model_has_caught_is_of_a_lost_gpu_if_cuda_says_so",
+        "deployments/replica/test_lost_gpus.py::test_so_is_one_that_a_decoupled_model_has_sent",
+    ),
     "A request that is cancelled ends wherever its steps run": (
         "deployments/replica/test_host_router.py::test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process",
     ),
