@@ -58,12 +58,16 @@ class ExternalData:
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """What a caller sees of a graph; `inputs` are without initializers, `optional_inputs` those that have one."""
+    """What a caller sees of a graph; `inputs` are without initializers, `optional_inputs` those that have one.
+
+    `operators` are the names of those that it has, without their domains.
+    """
 
     inputs: tuple[GraphTensor, ...]
     outputs: tuple[GraphTensor, ...]
     optional_inputs: tuple[GraphTensor, ...]
     external_data: tuple[ExternalData, ...]
+    operators: frozenset[str] = frozenset()
 
 
 def read_onnx_graph(path: str) -> OnnxGraph:
@@ -147,6 +151,7 @@ class _Reader:
         self._data = data
         self._buffer: Readable = data
         self._external: list[ExternalData] = []
+        self._operators: set[str] = set()
 
     def read(self) -> OnnxGraph:
         inputs: list[GraphTensor] = []
@@ -172,6 +177,7 @@ class _Reader:
             tuple(outputs),
             tuple(tensor for tensor in inputs if tensor.name in initialized),
             tuple(self._external),
+            frozenset(self._operators),
         )
 
     def _messages(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -207,6 +213,8 @@ class _Reader:
 
     def _node(self, start: int, end: int, depth: int) -> None:
         for number, value, field_end in self._messages(start, end):
+            if number == 4:  # op_type
+                self._operators.add(self._text(value, field_end))
             if number != 5:  # attribute
                 continue
             for inner, inner_start, inner_end in self._messages(value, field_end):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from deployments.available_cores import available_cores
+from deployments.backends import sized_sessions
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
 from deployments.backends.gpu_fault import internal_error
@@ -26,12 +27,13 @@ from deployments.backends.onnxruntime_options import (
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import row_faults
 from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit
+from deployments.backends.sized_sessions import SizedSessions, sizes_up_to
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.normalise import client_shape
 from protocol.signature import Signature
-from repository_loader.onnx_graph import GraphTensor, OnnxGraph
+from repository_loader.onnx_graph import GraphTensor, OnnxGraph, read_onnx_graph
 from repository_loader.onnx_signature import check_signature
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -103,7 +105,7 @@ class OnnxModel:
     def __init__(self, package: ModelPackage, spec: InstanceSpec, runtime: Any) -> None:
         config = package.config
         signature = Signature.for_backend(config)
-        self._session = session = _open(runtime, package, spec)
+        session = _open(runtime, package, spec)
         self._on_gpu = spec.kind == "GPU"
         self._runtime = runtime
         self._run_options = run_options(runtime, config)
@@ -123,8 +125,19 @@ class OnnxModel:
         }
         self._plain_outputs = not self._reshaped and not self._texts
         by_rows = self._batching and not self._ragged.names and not self._ragged.targets and not self._brain_floats
+        self._session: Any = session
         self._row_split: RowSplit | None = None
-        if by_rows and _may_split(package, spec):
+        self._sized: SizedSessions | None = None
+        if by_rows and not self._texts and _may_fill(package, spec, session):
+            self._sized = SizedSessions(
+                config.name,
+                session,
+                lambda: _open(runtime, package, spec),
+                sizes_up_to(signature.max_batch_size, config.dynamic_batching.preferred_batch_size),
+                sized_sessions.WEIGHTS_BYTES_IN_ALL // max(1, _weights_bytes(package, spec)),
+            )
+            self._session = None  # which may go before the others
+        elif by_rows and _may_split(package, spec):
             self._row_split = RowSplit(
                 config.name, session, lambda: _open(runtime, package, spec, thread_count=1), available_cores()
             )
@@ -133,18 +146,22 @@ class OnnxModel:
         """Run the batch as one call of the session; `ModelInstance.execute`."""
         requests = batch.requests
         names = self._names(requests)
+        size = batch.rows if self._sized is None else self._sized.size_of(batch.rows)
         try:
-            feed = requests[0].inputs if len(requests) == 1 and self._plain_feed else self._gather(requests)
+            is_feed = len(requests) == 1 and self._plain_feed and size == batch.rows
+            feed = requests[0].inputs if is_feed else self._gather(requests, size - batch.rows)
         except UnicodeDecodeError as error:
             batch.infer_start_ns = time.monotonic_ns()
             batch.results = self._run_alone(requests, error)
             return
         batch.infer_start_ns = time.monotonic_ns()
         try:
-            if self._row_split is None:
-                arrays = self._run(names, feed)
-            else:
+            if self._sized is not None:
+                arrays = self._sized.run(names, feed, batch.rows, size, self._run_options)
+            elif self._row_split is not None:
                 arrays = self._row_split.run(names, feed, batch.rows, self._run_options)
+            else:
+                arrays = self._run(names, feed)
         except UnicodeDecodeError as error:
             batch.results = self._run_alone(requests, error)
             return
@@ -170,8 +187,10 @@ class OnnxModel:
             names = self._choices[chosen] = [name for name in self._output_names if name in chosen]
         return names
 
-    def _gather(self, requests: list[InferRequest]) -> dict[str, Array]:
+    def _gather(self, requests: list[InferRequest], missing_rows: int) -> dict[str, Array]:
         """Join the requests' inputs along the batch dimension, ragged ones flat, one after the other.
+
+        The last row takes the place of those that are missing.
 
         Raises:
             InvalidArgument: ONNX Runtime cannot take the strings of the only request.
@@ -182,6 +201,9 @@ class OnnxModel:
             arrays = [request.inputs[name] for request in requests]
             if name in self._ragged.names:
                 arrays = [array.reshape(-1) for array in arrays]
+            if missing_rows:
+                last = arrays[-1][-1:]
+                arrays.append(np.broadcast_to(last, (missing_rows, *last.shape[1:])))
             joined = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
             feed[name] = self._strings(name, joined, len(requests)) if name in self._texts else joined
         feed.update(self._ragged.batch_inputs(requests))
@@ -299,8 +321,25 @@ def _may_split(package: ModelPackage, spec: InstanceSpec) -> bool:
         return False
     if available_cores() < 2 or providers(package.config, spec) != [(CPU, {})] or chooses_threads(package):
         return False
+    return _weights_bytes(package, spec) <= LARGEST_WEIGHTS_BYTES
+
+
+def _may_fill(package: ModelPackage, spec: InstanceSpec, session: Any) -> bool:
+    """Whether batches run in a few sizes: on CUDA, of rows that do not depend on each other, with convolutions."""
+    if not package.config.HasField("dynamic_batching"):
+        return False
+    if [name for name, _ in providers(package.config, spec)] != [CUDA]:
+        return False
+    if _weights_bytes(package, spec) > sized_sessions.LARGEST_WEIGHTS_BYTES:
+        return False
+    if any(not node.shape or isinstance(node.shape[0], int) for node in session.get_inputs()):
+        return False
+    return not sized_sessions.CONVOLUTIONS.isdisjoint(read_onnx_graph(_model_file(package, spec)).operators)
+
+
+def _weights_bytes(package: ModelPackage, spec: InstanceSpec) -> int:
     folder = os.path.dirname(_model_file(package, spec))
-    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()) <= LARGEST_WEIGHTS_BYTES
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
 
 def _model_file(package: ModelPackage, spec: InstanceSpec) -> str:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,6 +44,34 @@ def test_a_request_without_memory_on_the_gpu_fails_alone(tmp_path):
         assert "llocate" in raised.value.message or "memory" in raised.value.message
         (answer,) = run(instance, request_of(rows=1, X=np.float32([[1]]), S=np.int64([4, 8])))
         assert answer.outputs["Y"].tolist() == [[32]]
+
+
+def test_batches_of_changing_sizes_of_a_convolution_are_as_quick_as_those_of_one(tmp_path):
+    """ONNX Runtime prepares a convolution anew for each size that is not that of the run before."""
+    layers, random = 12, np.random.default_rng(0)
+    weights = {f"W{each}": random.standard_normal((8, 8, 3, 3), np.float32) / 9 for each in range(layers)}
+    names = ["X", *(f"H{each}" for each in range(1, layers)), "Y"]
+    nodes = [f"Conv {names[each]},W{each} {names[each + 1]}" for each in range(layers)]
+    path = write_model(tmp_path / "model.onnx", nodes, ["X:FLOAT:n,8,64,64"], ["Y:FLOAT:n,8,40,40"], weights)
+    tensors = io("X", "input", "FP32", "8, 64, 64") + io("Y", "output", "FP32", "8, 40, 40")
+    (instance, _) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors, SPECS)
+    (on_cpu, _) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors)
+    images = random.standard_normal((8, 8, 64, 64), np.float32)
+
+    def run_s(sizes):
+        started_s = time.monotonic()
+        for size in sizes:
+            run(instance, {"X": images[:size]})
+        return (time.monotonic() - started_s) / len(sizes)
+
+    for size in range(1, 9):
+        (answer,) = run(instance, {"X": images[:size]})
+        (expected,) = run(on_cpu, {"X": images[:size]})
+        largest = np.abs(expected.outputs["Y"]).max()
+        np.testing.assert_allclose(answer.outputs["Y"], expected.outputs["Y"], rtol=0, atol=0.02 * largest)
+    one_s, changing_s = run_s([8] * 50), run_s([8, 5] * 25)
+    print(f"{one_s * 1e3:.2f} ms of one size, {changing_s * 1e3:.2f} ms of two")
+    assert changing_s < 3 * one_s
 
 
 def test_instances_run_side_by_side(tmp_path):

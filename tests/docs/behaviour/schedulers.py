@@ -15,6 +15,7 @@ from tests.docs.behaviour.modules import (
     SEQUENCE_MODELS,
     SEQUENCES,
     SEVERAL,
+    SIZED,
 )
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -31,6 +32,18 @@ TESTS: dict[str, tuple[str, ...]] = {
     "So clients that send one request after the other share one": (RETURNING + "test_halves_become_one",),
     "When fewer than half come back in that time": (
         RETURNING + "test_clients_that_do_not_return_are_awaited_ever_more_seldom",
+    ),
+    "A batch of an ONNX model with convolutions on a GPU is filled up": (
+        SIZED + "test_sizes_grow_by_half_at_most_beyond_two",
+        SIZED + "test_each_size_has_a_session_and_answers_are_those_of_the_batch_alone",
+        SIZED + "test_requests_of_a_batch_that_is_filled_up_get_their_rows",
+    ),
+    "So it is with `dynamic_batching`, a first dimension that is not fixed": (
+        SIZED + "test_only_convolutions_on_cuda_are_filled_up",
+        SIZED + "test_the_session_used_the_longest_ago_goes_when_there_are_too_many",
+    ),
+    "Outputs of the first batch that is filled up must be the same as": (
+        SIZED + "test_batches_whose_rows_depend_on_each_other_are_not_filled_up",
     ),
     "A batch of an ONNX model on the CPU is divided": (
         ROW_SPLIT + "test_rows_run_in_parts_once_that_is_measured_as_quicker",

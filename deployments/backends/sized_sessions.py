@@ -1,0 +1,118 @@
+"""Batches of a few sizes, each in a session of its own, where a GPU has convolutions to run.
+
+With cuDNN 9 a convolution of ONNX Runtime's keeps what it has prepared for one shape only. A batch of another size than
+the one before has every convolution prepared again, which takes many times as long as the batch itself: ResNet-50 on an
+H100 took 150 ms for 11 images after 12, and 4 ms for 16 after 16.
+"""
+
+import bisect
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from protocol.infer import Array
+
+log = logging.getLogger(__name__)
+
+CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv"})
+LARGEST_WEIGHTS_BYTES: Final = 256 << 20
+WEIGHTS_BYTES_IN_ALL: Final = 1 << 30
+"""Each session holds the weights again."""
+LARGEST_DIFFERENCE: Final = 0.02
+"""Between the outputs of a batch that was filled up and of one that was not, as a share of the largest value: how a GPU
+multiplies may change with the size."""
+
+Feed = Mapping[str, Array]
+
+
+def sizes_up_to(largest: int, preferred: Iterable[int] = ()) -> list[int]:
+    """Return 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `largest`, with it and what is preferred."""
+    found = {largest, *(size for size in preferred if 0 < size < largest)}
+    power = 1
+    while power < largest:
+        found |= {size for size in (power, power + power // 2) if size < largest}
+        power *= 2
+    return sorted(found)
+
+
+class SizedSessions:
+    """Runs batches of a model whose rows do not depend on each other, filled up to the next of some sizes.
+
+    A size's session is opened when the first batch of it comes; the one that was used the longest ago is closed when
+    their weights take too much. The first batch that is filled up also runs as it is: where its outputs are not the
+    same, or their rows are not those of the batch, or only the filled one fails, no batch is filled up from then on.
+    """
+
+    def __init__(
+        self, model_name: str, session: Any, open_another: Callable[[], Any], sizes: Sequence[int], most_sessions: int
+    ) -> None:
+        self._model_name = model_name
+        self._unused: Any = session
+        self._open_another = open_another
+        self._sizes = sizes
+        self._most_sessions = most_sessions
+        self._sessions: OrderedDict[int, Any] = OrderedDict()
+        self._compared: set[str] = set()
+        self._fills = True
+        self._lock = threading.Lock()
+
+    def size_of(self, rows: int) -> int:
+        """Return to how many rows a batch is to be filled up."""
+        place = bisect.bisect_left(self._sizes, rows)
+        return self._sizes[place] if self._fills and place < len(self._sizes) else rows
+
+    def run(self, names: Sequence[str], feed: Feed, rows: int, size: int, options: Any) -> list[Array]:
+        """Return the outputs `names` of the first `rows` rows of a feed with `size`; on several threads at once."""
+        session = self._session(size)
+        if size == rows:
+            outputs: list[Array] = session.run(names, feed, options)
+            return outputs
+        try:
+            filled: list[Array] | None = session.run(names, feed, options)
+        except Exception:
+            filled = None
+        by_rows = filled is not None and all(array.ndim and len(array) == size for array in filled)
+        if filled is not None and by_rows:
+            cut = [array[:rows] for array in filled]
+            if self._compared.issuperset(names):
+                return cut
+        alone: list[Array] = session.run(names, {name: array[:rows] for name, array in feed.items()}, options)
+        if by_rows and all(map(_are_close, alone, cut)):
+            self._compared.update(names)
+            return cut
+        self._stop_filling("an output depends on other rows" if filled is not None else "one that was filled up failed")
+        return alone
+
+    def _session(self, size: int) -> Any:
+        with self._lock:
+            if not self._fills:
+                size = next(iter(self._sessions), size)
+            session = self._sessions.get(size)
+            if session is None:
+                session, self._unused = self._unused or self._open_another(), None
+                self._sessions[size] = session
+                if len(self._sessions) > self._most_sessions:
+                    self._sessions.popitem(last=False)
+            else:
+                self._sessions.move_to_end(size)
+            return session
+
+    def _stop_filling(self, reason: str) -> None:
+        log.warning("model '%s': batches are not filled up to sizes that are prepared, as %s", self._model_name, reason)
+        with self._lock:
+            self._fills = False
+            while len(self._sessions) > 1:
+                self._sessions.popitem(last=False)
+
+
+def _are_close(alone: Array, filled: Array) -> bool:
+    """Whether two outputs are equal, but for how a GPU has rounded."""
+    if alone.shape != filled.shape or alone.dtype.kind not in "fiu":
+        return np.array_equal(alone, filled)
+    one, other = alone.astype(np.float64), filled.astype(np.float64)
+    tolerance = LARGEST_DIFFERENCE * float(np.abs(one[np.isfinite(one)]).max(initial=0))
+    return np.allclose(one, other, rtol=0.0, atol=tolerance, equal_nan=True)

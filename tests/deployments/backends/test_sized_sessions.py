@@ -1,0 +1,149 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx_models import io, load, package_of, run, write_model
+
+from deployments.backends import onnxruntime as backend
+from deployments.backends.sized_sessions import SizedSessions, sizes_up_to
+from repository_loader.package import InstanceSpec
+
+DOUBLES = ["Add X,X Y"]
+CENTRES = ["ReduceMean X M axes=0 keepdims=1", "Sub X,M Y"]
+SUMS = ["ReduceSum X Y keepdims=0"]
+
+
+class Session:
+    """A session of ONNX Runtime that keeps how many rows each of its runs had, and can do without memory for many."""
+
+    def __init__(self, path, fails_above=1000):
+        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._fails_above = fails_above
+        self.rows = []
+
+    def run(self, names, feed, options):
+        rows = len(feed["X"])
+        self.rows.append(rows)
+        if rows > self._fails_above:
+            raise RuntimeError("no memory")
+        return self._session.run(names, feed, options)
+
+
+class Sized:
+    """A model in sized sessions, asked as the backend does."""
+
+    def __init__(self, path, sizes=(1, 2, 4, 8), most=10, fails_above=1000):
+        self.opened = [Session(path, fails_above)]
+        self._open = lambda: self.opened.append(Session(path, fails_above)) or self.opened[-1]
+        self.sessions = SizedSessions("m", self.opened[0], self._open, sizes, most)
+
+    def run(self, rows):
+        numbers = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+        size = self.sessions.size_of(rows)
+        filled = np.concatenate([numbers, np.broadcast_to(numbers[-1:], (size - rows, 2))])
+        (output,) = self.sessions.run(["Y"], {"X": filled}, rows, size, None)
+        return numbers, output
+
+
+@pytest.fixture
+def sized(tmp_path):
+    def make(nodes=DOUBLES, output="Y:FLOAT:n,2", **options):
+        return Sized(write_model(tmp_path / "model.onnx", nodes, ["X:FLOAT:n,2"], [output]), **options)
+
+    return make
+
+
+def test_sizes_grow_by_half_at_most_beyond_two():
+    assert sizes_up_to(64) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert sizes_up_to(10, [5, 10, 20]) == [1, 2, 3, 4, 5, 6, 8, 10]
+    assert [sizes_up_to(size) for size in (1, 2, 3)] == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_each_size_has_a_session_and_answers_are_those_of_the_batch_alone(sized):
+    model = sized()
+    for rows in (3, 4, 3, 8, 7, 5, 1, 3):
+        numbers, output = model.run(rows)
+        assert output.tolist() == (2 * numbers).tolist()
+    # The first that was filled up ran alone, too, to be compared.
+    assert [session.rows for session in model.opened] == [[4, 3, 4, 4, 4], [8, 8, 8], [1]]
+
+
+def test_the_session_used_the_longest_ago_goes_when_there_are_too_many(sized):
+    model = sized(most=2)
+    for rows in (1, 2, 1, 4, 1, 2):
+        model.run(rows)
+    assert [session.rows for session in model.opened] == [[1, 1, 1], [2], [4], [2]]
+
+
+@pytest.mark.parametrize(("nodes", "output"), [(CENTRES, "Y:FLOAT:n,2"), (SUMS, "Y:FLOAT:")], ids=["a mean", "no rows"])
+def test_batches_whose_rows_depend_on_each_other_are_not_filled_up(nodes, output, sized, caplog):
+    model = sized(nodes, output)
+    for rows in (3, 3, 7, 4):
+        numbers, answer = model.run(rows)
+        expected = numbers - numbers.mean(0) if nodes is CENTRES else numbers.sum()
+        np.testing.assert_allclose(answer, expected)
+    assert [session.rows for session in model.opened] == [[4, 3, 3, 7, 4]]
+    assert "batches are not filled up to sizes that are prepared, as an output depends on other rows" in caplog.text
+
+
+def test_a_batch_that_only_fails_when_it_is_filled_up_is_answered(sized, caplog):
+    model = sized(fails_above=6)
+    for rows in (2, 5, 5, 6):
+        numbers, output = model.run(rows)
+        assert output.tolist() == (2 * numbers).tolist()
+    assert "as one that was filled up failed" in caplog.text
+    with pytest.raises(RuntimeError, match="no memory"):
+        model.run(8)
+
+
+def test_several_threads_share_the_sessions(sized):
+    model, together = sized(), threading.Barrier(4)
+
+    def ask(number):
+        together.wait()
+        for rows in range(1, 9):
+            numbers, output = model.run((rows + number) % 8 + 1)
+            assert output.tolist() == (2 * numbers).tolist()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
+    assert len(model.opened) == 4
+
+
+def test_requests_of_a_batch_that_is_filled_up_get_their_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(backend, "_may_fill", lambda *_: True)
+    path = write_model(tmp_path / "model.onnx", DOUBLES, ["X:FLOAT:n,2"], ["Y:FLOAT:n,2"])
+    tensors = io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
+    (instance, _) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors)
+    for counts in ((5,), (2, 3), (1, 1, 5), (8,), (6,)):
+        inputs = [np.random.default_rng(count).standard_normal((count, 2), np.float32) for count in counts]
+        results = run(instance, *({"X": rows} for rows in inputs))
+        for rows, result in zip(inputs, results, strict=True):
+            np.testing.assert_array_equal(result.outputs["Y"], 2 * rows)
+
+
+GPU, ONE_CPU = InstanceSpec("m_0", "GPU", 0), InstanceSpec("m_0", "CPU", 0)
+BATCHES = "max_batch_size: 8 dynamic_batching { } "
+TENSORRT = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } } '
+
+
+@pytest.mark.parametrize(
+    ("operator", "rows", "text", "spec", "expected"),
+    [
+        ("Conv X,W Y", "n", BATCHES, GPU, True),
+        ("Conv X,W Y", "n", BATCHES, ONE_CPU, False),
+        ("Conv X,W Y", "n", "max_batch_size: 8 ", GPU, False),
+        ("Conv X,W Y", "n", BATCHES + TENSORRT, GPU, False),
+        ("Conv X,W Y", "8", BATCHES, GPU, False),
+        ("Mul X,W Y", "n", BATCHES, GPU, False),
+    ],
+    ids=["on CUDA", "on the CPU", "without batches", "with TensorRT", "of one size", "without convolutions"],
+)
+def test_only_convolutions_on_cuda_are_filled_up(operator, rows, text, spec, expected, tmp_path):
+    shape = f"FLOAT:{rows},1,4,4"
+    weights = {"W": np.ones((1, 1, 1, 1), np.float32)}
+    path = write_model(tmp_path / "model.onnx", [operator], [f"X:{shape}"], [f"Y:{shape}"], weights)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert backend._may_fill(package_of(path, text), spec, session) is expected
