@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import ray
 from ray import PlacementGroupID, serve
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 from ray.serve._private.common import DeploymentID, DeploymentStatus
@@ -306,6 +307,17 @@ def delete_applications(names: Sequence[str]) -> None:
     """Have Serve end applications; returns before they have gone."""
     if names:
         _get_global_client().delete_apps(list(names), blocking=False)
+
+
+def local_gpus(count: int | None) -> tuple[int, str]:
+    """Return how many GPUs a Ray would have that is started here, `count` where it is told, and Ray's name for them.
+
+    That is as many as there are, of those that this process may use. Blocks.
+    """
+    manager, found = ResourceAndLabelSpec._get_current_node_accelerator(count, {})
+    if manager is None or manager.get_resource_name() != "GPU":
+        return 0, ""
+    return int(found), manager.get_current_node_accelerator_type() or ""
 
 
 def gpu_memory_bytes() -> int:

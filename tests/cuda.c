@@ -1,6 +1,7 @@
 /* The part of CUDA's driver that opens memory of another process, for tests without a GPU: two devices, whose memory is
  * files. The name of a file that holds an allocation is its handle; a handle that names none is refused. A device's UUID
- * is its number on the machine; CUDA_VISIBLE_DEVICES, a list of these numbers, is looked at once. */
+ * is its number on the machine; CUDA_VISIBLE_DEVICES, a list of these numbers, is looked at once. What is copied to a
+ * device gets there, as late as CUDA allows, when its thread next waits for it. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +38,11 @@ static int contexts[DEVICES]; /* whether there is one */
 static int lost;
 static __thread void *stack[DEPTH];
 static __thread int depth;
+static __thread struct {
+    char *bytes;
+    uint64_t target;
+    size_t size;
+} staged;
 
 static void *current(void) { return depth ? stack[depth - 1] : NULL; }
 
@@ -87,7 +93,21 @@ int cuCtxPopCurrent_v2(void **context)
     return *context = stack[--depth], SUCCESS;
 }
 
-int cuCtxSynchronize(void) { return lost ? ILLEGAL_ADDRESS : current() ? SUCCESS : INVALID_CONTEXT; }
+static int arrive(void)
+{
+    if (lost)
+        return ILLEGAL_ADDRESS;
+    if (!current())
+        return INVALID_CONTEXT;
+    if (staged.bytes)
+        memcpy((void *)(uintptr_t)staged.target, staged.bytes, staged.size);
+    free(staged.bytes);
+    return staged.bytes = NULL, SUCCESS;
+}
+
+int cuCtxSynchronize(void) { return arrive(); }
+
+int cuStreamSynchronize(void *stream) { return stream ? INVALID_VALUE : arrive(); }
 
 /* Not of CUDA: from now on it answers as after a kernel that has failed. */
 int loseGpus(void) { return lost = 1, SUCCESS; }
@@ -135,12 +155,19 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t address)
 
 int cuMemcpyDtoH_v2(void *target, uint64_t source, size_t size)
 {
-    return inside(source, size) ? (memcpy(target, (void *)(uintptr_t)source, size), SUCCESS) : INVALID_VALUE;
+    if (!inside(source, size))
+        return INVALID_VALUE;
+    arrive();
+    return memcpy(target, (void *)(uintptr_t)source, size), SUCCESS;
 }
 
 int cuMemcpyHtoD_v2(uint64_t target, const void *source, size_t size)
 {
-    return inside(target, size) ? (memcpy((void *)(uintptr_t)target, source, size), SUCCESS) : INVALID_VALUE;
+    if (!inside(target, size))
+        return INVALID_VALUE;
+    arrive();
+    staged.bytes = memcpy(malloc(size), source, size);
+    return staged.target = target, staged.size = size, SUCCESS;
 }
 
 int cuIpcCloseMemHandle(uint64_t address)

@@ -1,4 +1,4 @@
-"""What tests need to know of the GPUs of the machine, and a stand-in for CUDA's driver."""
+"""What tests need to know of the GPUs of the machine, and stand-ins for CUDA's driver and NVML."""
 
 import subprocess
 from pathlib import Path
@@ -25,6 +25,13 @@ def build_driver(folder: Path) -> Path:
     """Build what stands for the driver where there is no GPU (`tests/cuda.c`), under the name that libraries load."""
     path = folder / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", path, ROOT / "tests/cuda.c"], check=True)
+    return path
+
+
+def build_nvml(folder: Path) -> Path:
+    """Build what stands for NVML (`tests/nvml.c`), under the name that Ray loads."""
+    path = folder / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, ROOT / "tests/nvml.c"], check=True)
     return path
 
 

@@ -99,8 +99,8 @@ def offline_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
-    """Return the settings, and a cluster of one node with the CPUs and GPUs that the flags name."""
-    from repository_loader.plan import ClusterFacts, NodeFacts
+    """Return the settings, and the cluster of one node that `serve` would start."""
+    from app.cli.local_facts import local_facts
 
     num_cpus, num_gpus = flags.pop("num_cpus"), flags.pop("num_gpus")
     repositories = flags.pop("repositories")
@@ -109,9 +109,11 @@ def read_target(flags: dict[str, Any]) -> "tuple[Settings, ClusterFacts]":
     if repositories:
         flags["model_repository"] = (*flags["model_repository"], *repositories)
     settings = read_settings(flags)
-    cpus = num_cpus or float(available_cores())
-    node = NodeFacts(cpus, num_gpus or 0, gpu_memory_bytes=settings.gpu_memory_bytes)
-    return settings, ClusterFacts((node,))
+    try:
+        return settings, local_facts(num_cpus or float(available_cores()), num_gpus, settings.gpu_memory_bytes)
+    except RuntimeError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(RUNTIME_ERROR)
 
 
 def read_settings(flags: dict[str, Any]) -> Settings:

@@ -22,7 +22,7 @@ _GPU: Final[tuple[tuple[str, str, str, Callable[[GpuState], float]], ...]] = (
     (
         "nv_energy_consumption",
         "counter",
-        "GPU energy consumption in joules since the Triton Server started",
+        "GPU energy consumption in joules since the driver was loaded",
         lambda gpu: gpu.energy_mj / 1e3,
     ),
 )

@@ -20,6 +20,8 @@ _LIBRARY: Final = "libcuda.so.1"
 _LAZY_ENABLE_PEER_ACCESS: Final = 1
 _UUID_BYTES: Final = 16
 _MAX_ID: Final = 2**31 - 1
+_DEFAULT_STREAM: Final = ctypes.c_void_p()
+"""The one in which copies are made; to wait for it is not to wait for what runs in others."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _CAPTURES: Final = "CUDA_ERROR_STREAM_CAPTURE"
 """How errors begin of a GPU that cannot be waited for while a thread records a graph of kernels."""
@@ -85,11 +87,17 @@ class DeviceAllocation:
         copy_out(self.device_id, self.address(offset), target, size_bytes)
 
     def write(self, offset: int, content: bytes) -> None:
-        """Copy bytes to a range, which must be inside. Raises DeviceMemoryError."""
+        """Copy bytes to a range, which must be inside; when this returns, they are there for every process.
+
+        Raises:
+            DeviceMemoryError: the driver could not copy them.
+        """
         if content:
             with _current(self._context):
                 target = ctypes.c_uint64(self.address(offset))
                 _call("cuMemcpyHtoD_v2", target, content, ctypes.c_size_t(len(content)))
+                # The copy may still be under way: of a few KiB CUDA only takes a copy of its own before it returns.
+                _call("cuStreamSynchronize", _DEFAULT_STREAM)
 
 
 def copy_out(device_id: int, address: int, target: int, size_bytes: int) -> None:

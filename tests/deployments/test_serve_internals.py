@@ -12,7 +12,9 @@ import ray
 from ray import serve
 from ray._private import worker
 from ray._private.node import Node
+from ray._private.resource_and_label_spec import RESOURCE_CONSTRAINT_PREFIX, ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
+from ray._raylet import RAY_NODE_ACCELERATOR_TYPE_KEY
 from ray.serve._private import controller, default_impl, replica
 from ray.serve._private.application_state import ApplicationStateManager, StatusOverview
 from ray.serve._private.client import ServeControllerClient
@@ -27,7 +29,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
-from deployments.serve_internals import LANE_ROUTER, GpuReader, only_gpu, pin_version, serve_logs_folder
+from deployments.serve_internals import LANE_ROUTER, GpuReader, local_gpus, only_gpu, pin_version, serve_logs_folder
 from eagleray.lane_router import LaneRouter
 from tests.serving import environment, run
 
@@ -111,6 +113,14 @@ def test_controller_tells_its_time_and_goes_on_when_it_is_killed() -> None:
     assert "timestamp" in ControllerHealthMetrics.model_fields
     source = inspect.getsource(default_impl)
     assert "name=SERVE_CONTROLLER_NAME" in source and "max_restarts=-1" in source
+
+
+def test_a_ray_that_starts_finds_its_gpus_so() -> None:
+    assert parameters(ResourceAndLabelSpec._get_current_node_accelerator) == ["num_gpus", "resources"]
+    assert RAY_NODE_ACCELERATOR_TYPE_KEY == "ray.io/accelerator-type"
+    assert RESOURCE_CONSTRAINT_PREFIX == "accelerator_type:"
+    found, kind = local_gpus(None)
+    assert bool(found) == bool(kind) and local_gpus(0) == (0, "")
 
 
 def test_gpus_tell_their_state_where_there_are_some_and_nothing_where_there_are_none() -> None:

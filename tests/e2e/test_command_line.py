@@ -124,7 +124,7 @@ def test_plan_gives_each_gpu_model_a_share_of_a_gpu(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
     config = tmp_path / "digits" / "config.pbtxt"
     config.write_text(config.read_text().replace("KIND_CPU", "KIND_GPU"))
-    without = run(EAGLERAY, "plan", "--json", str(tmp_path))
+    without = run(EAGLERAY, "plan", "--json", "--num-gpus", "0", str(tmp_path))
     assert without.returncode == 2
     assert "GPU" in json.loads(without.stdout)["unplaced"]["digits"]
     done = run(EAGLERAY, "plan", "--json", "--num-gpus", "1", str(tmp_path))
@@ -136,7 +136,8 @@ def test_plan_and_validate_know_the_gpus_and_settings_that_serve_would_have(tmp_
     shutil.copytree(EXAMPLES / "digits", tmp_path / "digits")
     config = tmp_path / "digits" / "config.pbtxt"
     config.write_text(config.read_text().replace("KIND_CPU", "KIND_GPU"))
-    for flags, code in (((), 2), (("--num-gpus", "1"), 0), (("--kind-gpu-fallback-to-cpu",), 0)):
+    none = ("--num-gpus", "0")
+    for flags, code in ((none, 2), (("--num-gpus", "1"), 0), ((*none, "--kind-gpu-fallback-to-cpu"), 0)):
         for command in ("plan", "validate"):
             done = run(EAGLERAY, command, "--model-repository", str(tmp_path), *flags)
             assert done.returncode == code, (command, flags, done.stdout, done.stderr)
@@ -204,7 +205,9 @@ def test_help_is_quick(command: str) -> None:
     assert any(cpu_s() < 1.0 for _ in range(3))
 
 
-@pytest.mark.parametrize("command", ["serve --help", "validate --help", f"validate {EXAMPLES / 'digits'}", "version"])
+@pytest.mark.parametrize(
+    "command", ["serve --help", "validate --help", f"validate --num-gpus 0 {EXAMPLES / 'digits'}", "version"]
+)
 def test_commands_that_start_nothing_import_no_ray(command: str) -> None:
     code = (
         "import sys\nfrom app.cli.main import main\n"

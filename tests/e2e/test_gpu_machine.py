@@ -1,6 +1,7 @@
 """A server on a machine with a GPU: what lands there, what it answers, and what it leaves when it goes."""
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -147,12 +148,12 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def used_before_mib(weights: object) -> int:
-    return used_mib()
+def users_before(weights: object) -> set[int]:
+    return users()
 
 
 @pytest.fixture(scope="module")
-def served(weights: object, used_before_mib: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def served(weights: object, users_before: set[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The models on this machine as it is: nothing says what there is."""
     flags = ("--allow-client-shm", "true", "--model-control-mode", "explicit", "--load-model", "*", "--no-dashboard")
     log = tmp_path_factory.mktemp("gpu-log") / "log"
@@ -169,18 +170,23 @@ def used_mib() -> int:
     return int(nvidia_smi("--query-gpu=memory.used"))
 
 
+def users() -> set[int]:
+    """Return the processes that use the card, but this one, which is a client with memory there."""
+    return {int(pid) for pid in nvidia_smi("--query-compute-apps=pid").split()} - {os.getpid()}
+
+
 def nvidia_smi(query: str) -> str:
     command = ("nvidia-smi", query, "--format=csv,noheader,nounits", "--id=0")
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def tensor(server: Server, model: str) -> str:
-    """Return the name of the first input."""
-    return str(server.get(f"/v2/models/{model}").json["inputs"][0]["name"])
+def names_of(model: str) -> tuple[str, str]:
+    """Return the names of a model's input and output."""
+    return ("INPUT__0", "OUTPUT__0") if model.startswith("torch") else ("X", "Y")
 
 
 def infer(server: Server, model: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    given = {"name": tensor(server, model), "datatype": "FP32", "shape": list(rows.shape), "data": rows.tolist()}
+    given = {"name": names_of(model)[0], "datatype": "FP32", "shape": list(rows.shape), "data": rows.tolist()}
     answer = server.infer(model, given)
     assert answer.status == 200, answer.body
     (output,) = answer.json["outputs"]
@@ -231,8 +237,7 @@ def test_answers_are_those_of_the_cpu(model: str, served: Server, weights: NDArr
 
 
 def test_only_replicas_with_a_share_of_the_gpu_use_it(served: Server) -> None:
-    pids = {int(pid) for pid in nvidia_smi("--query-compute-apps=pid").split()}
-    titles = {pid: title_of(psutil.Process(pid)) for pid in pids if psutil.pid_exists(pid)}
+    titles = {pid: title_of(psutil.Process(pid)) for pid in users() if psutil.pid_exists(pid)}
     print(titles, nvidia_smi("--query-compute-apps=pid,used_memory"))
     wrong = [title for title in titles.values() if "Ingress" in title or "Controller" in title]
     assert not wrong
@@ -242,55 +247,60 @@ def test_metrics_tell_of_the_card(served: Server) -> None:
     uuid = nvidia_smi("--query-gpu=uuid")
     total_mib = int(nvidia_smi("--query-gpu=memory.total"))
 
-    def gauges() -> dict[str, float]:
+    def told() -> dict[str, float]:
         found = families(served.metrics_text())
         return {
             name: row.value
             for name in found
-            if name.startswith("nv_gpu_")
+            if name.startswith(("nv_gpu_", "nv_energy_"))
             for row in found[name].samples
             if row.labels["gpu_uuid"] == uuid
         }
 
-    wait_until(lambda: gauges().get("nv_gpu_memory_used_bytes", 0) > 0, "metrics of the card")
-    told = gauges()
-    print(told)
-    assert told["nv_gpu_memory_total_bytes"] == pytest.approx(total_mib * MIB, rel=0.02)
-    assert told["nv_gpu_memory_used_bytes"] == pytest.approx(used_mib() * MIB, rel=0.1)
-    assert 0 <= told["nv_gpu_utilization"] <= 1 and told["nv_gpu_power_usage"] > 0 and told["nv_energy_consumption"] > 0
+    wait_until(lambda: told().get("nv_gpu_memory_used_bytes", 0) > 0, "metrics of the card")
+    card = told()
+    print(card)
+    assert card["nv_gpu_memory_total_bytes"] == pytest.approx(total_mib * MIB, rel=0.02)
+    assert card["nv_gpu_memory_used_bytes"] == pytest.approx(used_mib() * MIB, rel=0.1)
+    assert 0 <= card["nv_gpu_utilization"] <= 1 and card["nv_gpu_power_usage"] > 0
+    wait_until(lambda: told()["nv_energy_consumption"] > card["nv_energy_consumption"] > 0, "energy that grows")
     rows = families(served.metrics_text())["nv_inference_request_success"].samples
     assert {row.labels.get("gpu_uuid") for row in rows if row.labels["model"] == "onnx_auto"} == {uuid}
 
 
 @contextmanager
-def region(client: Any, size_bytes: int) -> Iterator[tuple[Any, Any]]:
+def region(client: Any, regions: Any, name: str, size_bytes: int) -> Iterator[Any]:
     """A client's region in the memory of the GPU, as `tritonclient` makes it."""
-    regions = pytest.importorskip("tritonclient.utils.cuda_shared_memory")
-    handle = regions.create_shared_memory_region("gpu", size_bytes, 0)
+    handle = regions.create_shared_memory_region(name, size_bytes, 0)
     try:
-        client.register_cuda_shared_memory("gpu", regions.get_raw_handle(handle), 0, size_bytes)
-        yield regions, handle
+        client.register_cuda_shared_memory(name, regions.get_raw_handle(handle), 0, size_bytes)
+        yield handle
     finally:
-        client.unregister_cuda_shared_memory("gpu")
+        client.unregister_cuda_shared_memory(name)
         regions.destroy_shared_memory_region(handle)
 
 
 @pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
 @pytest.mark.parametrize("model", ["onnx_auto", "torch_auto", "python_gpu"])
 def test_tensors_in_cuda_shared_memory(model: str, module: Any, served: Server, weights: NDArray[np.float32]) -> None:
+    regions = pytest.importorskip("tritonclient.utils.cuda_shared_memory")
     address = served.address if module is tritonclient.http else grpc_address(served.log())
-    rows = np.random.default_rng(5).standard_normal((8, 64), np.float32)
-    names = ("INPUT__0", "OUTPUT__0") if model.startswith("torch") else ("X", "Y")
-    with module.InferenceServerClient(address) as client, region(client, 8 * 80 * 4) as (regions, handle):
-        regions.set_shared_memory_region(handle, [rows])
-        given = module.InferInput(names[0], [8, 64], "FP32")
-        given.set_shared_memory("gpu", rows.nbytes)
-        wanted = module.InferRequestedOutput(names[1])
-        wanted.set_shared_memory("gpu", 8 * 16 * 4, rows.nbytes)
-        for _ in range(3):
+    input_name, output_name = names_of(model)
+    given = module.InferInput(input_name, [8, 64], "FP32")
+    given.set_shared_memory("rows", 8 * 64 * 4)
+    wanted = module.InferRequestedOutput(output_name)
+    wanted.set_shared_memory("answers", 8 * 16 * 4, 256)
+    with (
+        module.InferenceServerClient(address) as client,
+        region(client, regions, "rows", 8 * 64 * 4) as source,
+        region(client, regions, "answers", 256 + 8 * 16 * 4) as target,
+    ):
+        for seed in range(10):
+            rows = np.random.default_rng(seed).standard_normal((8, 64), np.float32)
+            regions.set_shared_memory_region(source, [rows])
             client.infer(model, [given], outputs=[wanted])
-        answer = regions.get_contents_as_numpy(handle, np.float32, [8, 16], rows.nbytes)
-        np.testing.assert_allclose(answer, rows @ weights, rtol=0.02, atol=0.02)
+            answer = regions.get_contents_as_numpy(target, np.float32, [64 + 8 * 16])[64:].reshape(8, 16)
+            np.testing.assert_allclose(answer, rows @ weights, rtol=0.02, atol=0.02)
 
 
 def test_memory_comes_back_when_a_model_is_unloaded(served: Server) -> None:
@@ -341,10 +351,13 @@ def test_a_killed_replica_leaves_no_memory_behind(served: Server, weights: NDArr
     (killed,) = replicas_of(served, "onnx_auto")
     killed.kill()
     np.testing.assert_allclose(infer(served, "onnx_auto", rows), rows @ weights, rtol=0.02, atol=0.02)
-    assert used_mib() == pytest.approx(before_mib, abs=256)
-    assert killed not in replicas_of(served, "onnx_auto")
+    wait_until(lambda: killed not in replicas_of(served, "onnx_auto"), "the end of the process")
+    wait_until(lambda: used_mib() == pytest.approx(before_mib, abs=256), "the memory of one process")
 
 
-def test_nothing_is_left_on_the_card(served: Server, used_before_mib: int) -> None:
+def test_nothing_is_left_on_the_card(served: Server, users_before: set[int]) -> None:
+    """Memory of a process goes with it."""
+    replicas = users() - users_before
+    assert replicas
     served.stop()
-    wait_until(lambda: used_mib() <= used_before_mib + 16, "the memory of all models", 30)
+    wait_until(lambda: not users() & replicas, "the memory of all models", 30)

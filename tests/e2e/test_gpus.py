@@ -14,9 +14,9 @@ import tritonclient.http
 
 from tests.app.metrics.scraped import families
 from tests.e2e import device_clients
-from tests.gpus import build_driver
+from tests.gpus import build_driver, build_nvml
 from tests.hostile.watch import grpc_address
-from tests.serving import EAGLERAY, ROOT, Server, environment, run, wait_until
+from tests.serving import EAGLERAY, Server, environment, run, wait_until
 
 MODEL = """
 import json, os
@@ -144,9 +144,10 @@ def gpu_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def planned(gpu_repository: Path) -> dict[str, list[dict[str, Any]]]:
-    """The deployments that `eagleray plan` prints, by model."""
-    done = run(EAGLERAY, "plan", "--json", "--num-cpus", "4", "--num-gpus", "2", str(gpu_repository))
+def planned(gpu_repository: Path, libraries: Path) -> dict[str, list[dict[str, Any]]]:
+    """The deployments that `eagleray plan` prints, by model, for the GPUs that there are."""
+    env = environment(LD_LIBRARY_PATH=str(libraries))
+    done = run(EAGLERAY, "plan", "--json", "--num-cpus", "4", str(gpu_repository), env=env)
     assert done.returncode == 0, done.stdout
     found = defaultdict(list)
     for deployment in json.loads(done.stdout)["deployments"]:
@@ -159,8 +160,7 @@ def planned(gpu_repository: Path) -> dict[str, list[dict[str, Any]]]:
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a library that names two GPUs as NVML does, and one that opens their memory as CUDA's driver does."""
     folder = tmp_path_factory.mktemp("libraries")
-    built = run("cc", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(ROOT / "tests/nvml.c"))
-    assert built.returncode == 0, built.stderr
+    build_nvml(folder)
     build_driver(folder)
     return folder
 
@@ -170,7 +170,7 @@ def served(
     gpu_repository: Path, planned: object, libraries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("gpus-log") / "log"
-    flags = ("--placement", "auto", "--num-cpus", "4", "--num-gpus", "2", "--no-dashboard")
+    flags = ("--placement", "auto", "--num-cpus", "4", "--no-dashboard")
     flags += ("--ingresses-per-node", "2", "--allow-client-shm", "true")
     server = Server(gpu_repository, log, *flags, env=environment(LD_LIBRARY_PATH=str(libraries)))
     try:

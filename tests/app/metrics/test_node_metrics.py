@@ -31,5 +31,6 @@ def test_a_registry_collects_what_a_scrape_shows() -> None:
     gpu = {"gpu_uuid": "GPU-1"}
     assert shown["nv_cpu_utilization"] == [({}, 0.25)]
     assert shown["nv_energy_consumption"] == [(gpu, 7.5)]
+    assert ours["nv_energy_consumption"].documentation.endswith("since the driver was loaded"), "as NVML counts"
     assert shown["triton_gpu_utilization"] == shown["nv_gpu_utilization"] == [(gpu, 0.5)]
     assert shown["nv_gpu_power_usage"] == [], "NVML does not tell it"

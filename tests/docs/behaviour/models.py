@@ -37,6 +37,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "What `eagleray plan --num-gpus N` prints": (
         "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
     ),
+    "Without the flag all three": (
+        "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
+        "app/cli/test_local_facts.py::test_gpus_are_those_that_ray_would_find",
+        "app/cli/test_local_facts.py::test_plan_and_validate_are_for_the_gpus_of_the_machine",
+    ),
     "Each number in `gpus` is a card of its own": ("e2e/test_gpus.py::test_listed_gpus_are_different_cards",),
     "What does not fit on a card": (CARD_PLAN + "test_a_gpu_is_not_promised_twice",),
     "GPU and CPU groups of one model are one version": (
