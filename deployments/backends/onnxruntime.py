@@ -27,7 +27,7 @@ from deployments.backends.onnxruntime_options import (
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import row_faults
 from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit
-from deployments.backends.sized_sessions import SizedSessions, sizes_up_to
+from deployments.backends.sized_sessions import FeedMemory, SizedSessions, sizes_up_to
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -128,6 +128,7 @@ class OnnxModel:
         self._session: Any = session
         self._row_split: RowSplit | None = None
         self._sized: SizedSessions | None = None
+        self._feed_memory = FeedMemory()
         if by_rows and not self._texts and _may_fill(package, spec, session):
             self._sized = SizedSessions(
                 config.name,
@@ -158,6 +159,7 @@ class OnnxModel:
         try:
             if self._sized is not None:
                 arrays = self._sized.run(names, feed, batch.rows, size, self._run_options)
+                self._feed_memory.keep_unless_in(arrays)
             elif self._row_split is not None:
                 arrays = self._row_split.run(names, feed, batch.rows, self._run_options)
             else:
@@ -201,9 +203,9 @@ class OnnxModel:
             arrays = [request.inputs[name] for request in requests]
             if name in self._ragged.names:
                 arrays = [array.reshape(-1) for array in arrays]
-            if missing_rows:
-                last = arrays[-1][-1:]
-                arrays.append(np.broadcast_to(last, (missing_rows, *last.shape[1:])))
+            if self._sized is not None:
+                feed[name] = self._feed_memory.join(name, arrays, missing_rows)
+                continue
             joined = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
             feed[name] = self._strings(name, joined, len(requests)) if name in self._texts else joined
         feed.update(self._ragged.batch_inputs(requests))
