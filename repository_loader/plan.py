@@ -14,6 +14,7 @@ from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan, Plan, PlanSettings
 from repository_loader.device_parts import ANY_GPU, DevicePart, device_parts, in_one_process, own_processes
 from repository_loader.ensemble_graph import step_models
+from repository_loader.filled_batches import further_weights_bytes
 from repository_loader.model_files import files_bytes, is_ensemble
 from repository_loader.node_needs import NodeNeeds
 from repository_loader.overrides import OverrideError, Overrides, Placement, read_overrides
@@ -272,6 +273,8 @@ class _Planner:
         num_gpus, gpu, suffix = 0.0, part.gpu, ""
         if gpu is not None:
             memory_bytes *= len(specs) if apart else 1
+            if overrides.memory_bytes is None:
+                memory_bytes += further_weights_bytes(model.package.config, model.package.file_path)
             num_gpus = self._share(model.name, memory_bytes, overrides)
             cards = self._find_gpu(model.name, gpu, replicas, num_gpus, overrides.needs)
             if scaled is not None and num_gpus and not self._free_gpus():

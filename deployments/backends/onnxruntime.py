@@ -3,7 +3,6 @@
 import ctypes
 import importlib.metadata
 import logging
-import os
 import re
 import time
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from deployments.available_cores import available_cores
-from deployments.backends import sized_sessions
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
 from deployments.backends.gpu_fault import internal_error
@@ -27,13 +25,14 @@ from deployments.backends.onnxruntime_options import (
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import row_faults
 from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit
-from deployments.backends.sized_sessions import FeedMemory, SizedSessions, sizes_up_to
+from deployments.backends.sized_sessions import FeedMemory, SizedSessions
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.normalise import client_shape
 from protocol.signature import Signature
-from repository_loader.onnx_graph import GraphTensor, OnnxGraph, read_onnx_graph
+from repository_loader.filled_batches import batch_sizes, may_fill, model_file, session_count, weights_bytes
+from repository_loader.onnx_graph import GraphTensor, OnnxGraph
 from repository_loader.onnx_signature import check_signature
 from repository_loader.package import InstanceSpec, ModelPackage
 
@@ -129,13 +128,10 @@ class OnnxModel:
         self._row_split: RowSplit | None = None
         self._sized: SizedSessions | None = None
         self._feed_memory = FeedMemory()
-        if by_rows and not self._texts and _may_fill(package, spec, session):
+        if spec.kind == "GPU" and by_rows and not self._texts and may_fill(config, file_for(package, spec)):
+            count = session_count(config, file_for(package, spec))
             self._sized = SizedSessions(
-                config.name,
-                session,
-                lambda: _open(runtime, package, spec),
-                sizes_up_to(signature.max_batch_size, config.dynamic_batching.preferred_batch_size),
-                sized_sessions.WEIGHTS_BYTES_IN_ALL // max(1, _weights_bytes(package, spec)),
+                config.name, session, lambda: _open(runtime, package, spec), batch_sizes(config), count
             )
             self._session = None  # which may go before the others
         elif by_rows and _may_split(package, spec):
@@ -323,36 +319,13 @@ def _may_split(package: ModelPackage, spec: InstanceSpec) -> bool:
         return False
     if available_cores() < 2 or providers(package.config, spec) != [(CPU, {})] or chooses_threads(package):
         return False
-    return _weights_bytes(package, spec) <= LARGEST_WEIGHTS_BYTES
-
-
-def _may_fill(package: ModelPackage, spec: InstanceSpec, session: Any) -> bool:
-    """Whether batches run in a few sizes: on CUDA, of rows that do not depend on each other, with convolutions."""
-    if not package.config.HasField("dynamic_batching"):
-        return False
-    if [name for name, _ in providers(package.config, spec)] != [CUDA]:
-        return False
-    if _weights_bytes(package, spec) > sized_sessions.LARGEST_WEIGHTS_BYTES:
-        return False
-    if any(not node.shape or isinstance(node.shape[0], int) for node in session.get_inputs()):
-        return False
-    return not sized_sessions.CONVOLUTIONS.isdisjoint(read_onnx_graph(_model_file(package, spec)).operators)
-
-
-def _weights_bytes(package: ModelPackage, spec: InstanceSpec) -> int:
-    folder = os.path.dirname(_model_file(package, spec))
-    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
-
-
-def _model_file(package: ModelPackage, spec: InstanceSpec) -> str:
-    path = file_for(package, spec)
-    return os.path.join(path, "model.onnx") if os.path.isdir(path) else path
+    return weights_bytes(file_for(package, spec)) <= LARGEST_WEIGHTS_BYTES
 
 
 def _open(runtime: Any, package: ModelPackage, spec: InstanceSpec, thread_count: int = 0) -> Any:
     """Open a session on the spec's device, and make sure that it is there; 0 threads are as many as configured."""
     config = package.config
-    path = _model_file(package, spec)
+    path = model_file(file_for(package, spec))
     asked = providers(config, spec)
     missing = [name for name, _ in asked if name not in runtime.get_available_providers()]
     if missing:

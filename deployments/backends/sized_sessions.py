@@ -19,10 +19,6 @@ from protocol.infer import Array
 
 log = logging.getLogger(__name__)
 
-CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv"})
-LARGEST_WEIGHTS_BYTES: Final = 256 << 20
-WEIGHTS_BYTES_IN_ALL: Final = 1 << 30
-"""Each session holds the weights again."""
 LARGEST_DIFFERENCE: Final = 0.02
 """Between the outputs of a batch that was filled up and of one that was not, as a share of the largest value: how a GPU
 multiplies may change with the size."""
@@ -30,22 +26,13 @@ multiplies may change with the size."""
 Feed = Mapping[str, Array]
 
 
-def sizes_up_to(largest: int, preferred: Iterable[int] = ()) -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `largest`, with it and what is preferred."""
-    found = {largest, *(size for size in preferred if 0 < size < largest)}
-    power = 1
-    while power < largest:
-        found |= {size for size in (power, power + power // 2) if size < largest}
-        power *= 2
-    return sorted(found)
-
-
 class SizedSessions:
     """Runs batches of a model whose rows do not depend on each other, filled up to the next of some sizes.
 
     A size's session is opened when the first batch of it comes; the one that was used the longest ago is closed when
-    their weights take too much. The first batch that is filled up also runs as it is: where its outputs are not the
-    same, or their rows are not those of the batch, or only the filled one fails, no batch is filled up from then on.
+    there are too many. The first batch that is filled up also runs as it is: where its outputs are not the same, or
+    their rows are not those of the batch, or only the filled one fails, no batch is filled up from then on. So it is
+    where a session cannot be opened.
     """
 
     def __init__(
@@ -59,7 +46,7 @@ class SizedSessions:
         self._sessions: OrderedDict[int, Any] = OrderedDict()
         self._compared: set[str] = set()
         self._fills = True
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def size_of(self, rows: int) -> int:
         """Return to how many rows a batch is to be filled up."""
@@ -93,17 +80,28 @@ class SizedSessions:
             if not self._fills:
                 size = next(iter(self._sessions), size)
             session = self._sessions.get(size)
-            if session is None:
-                session, self._unused = self._unused or self._open_another(), None
-                self._sessions[size] = session
-                if len(self._sessions) > self._most_sessions:
-                    self._sessions.popitem(last=False)
-            else:
+            if session is not None:
                 self._sessions.move_to_end(size)
+                return session
+            try:
+                session, self._unused = self._unused or self._open_another(), None
+            except Exception:
+                if not self._sessions:
+                    raise
+                self._stop_filling("another session cannot be opened", exc_info=True)
+                return next(iter(self._sessions.values()))
+            self._sessions[size] = session
+            if len(self._sessions) > self._most_sessions:
+                self._sessions.popitem(last=False)
             return session
 
-    def _stop_filling(self, reason: str) -> None:
-        log.warning("model '%s': batches are not filled up to sizes that are prepared, as %s", self._model_name, reason)
+    def _stop_filling(self, reason: str, *, exc_info: bool = False) -> None:
+        log.warning(
+            "model '%s': batches are not filled up to sizes that are prepared, as %s",
+            self._model_name,
+            reason,
+            exc_info=exc_info,
+        )
         with self._lock:
             self._fills = False
             while len(self._sessions) > 1:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from repository_loader.demand import demand
@@ -14,6 +15,7 @@ from repository_loader.plan import (
     make_plan,
 )
 from repository_loader.snapshot import RepositoryModel
+from tests.deployments.backends.onnx_models import write_model
 from tests.repository_loader.planned_models import (
     CPUS,
     GIB,
@@ -189,3 +191,22 @@ def test_estimates_memory_from_the_file(tmp_path: Path) -> None:
     deployment = only(make_plan(snapshot(given), ISOLATED, CPUS))
     assert deployment.models[0].file_bytes == 1000
     assert deployment.memory_bytes == 2500 + (256 << 20)
+
+
+def test_sessions_for_several_sizes_of_batches_count_on_a_gpu(tmp_path: Path) -> None:
+    shape = "FLOAT:n,1,4,4"
+    path = write_model(
+        tmp_path / "model.onnx",
+        ["Conv X,W Y"],
+        [f"X:{shape}"],
+        [f"Y:{shape}"],
+        {"W": np.ones((1, 1, 1, 1), np.float32)},
+    )
+    size = Path(path).stat().st_size
+    for more, facts, session_count in (("", GPUS, 3), ("", CPUS, 1), (parameter("memory_bytes", "5000"), GPUS, 0)):
+        text = ONNX + "max_batch_size: 8 dynamic_batching { } " + more
+        given = model("m", text, gpu_count=facts.num_gpus and 1)
+        given = replace(given, packages=(replace(given.packages[0], file_path=path),))
+        deployment = only(make_plan(snapshot(given), ISOLATED, facts))
+        expected = int(2.5 * size) + (256 << 20) + (session_count - 1) * size if session_count else 5000
+        assert deployment.memory_bytes == expected

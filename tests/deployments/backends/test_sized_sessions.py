@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnxruntime
 import pytest
-from onnx_models import io, load, package_of, run, write_model
+from onnx_models import io, load, run, write_model
 
 from deployments.backends import onnxruntime as backend
-from deployments.backends.sized_sessions import FeedMemory, SizedSessions, sizes_up_to
+from deployments.backends.sized_sessions import FeedMemory, SizedSessions
 from repository_loader.package import InstanceSpec
 
 DOUBLES = ["Add X,X Y"]
@@ -55,12 +55,6 @@ def sized(tmp_path):
     return make
 
 
-def test_sizes_grow_by_half_at_most_beyond_two():
-    assert sizes_up_to(64) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
-    assert sizes_up_to(10, [5, 10, 20]) == [1, 2, 3, 4, 5, 6, 8, 10]
-    assert [sizes_up_to(size) for size in (1, 2, 3)] == [[1], [1, 2], [1, 2, 3]]
-
-
 def test_each_size_has_a_session_and_answers_are_those_of_the_batch_alone(sized):
     model = sized()
     for rows in (3, 4, 3, 8, 7, 5, 1, 3):
@@ -96,6 +90,21 @@ def test_a_batch_that_only_fails_when_it_is_filled_up_is_answered(sized, caplog)
     assert "as one that was filled up failed" in caplog.text
     with pytest.raises(RuntimeError, match="no memory"):
         model.run(8)
+
+
+def test_where_no_session_can_be_opened_the_one_that_there_is_takes_all_sizes(sized, caplog):
+    model = sized()
+    model.run(4)
+
+    def fail():
+        raise RuntimeError("no memory for weights")
+
+    model.sessions._open_another = fail
+    for rows in (7, 3, 1):
+        numbers, output = model.run(rows)
+        assert output.tolist() == (2 * numbers).tolist()
+    assert [session.rows for session in model.opened] == [[4, 8, 7, 3, 1]]
+    assert "as another session cannot be opened" in caplog.text and "no memory for weights" in caplog.text
 
 
 def test_several_threads_share_the_sessions(sized):
@@ -136,37 +145,14 @@ def test_memory_that_an_output_looks_at_is_not_used_again():
 
 
 def test_requests_of_a_batch_that_is_filled_up_get_their_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(backend, "_may_fill", lambda *_: True)
+    """On the CPU, as if it were a GPU."""
+    monkeypatch.setattr(backend, "may_fill", lambda *_: True)
+    monkeypatch.setattr(backend, "providers", lambda *_: [("CPUExecutionProvider", {})])
     path = write_model(tmp_path / "model.onnx", DOUBLES, ["X:FLOAT:n,2"], ["Y:FLOAT:n,2"])
     tensors = io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
-    (instance, _) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors)
+    (instance,) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors, [InstanceSpec("m_0", "GPU", 0)])
     for counts in ((5,), (2, 3), (1, 1, 5), (8,), (6,)):
         inputs = [np.random.default_rng(count).standard_normal((count, 2), np.float32) for count in counts]
         results = run(instance, *({"X": rows} for rows in inputs))
         for rows, result in zip(inputs, results, strict=True):
             np.testing.assert_array_equal(result.outputs["Y"], 2 * rows)
-
-
-GPU, ONE_CPU = InstanceSpec("m_0", "GPU", 0), InstanceSpec("m_0", "CPU", 0)
-BATCHES = "max_batch_size: 8 dynamic_batching { } "
-TENSORRT = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } } '
-
-
-@pytest.mark.parametrize(
-    ("operator", "rows", "text", "spec", "expected"),
-    [
-        ("Conv X,W Y", "n", BATCHES, GPU, True),
-        ("Conv X,W Y", "n", BATCHES, ONE_CPU, False),
-        ("Conv X,W Y", "n", "max_batch_size: 8 ", GPU, False),
-        ("Conv X,W Y", "n", BATCHES + TENSORRT, GPU, False),
-        ("Conv X,W Y", "8", BATCHES, GPU, False),
-        ("Mul X,W Y", "n", BATCHES, GPU, False),
-    ],
-    ids=["on CUDA", "on the CPU", "without batches", "with TensorRT", "of one size", "without convolutions"],
-)
-def test_only_convolutions_on_cuda_are_filled_up(operator, rows, text, spec, expected, tmp_path):
-    shape = f"FLOAT:{rows},1,4,4"
-    weights = {"W": np.ones((1, 1, 1, 1), np.float32)}
-    path = write_model(tmp_path / "model.onnx", [operator], [f"X:{shape}"], [f"Y:{shape}"], weights)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    assert backend._may_fill(package_of(path, text), spec, session) is expected

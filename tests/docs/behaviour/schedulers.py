@@ -5,6 +5,7 @@ from tests.docs.behaviour.modules import (
     BRANCHES,
     CACHED,
     ENSEMBLES,
+    FILLED,
     GIVEN_UP,
     HELD,
     IMPLICIT_STATE,
@@ -34,12 +35,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         RETURNING + "test_clients_that_do_not_return_are_awaited_ever_more_seldom",
     ),
     "A batch of an ONNX model with convolutions on a GPU is filled up": (
-        SIZED + "test_sizes_grow_by_half_at_most_beyond_two",
+        FILLED + "test_sizes_are_few_and_those_that_are_preferred",
         SIZED + "test_each_size_has_a_session_and_answers_are_those_of_the_batch_alone",
         SIZED + "test_requests_of_a_batch_that_is_filled_up_get_their_rows",
     ),
-    "So it is with `dynamic_batching`, a first dimension that is not fixed": (
-        SIZED + "test_only_convolutions_on_cuda_are_filled_up",
+    "So it is with `dynamic_batching`, without TensorRT": (
+        FILLED + "test_only_batches_of_convolutions_are_filled_up",
+        FILLED + "test_sessions_take_so_much_at_most",
         SIZED + "test_the_session_used_the_longest_ago_goes_when_there_are_too_many",
     ),
     "Outputs of the first batch that is filled up must be the same as": (
