@@ -162,7 +162,6 @@ def served(weights: object, users_before: set[int], tmp_path_factory: pytest.Tem
         yield server.wait_ready()
         server.stop()
     finally:
-        print(server.log())
         server.kill()
 
 
@@ -236,9 +235,8 @@ def test_answers_are_those_of_the_cpu(model: str, served: Server, weights: NDArr
 
 def test_only_replicas_with_a_share_of_the_gpu_use_it(served: Server) -> None:
     titles = {pid: title_of(psutil.Process(pid)) for pid in users() if psutil.pid_exists(pid)}
-    print(titles, nvidia_smi("--query-compute-apps=pid,used_memory"))
     wrong = [title for title in titles.values() if "Ingress" in title or "Controller" in title]
-    assert not wrong
+    assert titles and not wrong
 
 
 def test_metrics_tell_of_the_card(served: Server) -> None:
@@ -257,7 +255,6 @@ def test_metrics_tell_of_the_card(served: Server) -> None:
 
     wait_until(lambda: told().get("nv_gpu_memory_used_bytes", 0) > 0, "metrics of the card")
     card = told()
-    print(card)
     assert card["nv_gpu_memory_total_bytes"] == pytest.approx(total_mib * MIB, rel=0.02)
     assert card["nv_gpu_memory_used_bytes"] == pytest.approx(used_mib() * MIB, rel=0.1)
     assert 0 <= card["nv_gpu_utilization"] <= 1 and card["nv_gpu_power_usage"] > 0
@@ -306,7 +303,6 @@ def test_memory_comes_back_when_a_model_is_unloaded(served: Server) -> None:
     loaded_mib = used_mib()
     assert served.post("/v2/repository/models/heavy/unload").status == 200
     wait_until(lambda: used_mib() <= loaded_mib - WEIGHTS_MIB, "the memory of the weights", 60)
-    print("with the model", loaded_mib, "MiB, without", used_mib())
     assert served.post("/v2/repository/models/heavy/load").status == 200
     np.testing.assert_array_equal(infer(served, "heavy", np.ones((2, WIDE), np.float32)), np.ones((2, WIDE)))
     assert used_mib() == pytest.approx(loaded_mib, abs=512)
@@ -316,7 +312,6 @@ def test_out_of_memory_fails_its_request_alone(served: Server) -> None:
     assert grow(served, 1).status == 200
     (before,) = replicas_of(served, "grows")
     answer = grow(served, 1000)
-    print(answer.body[:300])
     assert answer.status == 500 and "memory" in answer.error
     assert grow(served, 1).status == 200
     assert replicas_of(served, "grows") == [before]
@@ -326,9 +321,8 @@ def test_a_gpu_that_has_failed_a_process_is_answered_again_by_the_next(
     served: Server, weights: NDArray[np.float32]
 ) -> None:
     assert embed(served, 3).status == 200
-    started = time.monotonic()
+    time.monotonic()
     answer = embed(served, 1_000_000)
-    print(answer.status, answer.body[:400])
     assert answer.status == 500 and "device-side assert" in answer.error
     rows = np.ones((1, 64), np.float32)
 
@@ -339,7 +333,6 @@ def test_a_gpu_that_has_failed_a_process_is_answered_again_by_the_next(
         return answer.status == 200
 
     wait_until(again, "an answer after the fault", 60)
-    print("answered again after", time.monotonic() - started, "s")
 
 
 def test_a_killed_replica_leaves_no_memory_behind(served: Server, weights: NDArray[np.float32]) -> None:

@@ -70,7 +70,6 @@ def test_batches_of_changing_sizes_of_a_convolution_are_as_quick_as_those_of_one
         largest = np.abs(expected.outputs["Y"]).max()
         np.testing.assert_allclose(answer.outputs["Y"], expected.outputs["Y"], rtol=0, atol=0.02 * largest)
     one_s, changing_s = run_s([8] * 50), run_s([8, 5] * 25)
-    print(f"{one_s * 1e3:.2f} ms of one size, {changing_s * 1e3:.2f} ms of two")
     assert changing_s < 3 * one_s
 
 
