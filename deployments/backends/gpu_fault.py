@@ -14,9 +14,10 @@ _WORDS: Final = (
     "|hardware stack error|invalid program counter|operation not supported on global/shared address space"
     "|uncorrectable ECC error|uncorrectable NVLink error|launch timed out"
 )
-# As PyTorch, ONNX Runtime, CuPy and kernels of OpenAI's Triton begin them.
+# As PyTorch, ONNX Runtime, CuPy and kernels of OpenAI's Triton begin them. Bounded, as the text may be a client's.
 _BEGINNINGS: Final = (
-    r"CUDA error: |CUDA driver error: |CUDA failure \d+: |cudaError\w+: |CUDA_ERROR_\w+: |Triton Error \[CUDA\]: "
+    r"CUDA error: |CUDA driver error: |CUDA failure \d{1,9}: |cudaError\w{1,64}: |CUDA_ERROR_\w{1,64}: "
+    r"|Triton Error \[CUDA\]: "
 )
 _LOST: Final = re.compile(rf"(?:{_BEGINNINGS})[^\n]{{0,40}}(?:{_WORDS})")
 

@@ -1,9 +1,10 @@
 import ctypes
+import time
 from pathlib import Path
 
 import pytest
 
-from deployments.backends.gpu_fault import GpuFault, internal_error
+from deployments.backends.gpu_fault import GpuFault, internal_error, is_of_lost_gpu
 from tests.gpus import build_driver, forget_driver, use_driver
 
 ONNX = (
@@ -52,6 +53,13 @@ def test_what_a_client_has_sent_ends_no_process() -> None:
     text = "unknown city 'CUDA error: device-side assert triggered'"
     assert not isinstance(internal_error("told", text, own_words=True), GpuFault)
     assert isinstance(internal_error("told", text[14:], own_words=True), GpuFault)
+
+
+@pytest.mark.parametrize("word", ["cudaError", "CUDA_ERROR_", "CUDA failure 7"])
+def test_a_long_text_of_a_client_is_read_quickly(word: str) -> None:
+    start_s = time.thread_time()
+    assert not is_of_lost_gpu(word * (1_000_000 // len(word)))
+    assert time.thread_time() - start_s < 2, "not with the square of its length"
 
 
 def test_cuda_says_that_a_gpu_is_lost_where_another_library_has_failed_first(
