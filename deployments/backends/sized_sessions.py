@@ -49,9 +49,9 @@ class SizedSessions:
         self._lock = threading.RLock()
 
     def size_of(self, rows: int) -> int:
-        """Return to how many rows a batch is to be filled up."""
+        """Return to how many rows a batch is to be filled up; one without rows has none to fill it with."""
         place = bisect.bisect_left(self._sizes, rows)
-        return self._sizes[place] if self._fills and place < len(self._sizes) else rows
+        return self._sizes[place] if rows and self._fills and place < len(self._sizes) else rows
 
     def run(self, names: Sequence[str], feed: Feed, rows: int, size: int, options: Any) -> list[Array]:
         """Return the outputs `names` of the first `rows` rows of a feed with `size`; on several threads at once."""
@@ -77,8 +77,8 @@ class SizedSessions:
 
     def _session(self, size: int) -> Any:
         with self._lock:
-            if not self._fills:
-                size = next(iter(self._sessions), size)
+            if not self._fills or not size:
+                size = next(iter(self._sessions), self._sizes[0])
             session = self._sessions.get(size)
             if session is not None:
                 self._sessions.move_to_end(size)
@@ -120,8 +120,10 @@ class FeedMemory:
 
     def join(self, name: str, arrays: Sequence[Array], missing_rows: int) -> Array:
         """Return arrays one after the other, the last row again for each that is missing."""
-        arrays = [*arrays, *[arrays[-1][-1:]] * missing_rows]
         first = arrays[0]
+        if missing_rows:
+            last = next(array for array in reversed(arrays) if len(array))
+            arrays = [*arrays, *[last[-1:]] * missing_rows]
         shape = (sum(map(len, arrays)), *first.shape[1:])
         size_bytes = math.prod(shape) * first.itemsize
         kept: dict[str, Array] = self._of_thread.__dict__

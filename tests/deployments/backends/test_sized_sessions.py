@@ -144,15 +144,16 @@ def test_memory_that_an_output_looks_at_is_not_used_again():
     assert joined.tolist() == rows.tolist()
 
 
-def test_requests_of_a_batch_that_is_filled_up_get_their_rows(tmp_path, monkeypatch):
+def test_requests_of_a_batch_that_is_filled_up_get_their_rows(tmp_path, monkeypatch, caplog):
     """On the CPU, as if it were a GPU."""
     monkeypatch.setattr(backend, "may_fill", lambda *_: True)
     monkeypatch.setattr(backend, "providers", lambda *_: [("CPUExecutionProvider", {})])
     path = write_model(tmp_path / "model.onnx", DOUBLES, ["X:FLOAT:n,2"], ["Y:FLOAT:n,2"])
     tensors = io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
     (instance,) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors, [InstanceSpec("m_0", "GPU", 0)])
-    for counts in ((5,), (2, 3), (1, 1, 5), (8,), (6,)):
+    for counts in ((0,), (5,), (2, 3), (3, 0), (0, 0), (1, 1, 5), (8,), (6,)):
         inputs = [np.random.default_rng(count).standard_normal((count, 2), np.float32) for count in counts]
         results = run(instance, *({"X": rows} for rows in inputs))
         for rows, result in zip(inputs, results, strict=True):
             np.testing.assert_array_equal(result.outputs["Y"], 2 * rows)
+    assert "not filled up" not in caplog.text
