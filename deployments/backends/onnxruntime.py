@@ -88,7 +88,7 @@ class OnnxRuntimeInstance:
 
     def __init__(self, name: str, model: "OnnxModel") -> None:
         self.name = name
-        self.may_run_inline = True
+        self.may_run_inline = not model.opens_sessions
         self._model: OnnxModel | None = model
         self.execute = model.execute
 
@@ -138,6 +138,11 @@ class OnnxModel:
             self._row_split = RowSplit(
                 config.name, session, lambda: _open(runtime, package, spec, thread_count=1), available_cores()
             )
+
+    @property
+    def opens_sessions(self) -> bool:
+        """Whether any batch may have to wait for another session, however quick those before it were."""
+        return self._sized is not None
 
     def execute(self, batch: Batch) -> None:
         """Run the batch as one call of the session; `ModelInstance.execute`."""

@@ -144,13 +144,28 @@ def test_memory_that_an_output_looks_at_is_not_used_again():
     assert joined.tolist() == rows.tolist()
 
 
-def test_requests_of_a_batch_that_is_filled_up_get_their_rows(tmp_path, monkeypatch, caplog):
-    """On the CPU, as if it were a GPU."""
-    monkeypatch.setattr(backend, "may_fill", lambda *_: True)
-    monkeypatch.setattr(backend, "providers", lambda *_: [("CPUExecutionProvider", {})])
-    path = write_model(tmp_path / "model.onnx", DOUBLES, ["X:FLOAT:n,2"], ["Y:FLOAT:n,2"])
-    tensors = io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
-    (instance,) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors, [InstanceSpec("m_0", "GPU", 0)])
+@pytest.fixture
+def load_filled(tmp_path, monkeypatch):
+    """Load a model that doubles, on the CPU as if it were a GPU; whether its batches are filled up is told."""
+
+    def load_instance(fills=True):
+        monkeypatch.setattr(backend, "may_fill", lambda *_: fills)
+        monkeypatch.setattr(backend, "providers", lambda *_: [("CPUExecutionProvider", {})])
+        path = write_model(tmp_path / "model.onnx", DOUBLES, ["X:FLOAT:n,2"], ["Y:FLOAT:n,2"])
+        tensors = io("X", "input", "FP32", 2) + io("Y", "output", "FP32", 2)
+        (instance,) = load(path, "max_batch_size: 8 dynamic_batching { } " + tensors, [InstanceSpec("m_0", "GPU", 0)])
+        return instance
+
+    return load_instance
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_no_session_is_opened_on_the_event_loop(fills, load_filled):
+    assert load_filled(fills).may_run_inline is not fills
+
+
+def test_requests_of_a_batch_that_is_filled_up_get_their_rows(load_filled, caplog):
+    instance = load_filled()
     for counts in ((0,), (5,), (2, 3), (3, 0), (0, 0), (1, 1, 5), (8,), (6,)):
         inputs = [np.random.default_rng(count).standard_normal((count, 2), np.float32) for count in counts]
         results = run(instance, *({"X": rows} for rows in inputs))
