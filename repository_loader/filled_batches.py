@@ -14,6 +14,7 @@ from repository_loader.onnx_graph import OnnxFileError, read_onnx_graph
 LARGEST_WEIGHTS_BYTES: Final = 256 << 20
 WEIGHTS_BYTES_IN_ALL: Final = 1 << 30
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv"})
+_MEMORY_LIMIT: Final = "gpu_mem_limit"
 _SMALL: Final = (1, 4, 8)
 """A GPU takes hardly longer for a few rows than for one."""
 
@@ -31,12 +32,13 @@ def batch_sizes(config: ModelConfig) -> list[int]:
 
 def may_fill(config: ModelConfig, path: str) -> bool:
     """Whether batches of an ONNX model on a GPU run in a few sizes: of rows that do not depend on each other, which
-    `dynamic_batching` says, without TensorRT, with convolutions, of a number of rows that is not built in, and with
-    weights that are not too large.
+    `dynamic_batching` says, without TensorRT, with convolutions, of a number of rows that is not built in, with weights
+    that are not too large, and where no `gpu_mem_limit` is set, which each session would have to itself.
     """
-    if not config.max_batch_size or not config.HasField("dynamic_batching"):
+    if not config.max_batch_size or not config.HasField("dynamic_batching") or _MEMORY_LIMIT in config.parameters:
         return False
-    if any(each.name == "tensorrt" for each in config.optimization.execution_accelerators.gpu_execution_accelerator):
+    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+    if any(each.name == "tensorrt" or _MEMORY_LIMIT in each.parameters for each in accelerators):
         return False
     try:
         status = os.stat(model_file(path))

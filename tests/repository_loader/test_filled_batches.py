@@ -9,6 +9,11 @@ from tests.deployments.backends.onnx_models import write_model
 
 BATCHES = "max_batch_size: 8 dynamic_batching { } "
 TENSORRT = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } } '
+LIMIT = 'parameters { key: "gpu_mem_limit" value { string_value: "1000000000" } } '
+CUDA_LIMIT = (
+    "optimization { execution_accelerators { gpu_execution_accelerator { "
+    'name: "cuda" parameters { key: "gpu_mem_limit" value: "1000000000" } } } } '
+)
 
 
 def config_of(text):
@@ -35,10 +40,21 @@ def test_sizes_are_few_and_those_that_are_preferred():
         ("Conv X,W Y", "n", "max_batch_size: 8 ", False),
         ("Conv X,W Y", "n", "dynamic_batching { }", False),
         ("Conv X,W Y", "n", BATCHES + TENSORRT, False),
+        ("Conv X,W Y", "n", BATCHES + LIMIT, False),
+        ("Conv X,W Y", "n", BATCHES + CUDA_LIMIT, False),
         ("Conv X,W Y", "8", BATCHES, False),
         ("Mul X,W Y", "n", BATCHES, False),
     ],
-    ids=["so it is", "no batches", "no rows", "with TensorRT", "of one size", "without convolutions"],
+    ids=[
+        "so it is",
+        "no batches",
+        "no rows",
+        "with TensorRT",
+        "with a limit",
+        "with a limit of CUDA's",
+        "of one size",
+        "without convolutions",
+    ],
 )
 def test_only_batches_of_convolutions_are_filled_up(operator, rows, text, expected, tmp_path):
     assert may_fill(config_of(text), write(tmp_path, operator, rows)) is expected
