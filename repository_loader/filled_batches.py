@@ -19,15 +19,20 @@ _SMALL: Final = (1, 4, 8)
 """A GPU takes hardly longer for a few rows than for one."""
 
 
-def batch_sizes(config: ModelConfig) -> list[int]:
-    """Return 1, 4, 8, 16, 24, 32, 48, 64 and so on up to `max_batch_size`, with it and what is preferred."""
+def batch_sizes(config: ModelConfig, path: str) -> list[int]:
+    """Return 1, 4, 8, 16, 24, 32, 48, 64 and so on up to `max_batch_size`, with it and what is preferred.
+
+    They are fewer, evenly left out but for the largest, where so many sessions would hold the weights too often.
+    """
     largest = config.max_batch_size
     found = {*_SMALL, *config.dynamic_batching.preferred_batch_size}
     power = 2 * _SMALL[-1]
     while power < largest:
         found |= {power, power + power // 2}
         power *= 2
-    return sorted({size for size in found if 0 < size < largest} | {largest})
+    sizes = sorted({size for size in found if 0 < size < largest} | {largest})
+    count = min(len(sizes), max(1, WEIGHTS_BYTES_IN_ALL // max(1, weights_bytes(path))))
+    return [sizes[(index + 1) * len(sizes) // count - 1] for index in range(count)]
 
 
 def may_fill(config: ModelConfig, path: str) -> bool:
@@ -49,16 +54,11 @@ def may_fill(config: ModelConfig, path: str) -> bool:
         return False  # loading it says what is wrong
 
 
-def session_count(config: ModelConfig, path: str) -> int:
-    """Return how many sessions there are at the same time, at most."""
-    return min(len(batch_sizes(config)), max(1, WEIGHTS_BYTES_IN_ALL // max(1, weights_bytes(path))))
-
-
 def further_weights_bytes(config: ModelConfig, path: str) -> int:
     """Return what the sessions of a model on a GPU take beyond the first."""
     if config.backend != "onnxruntime" or not may_fill(config, path):
         return 0
-    return (session_count(config, path) - 1) * weights_bytes(path)
+    return (len(batch_sizes(config, path)) - 1) * weights_bytes(path)
 
 
 def weights_bytes(path: str) -> int:

@@ -31,7 +31,7 @@ from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
 from protocol.normalise import client_shape
 from protocol.signature import Signature
-from repository_loader.filled_batches import batch_sizes, may_fill, model_file, session_count, weights_bytes
+from repository_loader.filled_batches import batch_sizes, may_fill, model_file, weights_bytes
 from repository_loader.onnx_graph import GraphTensor, OnnxGraph
 from repository_loader.onnx_signature import check_signature
 from repository_loader.package import InstanceSpec, ModelPackage
@@ -129,10 +129,8 @@ class OnnxModel:
         self._sized: SizedSessions | None = None
         self._feed_memory = FeedMemory()
         if spec.kind == "GPU" and by_rows and not self._texts and may_fill(config, file_for(package, spec)):
-            count = session_count(config, file_for(package, spec))
-            self._sized = SizedSessions(
-                config.name, session, lambda: _open(runtime, package, spec), batch_sizes(config), count
-            )
+            sizes = batch_sizes(config, file_for(package, spec))
+            self._sized = SizedSessions(config.name, session, lambda: _open(runtime, package, spec), sizes)
             self._session = None  # which may go before the others
         elif by_rows and _may_split(package, spec):
             self._row_split = RowSplit(

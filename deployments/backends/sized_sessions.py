@@ -9,7 +9,6 @@ import bisect
 import logging
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -29,21 +28,18 @@ Feed = Mapping[str, Array]
 class SizedSessions:
     """Runs batches of a model whose rows do not depend on each other, filled up to the next of some sizes.
 
-    A size's session is opened when the first batch of it comes; the one that was used the longest ago is closed when
-    there are too many. The first batch that is filled up also runs as it is: where its outputs are not the same, or
+    A size's session is opened when the first batch of it comes; batches of other sizes do not wait for that. The first
+    batch that is filled up also runs as it is: where its outputs are not the same, or
     their rows are not those of the batch, or only the filled one fails, no batch is filled up from then on. So it is
     where a session cannot be opened.
     """
 
-    def __init__(
-        self, model_name: str, session: Any, open_another: Callable[[], Any], sizes: Sequence[int], most_sessions: int
-    ) -> None:
+    def __init__(self, model_name: str, session: Any, open_another: Callable[[], Any], sizes: Sequence[int]) -> None:
         self._model_name = model_name
         self._unused: Any = session
         self._open_another = open_another
         self._sizes = sizes
-        self._most_sessions = most_sessions
-        self._sessions: OrderedDict[int, Any] = OrderedDict()
+        self._sessions: dict[int, Any] = {}
         self._compared: set[str] = set()
         self._fills = True
         self._lock = threading.RLock()
@@ -76,12 +72,14 @@ class SizedSessions:
         return alone
 
     def _session(self, size: int) -> Any:
+        session = self._sessions.get(size)
+        if session is not None:
+            return session
         with self._lock:
             if not self._fills or not size:
                 size = next(iter(self._sessions), self._sizes[0])
             session = self._sessions.get(size)
             if session is not None:
-                self._sessions.move_to_end(size)
                 return session
             try:
                 session, self._unused = self._unused or self._open_another(), None
@@ -91,8 +89,6 @@ class SizedSessions:
                 self._stop_filling("another session cannot be opened", exc_info=True)
                 return next(iter(self._sessions.values()))
             self._sessions[size] = session
-            if len(self._sessions) > self._most_sessions:
-                self._sessions.popitem(last=False)
             return session
 
     def _stop_filling(self, reason: str, *, exc_info: bool = False) -> None:
@@ -104,8 +100,8 @@ class SizedSessions:
         )
         with self._lock:
             self._fills = False
-            while len(self._sessions) > 1:
-                self._sessions.popitem(last=False)
+            for size in list(self._sessions)[:-1]:
+                del self._sessions[size]
 
 
 class FeedMemory:

@@ -4,7 +4,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader import filled_batches
-from repository_loader.filled_batches import batch_sizes, further_weights_bytes, may_fill, session_count, weights_bytes
+from repository_loader.filled_batches import batch_sizes, further_weights_bytes, may_fill, weights_bytes
 from tests.deployments.backends.onnx_models import write_model
 
 BATCHES = "max_batch_size: 8 dynamic_batching { } "
@@ -26,11 +26,21 @@ def write(folder, operator="Conv X,W Y", rows="n"):
     return write_model(folder / "model.onnx", [operator], [f"X:{shape}"], [f"Y:{shape}"], weights)
 
 
-def test_sizes_are_few_and_those_that_are_preferred():
-    assert batch_sizes(config_of("max_batch_size: 64")) == [1, 4, 8, 16, 24, 32, 48, 64]
+def test_sizes_are_few_and_those_that_are_preferred(tmp_path):
+    path = write(tmp_path)
+    assert batch_sizes(config_of("max_batch_size: 64"), path) == [1, 4, 8, 16, 24, 32, 48, 64]
     preferred = "max_batch_size: 20 dynamic_batching { preferred_batch_size: [ 6, 20, 40 ] }"
-    assert batch_sizes(config_of(preferred)) == [1, 4, 6, 8, 16, 20]
-    assert [batch_sizes(config_of(f"max_batch_size: {size}")) for size in (1, 3, 8)] == [[1], [1, 3], [1, 4, 8]]
+    assert batch_sizes(config_of(preferred), path) == [1, 4, 6, 8, 16, 20]
+    assert [batch_sizes(config_of(f"max_batch_size: {size}"), path) for size in (1, 3, 8)] == [[1], [1, 3], [1, 4, 8]]
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(7, [1, 4, 8, 16, 24, 32, 64]), (4, [4, 16, 32, 64]), (3, [4, 24, 64]), (1, [64]), (0, [64])]
+)
+def test_there_are_no_more_sizes_than_sessions_whose_weights_fit(count, sizes, tmp_path, monkeypatch):
+    path = write(tmp_path)
+    monkeypatch.setattr(filled_batches, "WEIGHTS_BYTES_IN_ALL", (count + 1) * weights_bytes(path) - 1)
+    assert batch_sizes(config_of("max_batch_size: 64"), path) == sizes
 
 
 @pytest.mark.parametrize(
@@ -75,11 +85,11 @@ def test_sessions_take_so_much_at_most(tmp_path, monkeypatch):
     (tmp_path / "weights").write_bytes(bytes(1000))
     size = weights_bytes(path)
     assert size > 1000
-    assert (session_count(config, path), further_weights_bytes(config, path)) == (3, 2 * size)
+    assert further_weights_bytes(config, path) == 2 * size
     monkeypatch.setattr(filled_batches, "WEIGHTS_BYTES_IN_ALL", 2 * size + 1)
-    assert (session_count(config, path), further_weights_bytes(config, path)) == (2, size)
+    assert further_weights_bytes(config, path) == size
     monkeypatch.setattr(filled_batches, "WEIGHTS_BYTES_IN_ALL", size - 1)
-    assert (session_count(config, path), further_weights_bytes(config, path)) == (1, 0)
+    assert further_weights_bytes(config, path) == 0
     monkeypatch.setattr(filled_batches, "LARGEST_WEIGHTS_BYTES", size - 1)
     assert not may_fill(config, path)
     assert further_weights_bytes(text_format.Parse('backend: "python" ' + BATCHES, ModelConfig()), path) == 0

@@ -34,10 +34,10 @@ class Session:
 class Sized:
     """A model in sized sessions, asked as the backend does."""
 
-    def __init__(self, path, sizes=(1, 2, 4, 8), most=10, fails_above=1000):
+    def __init__(self, path, sizes=(1, 2, 4, 8), fails_above=1000):
         self.opened = [Session(path, fails_above)]
         self._open = lambda: self.opened.append(Session(path, fails_above)) or self.opened[-1]
-        self.sessions = SizedSessions("m", self.opened[0], self._open, sizes, most)
+        self.sessions = SizedSessions("m", self.opened[0], self._open, sizes)
 
     def run(self, rows):
         numbers = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
@@ -64,11 +64,28 @@ def test_each_size_has_a_session_and_answers_are_those_of_the_batch_alone(sized)
     assert [session.rows for session in model.opened] == [[4, 3, 4, 4, 4], [8, 8, 8], [1]]
 
 
-def test_the_session_used_the_longest_ago_goes_when_there_are_too_many(sized):
-    model = sized(most=2)
-    for rows in (1, 2, 1, 4, 1, 2):
-        model.run(rows)
-    assert [session.rows for session in model.opened] == [[1, 1, 1], [2], [4], [2]]
+def test_a_batch_waits_for_no_session_of_another_size(sized):
+    model = sized()
+    model.run(4)
+    opens, may_end, open_another = threading.Event(), threading.Event(), model.sessions._open_another
+
+    def open_slowly():
+        opens.set()
+        assert may_end.wait(10)
+        return open_another()
+
+    model.sessions._open_another = open_slowly
+    with ThreadPoolExecutor(2) as threads:
+        waits = threads.submit(model.run, 8)
+        try:
+            assert opens.wait(10)
+            numbers, output = threads.submit(model.run, 4).result(5)
+            assert output.tolist() == (2 * numbers).tolist()
+            assert not waits.done()
+        finally:
+            may_end.set()
+        numbers, output = waits.result(10)
+    assert output.tolist() == (2 * numbers).tolist()
 
 
 @pytest.mark.parametrize(("nodes", "output"), [(CENTRES, "Y:FLOAT:n,2"), (SUMS, "Y:FLOAT:")], ids=["a mean", "no rows"])

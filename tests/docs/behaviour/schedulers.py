@@ -42,7 +42,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "So it is with `dynamic_batching`, without TensorRT": (
         FILLED + "test_only_batches_of_convolutions_are_filled_up",
         FILLED + "test_sessions_take_so_much_at_most",
-        SIZED + "test_the_session_used_the_longest_ago_goes_when_there_are_too_many",
+        FILLED + "test_there_are_no_more_sizes_than_sessions_whose_weights_fit",
     ),
     "Outputs of the first batch that is filled up must be the same as": (
         SIZED + "test_batches_whose_rows_depend_on_each_other_are_not_filled_up",
