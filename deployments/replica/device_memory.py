@@ -146,7 +146,12 @@ def uuid_of(device_id: int) -> str:
 
 
 def has_lost_gpu() -> bool:
-    """Return whether a GPU that this process uses answers every call with an error; waits for what runs there."""
+    """Return whether a GPU that this process uses answers every call with an error; waits for what runs there.
+
+    A process from which Ray hides all GPUs, and that has opened no memory of one, uses none; the driver stays as it is.
+    """
+    if os.environ.get(_VISIBLE) == "" and not _driver.cache_info().currsize:
+        return False
     try:
         count = ctypes.c_int()
         _call("cuDeviceGetCount", ctypes.byref(count))

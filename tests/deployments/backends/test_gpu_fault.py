@@ -55,6 +55,20 @@ def test_what_a_client_has_sent_ends_no_process() -> None:
     assert isinstance(internal_error("told", text[14:], own_words=True), GpuFault)
 
 
+def test_what_a_client_has_sent_shows_no_gpu_to_a_process_that_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(build_driver(tmp_path))
+    use_driver(path, "", monkeypatch)
+    try:
+        assert not is_of_lost_gpu("unknown city 'CUDA error: device-side assert triggered'")
+        count = ctypes.c_int()
+        ctypes.CDLL(path).cuDeviceGetCount(ctypes.byref(count))
+        assert count.value == -1, "as before cuInit, after which a framework would find the GPU"
+    finally:
+        forget_driver()
+
+
 @pytest.mark.parametrize("word", ["cudaError", "CUDA_ERROR_", "CUDA failure 7"])
 def test_a_long_text_of_a_client_is_read_quickly(word: str) -> None:
     start_s = time.thread_time()
