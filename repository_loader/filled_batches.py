@@ -15,6 +15,7 @@ LARGEST_WEIGHTS_BYTES: Final = 256 << 20
 WEIGHTS_BYTES_IN_ALL: Final = 1 << 30
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv"})
 _MEMORY_LIMIT: Final = "gpu_mem_limit"
+_MOST_SIZES: Final = 12
 _SMALL: Final = (1, 4, 8)
 """A GPU takes hardly longer for a few rows than for one."""
 
@@ -22,7 +23,8 @@ _SMALL: Final = (1, 4, 8)
 def batch_sizes(config: ModelConfig, path: str) -> list[int]:
     """Return 1, 4, 8, 16, 24, 32, 48, 64 and so on up to `max_batch_size`, with it and what is preferred.
 
-    They are fewer, evenly left out but for the largest, where so many sessions would hold the weights too often.
+    They are fewer, evenly left out but for the largest, where so many sessions would hold the weights too often, and
+    where more than 12 are preferred.
     """
     largest = config.max_batch_size
     found = {*_SMALL, *config.dynamic_batching.preferred_batch_size}
@@ -31,7 +33,7 @@ def batch_sizes(config: ModelConfig, path: str) -> list[int]:
         found |= {power, power + power // 2}
         power *= 2
     sizes = sorted({size for size in found if 0 < size < largest} | {largest})
-    count = min(len(sizes), max(1, WEIGHTS_BYTES_IN_ALL // max(1, weights_bytes(path))))
+    count = min(len(sizes), _MOST_SIZES, max(1, WEIGHTS_BYTES_IN_ALL // max(1, weights_bytes(path))))
     return [sizes[(index + 1) * len(sizes) // count - 1] for index in range(count)]
 
 
@@ -58,7 +60,10 @@ def further_weights_bytes(config: ModelConfig, path: str) -> int:
     """Return what the sessions of a model on a GPU take beyond the first."""
     if config.backend != "onnxruntime" or not may_fill(config, path):
         return 0
-    return (len(batch_sizes(config, path)) - 1) * weights_bytes(path)
+    try:
+        return (len(batch_sizes(config, path)) - 1) * weights_bytes(path)
+    except OSError:
+        return 0  # its folder has just gone
 
 
 def weights_bytes(path: str) -> int:

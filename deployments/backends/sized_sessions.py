@@ -29,9 +29,8 @@ class SizedSessions:
     """Runs batches of a model whose rows do not depend on each other, filled up to the next of some sizes.
 
     A size's session is opened when the first batch of it comes; batches of other sizes do not wait for that. The first
-    batch that is filled up also runs as it is: where its outputs are not the same, or
-    their rows are not those of the batch, or only the filled one fails, no batch is filled up from then on. So it is
-    where a session cannot be opened.
+    batch that is filled up also runs as it is: where its outputs are not the same, or their rows are not those of the
+    batch, or only the filled one fails, no batch is filled up from then on. So it is where a session cannot be opened.
     """
 
     def __init__(self, model_name: str, session: Any, open_another: Callable[[], Any], sizes: Sequence[int]) -> None:
@@ -137,8 +136,9 @@ class FeedMemory:
 
 
 def _are_close(alone: Array, filled: Array) -> bool:
-    """Whether two outputs are equal, but for how a GPU has rounded."""
-    if alone.shape != filled.shape or alone.dtype.kind not in "fiu":
+    """Whether two outputs are equal, but for how a GPU has rounded; integers of a byte may be such, as of images."""
+    is_rounded = alone.dtype.kind == "f" or (alone.dtype.kind in "iu" and alone.itemsize == 1)
+    if alone.shape != filled.shape or not is_rounded:
         return np.array_equal(alone, filled)
     one, other = alone.astype(np.float64), filled.astype(np.float64)
     tolerance = LARGEST_DIFFERENCE * float(np.abs(one[np.isfinite(one)]).max(initial=0))

@@ -43,6 +43,13 @@ def test_there_are_no_more_sizes_than_sessions_whose_weights_fit(count, sizes, t
     assert batch_sizes(config_of("max_batch_size: 64"), path) == sizes
 
 
+def test_however_many_sizes_are_preferred_there_are_twelve_at_most(tmp_path):
+    preferred = ", ".join(str(size) for size in range(1, 60))
+    config = config_of(f"max_batch_size: 64 dynamic_batching {{ preferred_batch_size: [ {preferred} ] }}")
+    sizes = batch_sizes(config, write(tmp_path))
+    assert len(sizes) == 12 and sizes == sorted(set(sizes)) and sizes[-1] == 64
+
+
 @pytest.mark.parametrize(
     ("operator", "rows", "text", "expected"),
     [

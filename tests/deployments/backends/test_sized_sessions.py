@@ -7,7 +7,7 @@ import pytest
 from onnx_models import io, load, run, write_model
 
 from deployments.backends import onnxruntime as backend
-from deployments.backends.sized_sessions import FeedMemory, SizedSessions
+from deployments.backends.sized_sessions import FeedMemory, SizedSessions, _are_close
 from repository_loader.package import InstanceSpec
 
 DOUBLES = ["Add X,X Y"]
@@ -122,6 +122,22 @@ def test_where_no_session_can_be_opened_the_one_that_there_is_takes_all_sizes(si
         assert output.tolist() == (2 * numbers).tolist()
     assert [session.rows for session in model.opened] == [[4, 8, 7, 3, 1]]
     assert "as another session cannot be opened" in caplog.text and "no memory for weights" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("datatype", "difference", "expected"),
+    [
+        (np.float32, 0.01, True),
+        (np.float32, 0.1, False),
+        (np.uint8, 1, True),
+        (np.uint8, 9, False),
+        (np.int64, 1, False),
+    ],
+)
+def test_only_what_may_be_rounded_may_differ(datatype, difference, expected):
+    one = np.array([[100, 1], [2, 3]], datatype)
+    scale = 100 if datatype is np.float32 else 1
+    assert _are_close(one, (one + np.array(difference * scale, datatype)).astype(datatype)) is expected
 
 
 def test_several_threads_share_the_sessions(sized):
