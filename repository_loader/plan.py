@@ -265,7 +265,7 @@ class _Planner:
         scaled = None if divided and part.gpu is None else overrides.autoscaling
         if scaled is not None:
             replicas = max(1, scaled.min_replicas)
-        memory_bytes = self._memory_bytes(model, overrides)
+        memory_bytes = self._memory_bytes(model, overrides, on_gpu=part.gpu is not None)
         if part.gpu is None:
             self._check_memory(model.name, replicas, overrides.memory_bytes or 0)
         num_cpus = self._settings.num_cpus_per_replica if overrides.num_cpus is None else overrides.num_cpus
@@ -273,8 +273,6 @@ class _Planner:
         num_gpus, gpu, suffix = 0.0, part.gpu, ""
         if gpu is not None:
             memory_bytes *= len(specs) if apart else 1
-            if overrides.memory_bytes is None:
-                memory_bytes += further_weights_bytes(model.package.config, model.package.file_path)
             num_gpus = self._share(model.name, memory_bytes, overrides)
             cards = self._find_gpu(model.name, gpu, replicas, num_gpus, overrides.needs)
             if scaled is not None and num_gpus and not self._free_gpus():
@@ -341,12 +339,17 @@ class _Planner:
             self._settings.memory_base_bytes + weights,
         )
 
-    def _memory_bytes(self, model: ModelPlan, overrides: Overrides) -> int:
+    def _memory_bytes(self, model: ModelPlan, overrides: Overrides, *, on_gpu: bool) -> int:
         if overrides.memory_bytes is not None:
             return overrides.memory_bytes
         if not model.specs and model.dependencies:
             return 0
-        return int(model.file_bytes * self._settings.memory_factor) + self._settings.memory_base_bytes
+        weights = int(model.file_bytes * self._settings.memory_factor)
+        if not on_gpu:
+            return weights + self._settings.memory_base_bytes
+        package = model.package
+        weights += further_weights_bytes(package.config, package.file_path)
+        return weights + self._settings.gpu_memory_base_bytes
 
     def _share(self, name: str, memory_bytes: int, overrides: Overrides) -> float:
         """Return the share of a GPU for one replica: of the memory that is left beside the headroom."""

@@ -67,7 +67,7 @@ def test_a_gpu_is_not_promised_twice() -> None:
     assert {d.app_name: (d.gpu, d.num_gpus) for d in plan.deployments} == {
         "a": (0, 0.94),
         "c": (1, 0.94),
-        "d": (0, 0.02),
+        "d": (0, 0.04),
     }
     assert plan.unplaced == {"b": "model 'b' needs 0.94 of GPU 0, of which 0.06 is free"}
 
@@ -208,5 +208,6 @@ def test_sessions_for_several_sizes_of_batches_count_on_a_gpu(tmp_path: Path) ->
         given = model("m", text, gpu_count=facts.num_gpus and 1)
         given = replace(given, packages=(replace(given.packages[0], file_path=path),))
         deployment = only(make_plan(snapshot(given), ISOLATED, facts))
-        expected = int(2.5 * size) + (256 << 20) + (session_count - 1) * size if session_count else 5000
+        base = 256 << 20 if facts is CPUS else 512 << 20
+        expected = int(2.5 * size) + base + (session_count - 1) * size if session_count else 5000
         assert deployment.memory_bytes == expected

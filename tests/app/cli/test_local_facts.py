@@ -57,7 +57,7 @@ def test_plan_and_validate_are_for_the_gpus_of_the_machine(nvml: Path, tmp_path:
     assert planned.returncode == 0, planned.stdout + planned.stderr
     (deployment,) = json.loads(planned.stdout)["deployments"]
     assert deployment["gpu"] == 1
-    assert deployment["num_gpus"] == pytest.approx(256 / (0.8 * 40 * 1024), abs=0.005)
+    assert deployment["num_gpus"] == pytest.approx(512 / (0.8 * 40 * 1024), abs=0.005)
     for flags, code in (((), 0), (("--num-gpus", "1"), 2)):
         checked = run(EAGLERAY, "validate", str(tmp_path), *flags, env=env)
         assert checked.returncode == code, checked.stdout + checked.stderr
