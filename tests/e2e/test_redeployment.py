@@ -67,7 +67,8 @@ def test_two_ingresses_of_a_node_are_replaced_without_a_failed_request(cluster: 
         while not replaced.is_set():
             try:
                 with Client(own.address) as client:
-                    answers.append(str(client.infer("simple", *row).status))
+                    answer = client.infer("simple", *row)
+                    answers.append("200" if answer.status == 200 else f"{answer.status} {answer.body!r}")
             except OSError as error:
                 answers.append(repr(error))
 

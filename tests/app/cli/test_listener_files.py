@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,7 +18,8 @@ from tests.certificates import Authority
 
 
 def serve(folder: Path, *flags: str) -> Result:
-    return CliRunner().invoke(main, ["serve", "--model-repository", str(folder), *flags])
+    with patch.dict(os.environ):  # in which it sets variables of Ray's
+        return CliRunner().invoke(main, ["serve", "--model-repository", str(folder), *flags])
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
