@@ -420,7 +420,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused",
     ),
     "`serve deploy` replaces the ingresses of a node one after the other": (
-        "e2e/test_redeployment.py::test_two_ingresses_of_a_node_are_replaced_without_a_failed_request",
+        "e2e/test_redeployment.py::test_of_two_ingresses_of_a_node_one_always_takes_requests",
     ),
     "A second Eagleray in a cluster": (
         "deployments/control/test_sole_application.py::test_a_second_eagleray_is_refused_until_the_first_has_gone",
