@@ -21,7 +21,7 @@ import onnx
 from benchmarks.body import expected
 from benchmarks.home import Home, PreparationError, install_load_generators
 from benchmarks.load import PROTOCOLS, LoadError, Right, Run, run_checked
-from benchmarks.models import INSTANCE, MLP_TENSORS, MODEL_CONFIG, ONE_THREAD, mlp
+from benchmarks.models import INSTANCE, MLP_TENSORS, ONE_THREAD, config_of, mlp
 from benchmarks.options import numbers
 from benchmarks.peers import HERE, Peer, PeerError, eagleray, run_from
 from benchmarks.rows import Work
@@ -72,17 +72,8 @@ def write_copies(repository: Path, counts: list[int]) -> None:
         onnx.save(mlp(), folder / "1/model.onnx")
         parameters = {"placement": "isolated", "replicas": count, "num_cpus": 0.05}
         rest = "".join(PARAMETER.format(key=key, value=value) for key, value in parameters.items())
-        config = MODEL_CONFIG.format(
-            name=folder.name,
-            kind='backend: "onnxruntime"',
-            max_batch_size=64,
-            input=MLP_TENSORS.input,
-            datatype=MLP_TENSORS.datatype,
-            input_dims=MLP_TENSORS.input_dims[0],
-            output=MLP_TENSORS.output,
-            output_dims=MLP_TENSORS.output_dims[0],
-            rest=INSTANCE + ONE_THREAD + rest,
-        )
+        kind = 'backend: "onnxruntime"'
+        config = config_of(folder.name, kind, 64, MLP_TENSORS, INSTANCE + ONE_THREAD + rest)
         (folder / "config.pbtxt").write_text(config)
 
 

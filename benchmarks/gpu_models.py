@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.body import example
 from benchmarks.compute_models import HIDDEN, TOKEN_COUNT
-from benchmarks.models import COMPUTE, MODEL_CONFIG, TENSORS, Tensors
+from benchmarks.models import COMPUTE, TENSORS, Tensors, config_of
 
 MAX_BATCH = 64
 PAIR = "_x2"
@@ -67,23 +67,14 @@ def write_repository(repository: Path, models: list[Served], device: str, cudnn:
 
 def config(served: Served, device: str, cudnn: str) -> str:
     """Return the model's configuration; one instance on a GPU is what a model has that says nothing."""
-    torch, tensors = served.model == ENCODER_TORCH, served.tensors
+    torch = served.model == ENCODER_TORCH
     rest = "dynamic_batching { }\n"
     if device == "cpu" or served.instances > 1:
         rest += f"instance_group [ {{ kind: KIND_{device.upper()} count: {served.instances} }} ]\n"
     if device == "gpu":
         rest += _SHARE if torch else _SHARE + _CUDNN.format(number=CUDNN[cudnn])
-    return MODEL_CONFIG.format(
-        name=served.name,
-        kind='backend: "pytorch"' if torch else 'backend: "onnxruntime"',
-        max_batch_size=MAX_BATCH,
-        input=tensors.input,
-        datatype=tensors.datatype,
-        input_dims=", ".join(map(str, tensors.input_dims)),
-        output=tensors.output,
-        output_dims=", ".join(map(str, tensors.output_dims)),
-        rest=rest,
-    )
+    kind = 'backend: "pytorch"' if torch else 'backend: "onnxruntime"'
+    return config_of(served.name, kind, MAX_BATCH, served.tensors, rest)
 
 
 def write_encoder_torch(file: Path) -> None:

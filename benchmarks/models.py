@@ -182,7 +182,12 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
         max_batch_size = 8 if name == "identity_img" else 64
         rest = INSTANCE if name == "identity_img" else INSTANCE + INLINE
         (version / "model.py").write_text(ECHO.format(input=tensors.input, output=tensors.output))
-    config = MODEL_CONFIG.format(
+    (folder / "config.pbtxt").write_text(config_of(name, kind, max_batch_size, tensors, rest))
+
+
+def config_of(name: str, kind: str, max_batch_size: int, tensors: Tensors, rest: str) -> str:
+    """Return the `config.pbtxt` of a model with one input and one output."""
+    return MODEL_CONFIG.format(
         name=name,
         kind=kind,
         max_batch_size=max_batch_size,
@@ -193,7 +198,6 @@ def write_model(folder: Path, name: str, tensors: Tensors) -> None:
         output_dims=", ".join(map(str, tensors.output_dims)),
         rest=rest,
     )
-    (folder / "config.pbtxt").write_text(config)
 
 
 def mlp() -> onnx.ModelProto:

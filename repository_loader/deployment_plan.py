@@ -18,11 +18,10 @@ from repository_loader.serialisation import (
 class PlanSettings(ByName):
     """Choices of the operator; the model's own `eagleray.*` parameters come before them.
 
-    A model takes `memory_factor` times its file plus `memory_base_bytes`, or `gpu_memory_base_bytes` on a GPU: with the
-    libraries, CUDA took 590 to 740 MiB of an H100 for each process, and takes less of a smaller card.
-    `assumed_gpu_memory_bytes` stands in where the cluster does not tell. `gpu_headroom` is the share of a card's memory
-    that stays free. `keep_packed` has the process that small models share run without one, so that the next is loaded
-    at once.
+    A model takes `memory_factor` times its file plus `memory_base_bytes`, or `gpu_memory_base_bytes` on a GPU, where
+    CUDA with the libraries took 590 to 740 MiB of an H100 for each process. `assumed_gpu_memory_bytes` stands in where
+    the cluster does not tell. `gpu_headroom` is the share of a card's memory that stays free. `keep_packed` has the
+    process that small models share run without one, so that the next is loaded at once.
     """
 
     placement: PlacementChoice = "auto"

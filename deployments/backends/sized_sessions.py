@@ -1,8 +1,8 @@
 """Batches of a few sizes, each in a session of its own, where a GPU has convolutions to run.
 
 With cuDNN 9 a convolution of ONNX Runtime's keeps what it has prepared for one shape only. A batch of another size than
-the one before has every convolution prepared again, which takes many times as long as the batch itself: ResNet-50 on an
-H100 took 150 ms for 11 images after 12, and 4 ms for 16 after 16.
+the one before has every convolution prepared again, which takes many times as long as the batch itself: of ResNet-50 on
+an H100 some 100 ms, where sizes changed about 11, and 4 ms for 16 images after 16.
 """
 
 import bisect

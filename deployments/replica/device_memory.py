@@ -21,7 +21,7 @@ _LAZY_ENABLE_PEER_ACCESS: Final = 1
 _UUID_BYTES: Final = 16
 _MAX_ID: Final = 2**31 - 1
 _DEFAULT_STREAM: Final = ctypes.c_void_p()
-"""The one in which copies are made; to wait for it is not to wait for what runs in others."""
+"""The one in which copies are made; to wait for it is not to wait for streams that do not wait for it either."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _CAPTURES: Final = "CUDA_ERROR_STREAM_CAPTURE"
 """How errors begin of a GPU that cannot be waited for while a thread records a graph of kernels."""
