@@ -1,9 +1,8 @@
-/* The part of CUDA's driver that opens memory of another process, for tests without a GPU: two devices, whose memory is
- * files. The name of a file that holds an allocation is its handle; a handle that names none is refused. A device's UUID
+/* The part of CUDA's driver that Eagleray calls, for tests without a GPU: two devices, whose memory is files and memory
+ * of the process. The name of a file that holds an allocation is its handle; a handle that names none is refused. A device's UUID
  * is its number on the machine; CUDA_VISIBLE_DEVICES, a list of these numbers, is looked at once. What is copied to a
  * device gets there, as late as CUDA allows, when its thread next waits for it. */
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,13 +14,15 @@
 enum {
     SUCCESS = 0,
     INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
     MAP_FAILED_ = 205,
     ILLEGAL_ADDRESS = 700
 };
-enum { DEVICES = 2, ALLOCATIONS = 64, DEPTH = 8 };
+enum { DEVICES = 2, ALLOCATIONS = 64, DEPTH = 8, FETCHES = 256 };
+#define STREAM_OF_THREAD ((void *)2)
 
 typedef struct {
     char reserved[64];
@@ -43,6 +44,12 @@ static __thread struct {
     uint64_t target;
     size_t size;
 } staged;
+static __thread struct {
+    uint64_t target;
+    const void *source;
+    size_t size;
+} fetches[FETCHES];
+static __thread int fetch_count;
 
 static void *current(void) { return depth ? stack[depth - 1] : NULL; }
 
@@ -93,6 +100,11 @@ int cuCtxPopCurrent_v2(void **context)
     return *context = stack[--depth], SUCCESS;
 }
 
+static struct {
+    char *base;
+    size_t size;
+} pinned[ALLOCATIONS];
+
 static int arrive(void)
 {
     if (lost)
@@ -102,15 +114,79 @@ static int arrive(void)
     if (staged.bytes)
         memcpy((void *)(uintptr_t)staged.target, staged.bytes, staged.size);
     free(staged.bytes);
-    return staged.bytes = NULL, SUCCESS;
+    staged.bytes = NULL;
+    for (int i = 0; i < fetch_count; i++)
+        memcpy((void *)(uintptr_t)fetches[i].target, fetches[i].source, fetches[i].size);
+    return fetch_count = 0, SUCCESS;
 }
 
 int cuCtxSynchronize(void) { return arrive(); }
 
-int cuStreamSynchronize(void *stream) { return stream ? INVALID_VALUE : arrive(); }
+int cuStreamSynchronize(void *stream)
+{
+    return stream == NULL || stream == STREAM_OF_THREAD ? arrive() : INVALID_VALUE;
+}
+
+int cuMemAlloc_v2(uint64_t *address, size_t size)
+{
+    const char *most = getenv("CUDA_TEST_MOST_BYTES");
+    if (!current())
+        return INVALID_CONTEXT;
+    if (most && size > strtoull(most, NULL, 10))
+        return OUT_OF_MEMORY;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        if (!allocations[i].base) {
+            allocations[i].base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            allocations[i].size = size;
+            return *address = (uintptr_t)allocations[i].base, SUCCESS;
+        }
+    return OUT_OF_MEMORY;
+}
+
+int cuMemHostRegister_v2(void *address, size_t size, unsigned flags)
+{
+    if (!current())
+        return INVALID_CONTEXT;
+    if (flags != 1 || getenv("CUDA_TEST_PINS_NOTHING"))
+        return INVALID_VALUE;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        if (pinned[i].base == address)
+            return INVALID_VALUE;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        if (!pinned[i].base)
+            return pinned[i].base = address, pinned[i].size = size, SUCCESS;
+    return INVALID_VALUE;
+}
+
+int cuMemHostUnregister(void *address)
+{
+    for (int i = 0; i < ALLOCATIONS; i++)
+        if (current() && pinned[i].base == address)
+            return pinned[i].base = NULL, SUCCESS;
+    return INVALID_VALUE;
+}
+
+/* Not of CUDA: how many bytes of the CPU's memory are pinned, and of a GPU's allocated. */
+size_t pinnedBytes(void)
+{
+    size_t sum = 0;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        sum += pinned[i].base ? pinned[i].size : 0;
+    return sum;
+}
+
+size_t allocatedBytes(void)
+{
+    size_t sum = 0;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        sum += allocations[i].base ? allocations[i].size : 0;
+    return sum;
+}
 
 /* Not of CUDA: from now on it answers as after a kernel that has failed. */
 int loseGpus(void) { return lost = 1, SUCCESS; }
+
+int cuIpcCloseMemHandle(uint64_t address);
 
 int cuIpcOpenMemHandle_v2(uint64_t *address, Handle handle, unsigned flags)
 {
@@ -169,6 +245,23 @@ int cuMemcpyHtoD_v2(uint64_t target, const void *source, size_t size)
     staged.bytes = memcpy(malloc(size), source, size);
     return staged.target = target, staged.size = size, SUCCESS;
 }
+
+/* From pinned memory it is fetched as late as can be, when somebody waits for it; other memory is read at once. */
+int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t size, void *stream)
+{
+    if (!inside(target, size) || stream != STREAM_OF_THREAD || fetch_count == FETCHES)
+        return INVALID_VALUE;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        if (pinned[i].base && (char *)source >= pinned[i].base && (char *)source + size <= pinned[i].base + pinned[i].size) {
+            fetches[fetch_count].target = target;
+            fetches[fetch_count].source = source;
+            fetches[fetch_count++].size = size;
+            return SUCCESS;
+        }
+    return memcpy((void *)(uintptr_t)target, source, size), SUCCESS;
+}
+
+int cuMemFree_v2(uint64_t address) { return cuIpcCloseMemHandle(address); }
 
 int cuIpcCloseMemHandle(uint64_t address)
 {

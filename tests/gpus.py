@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.replica import device_memory
-from deployments.replica.device_memory import NoGpuError, find_gpu
+from deployments.replica import cuda_driver
+from deployments.replica.cuda_driver import NoGpuError, find_gpu
 from tests.serving import ROOT
 
 
@@ -39,10 +39,10 @@ def use_driver(path: str, visible: str, patch: pytest.MonkeyPatch) -> None:
     """Have this process and those that it starts load a driver, which shows them some GPUs."""
     patch.setenv("CUDA_VISIBLE_DEVICES", visible)
     patch.setenv("LD_LIBRARY_PATH", str(Path(path).parent))
-    patch.setattr(device_memory, "_LIBRARY", path)
+    patch.setattr(cuda_driver, "_LIBRARY", path)
     forget_driver()
 
 
 def forget_driver() -> None:
-    device_memory._driver.cache_clear()
-    device_memory._context.cache_clear()
+    for found in (cuda_driver.driver, cuda_driver._quick_driver, cuda_driver.context):
+        found.cache_clear()

@@ -12,7 +12,7 @@ from app.cli.ray_token import has_rays_token
 from app.doctor.finding import ERROR, OK, WARNING, Finding
 from app.doctor.versions import version_of
 from deployments.control_groups import PROCESS, control_groups
-from deployments.replica.device_memory import NoGpuError, find_gpu
+from deployments.replica.cuda_driver import NoGpuError, find_gpu
 
 _MIN_SHM_BYTES = 1 << 30
 _MIN_OPEN_FILES = 8192

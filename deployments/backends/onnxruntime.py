@@ -5,7 +5,7 @@ import importlib.metadata
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from deployments.available_cores import available_cores
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
+from deployments.backends.device_inputs import DeviceInputs, DeviceRows
+from deployments.backends.device_session import DeviceSession
 from deployments.backends.gpu_fault import internal_error
 from deployments.backends.onnxruntime_options import (
     CPU,
@@ -25,7 +27,7 @@ from deployments.backends.onnxruntime_options import (
 from deployments.backends.ragged import RaggedTensors
 from deployments.backends.row_batch import row_faults
 from deployments.backends.row_split import LARGEST_WEIGHTS_BYTES, RowSplit
-from deployments.backends.sized_sessions import FeedMemory, SizedSessions
+from deployments.backends.sized_sessions import SizedSessions
 from deployments.core.clock import Clock
 from protocol.errors import Internal, InvalidArgument, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -84,11 +86,12 @@ class OnnxRuntimeBackend:
 class OnnxRuntimeInstance:
     """A turn at the shared session, which may run on several threads at once."""
 
-    __slots__ = ("_model", "execute", "may_run_inline", "name")
+    __slots__ = ("_model", "execute", "may_run_inline", "name", "on_gpu")
 
     def __init__(self, name: str, model: "OnnxModel") -> None:
         self.name = name
         self.may_run_inline = not model.opens_sessions
+        self.on_gpu = model.on_gpu
         self._model: OnnxModel | None = model
         self.execute = model.execute
 
@@ -105,7 +108,7 @@ class OnnxModel:
         config = package.config
         signature = Signature.for_backend(config)
         session = _open(runtime, package, spec)
-        self._on_gpu = spec.kind == "GPU"
+        self.on_gpu = spec.kind == "GPU"
         self._runtime = runtime
         self._run_options = run_options(runtime, config)
         self._batching = signature.max_batch_size > 0
@@ -124,13 +127,19 @@ class OnnxModel:
         }
         self._plain_outputs = not self._reshaped and not self._texts
         by_rows = self._batching and not self._ragged.names and not self._ragged.targets and not self._brain_floats
+        self._device_inputs: DeviceInputs | None = None
+        if spec.kind == "GPU" and not self._brain_floats:
+            pins = config.optimization.input_pinned_memory.enable
+            self._device_inputs = DeviceInputs(spec.device, pins=pins)
+            session = DeviceSession(session, spec.device)
         self._session: Any = session
         self._row_split: RowSplit | None = None
         self._sized: SizedSessions | None = None
-        self._feed_memory = FeedMemory()
         if spec.kind == "GPU" and by_rows and not self._texts and may_fill(config, file_for(package, spec)):
             sizes = batch_sizes(config, file_for(package, spec))
-            self._sized = SizedSessions(config.name, session, lambda: _open(runtime, package, spec), sizes)
+            self._sized = SizedSessions(
+                config.name, session, lambda: DeviceSession(_open(runtime, package, spec), spec.device), sizes
+            )
             self._session = None  # which may go before the others
         elif by_rows and _may_split(package, spec):
             self._row_split = RowSplit(
@@ -148,8 +157,8 @@ class OnnxModel:
         names = self._names(requests)
         size = batch.rows if self._sized is None else self._sized.size_of(batch.rows)
         try:
-            is_feed = len(requests) == 1 and self._plain_feed and size == batch.rows
-            feed = requests[0].inputs if is_feed else self._gather(requests, size - batch.rows)
+            is_feed = len(requests) == 1 and self._plain_feed and self._device_inputs is None
+            feed: Mapping[str, Any] = requests[0].inputs if is_feed else self._gather(requests, size - batch.rows)
         except UnicodeDecodeError as error:
             batch.infer_start_ns = time.monotonic_ns()
             batch.results = self._run_alone(requests, error)
@@ -158,7 +167,6 @@ class OnnxModel:
         try:
             if self._sized is not None:
                 arrays = self._sized.run(names, feed, batch.rows, size, self._run_options)
-                self._feed_memory.keep_unless_in(arrays)
             elif self._row_split is not None:
                 arrays = self._row_split.run(names, feed, batch.rows, self._run_options)
             else:
@@ -167,7 +175,7 @@ class OnnxModel:
             batch.results = self._run_alone(requests, error)
             return
         except Exception as error:
-            raise _told(error, on_gpu=self._on_gpu) from error
+            raise _told(error, on_gpu=self.on_gpu) from error
         batch.infer_end_ns = time.monotonic_ns()
         if not self._plain_outputs:
             arrays = [self._to_client(name, array) for name, array in zip(names, arrays, strict=True)]
@@ -188,7 +196,7 @@ class OnnxModel:
             names = self._choices[chosen] = [name for name in self._output_names if name in chosen]
         return names
 
-    def _gather(self, requests: list[InferRequest], missing_rows: int) -> dict[str, Array]:
+    def _gather(self, requests: list[InferRequest], missing_rows: int) -> dict[str, Array | DeviceRows]:
         """Join the requests' inputs along the batch dimension, ragged ones flat, one after the other.
 
         The last row takes the place of those that are missing.
@@ -197,13 +205,13 @@ class OnnxModel:
             InvalidArgument: ONNX Runtime cannot take the strings of the only request.
             UnicodeDecodeError: a string of one of several requests is not UTF-8.
         """
-        feed = {}
+        feed: dict[str, Array | DeviceRows] = {}
         for name in requests[0].inputs:
             arrays = [request.inputs[name] for request in requests]
             if name in self._ragged.names:
                 arrays = [array.reshape(-1) for array in arrays]
-            if self._sized is not None:
-                feed[name] = self._feed_memory.join(name, arrays, missing_rows)
+            elif self._device_inputs is not None:
+                feed[name] = self._device_inputs.join(name, arrays, missing_rows)
                 continue
             joined = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
             feed[name] = self._strings(name, joined, len(requests)) if name in self._texts else joined
@@ -218,7 +226,7 @@ class OnnxModel:
                 raise
             return _to_fixed_width(name, joined)
 
-    def _run(self, names: list[str], feed: dict[str, Array]) -> list[Array]:
+    def _run(self, names: list[str], feed: Mapping[str, Any]) -> list[Array]:
         if not self._brain_floats:
             outputs: list[Array] = self._session.run(names, feed, self._run_options)
             return outputs

@@ -16,9 +16,10 @@ from deployments.available_cores import available_cores
 from deployments.backends import torch_naming
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
+from deployments.backends.device_inputs import is_worth_fetching, start_fetching
 from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.ragged import RaggedTensors
-from deployments.backends.row_batch import concatenate, runs, share_out
+from deployments.backends.row_batch import arrays_of, concatenate, joined_shape, runs, share_out
 from deployments.core.clock import Clock
 from deployments.log.line_format import about_requests
 from protocol.datatypes import BY_NAME
@@ -85,9 +86,9 @@ class PyTorchInstance:
         self._signature = signature
         self._module: _Module | None = module
         self._device = device
-        self._on_gpu = device is not None and device.type == "cuda"
+        self.on_gpu = device is not None and device.type == "cuda"
         high = config.optimization.priority == ModelOptimizationPolicy.PRIORITY_MAX
-        self._stream = torch.cuda.Stream(device, priority=-1 if high else 0) if self._on_gpu else None
+        self._stream = torch.cuda.Stream(device, priority=-1 if high else 0) if self.on_gpu else None
         self._pin = bool(config.optimization.input_pinned_memory.enable)
         self._ragged = RaggedTensors(config, signature)
         self._options = options
@@ -105,7 +106,7 @@ class PyTorchInstance:
         Where one has BYTES that are not UTF-8, each runs alone.
         """
         results: list[InferResponse | ServingError] = []
-        if self._device is None or self._on_gpu:  # of the whole process, so that each batch sets it, as in Triton
+        if self._device is None or self.on_gpu:  # of the whole process, so that each batch sets it, as in Triton
             self._torch.backends.cudnn.enabled = not self._options.disable_cudnn
         with self._mode():
             for requests in runs(batch.requests, self._signature):
@@ -115,7 +116,7 @@ class PyTorchInstance:
     def close(self) -> None:
         """Let go of the module; its memory on a GPU goes back with the last instance, for other processes to use."""
         self._module = None
-        if self._on_gpu:
+        if self.on_gpu:
             with suppress(RuntimeError):  # of a GPU that is lost
                 self._torch.cuda.empty_cache()
 
@@ -151,7 +152,7 @@ class PyTorchInstance:
         batch.infer_end_ns = monotonic_ns()
         named = torch_naming.results(returned, self._places, self._of_strings)
         outputs = {name: self._output(self._signature.outputs[name], value) for name, value in named.items()}
-        if self._on_gpu and self._options.cache_cleaning:
+        if self.on_gpu and self._options.cache_cleaning:
             self._torch.cuda.empty_cache()
         return self._share_out(requests, outputs)
 
@@ -159,7 +160,7 @@ class PyTorchInstance:
         """Whether a GPU of the instance has an error that stays; the text of the exception may be a client's."""
         cuda = self._torch.cuda
         places_itself = self._device is None
-        if not (self._on_gpu or (places_itself and cuda.is_initialized())):
+        if not (self.on_gpu or (places_itself and cuda.is_initialized())):
             return False
         try:
             for device in range(cuda.device_count()) if places_itself else [self._device]:
@@ -200,8 +201,8 @@ class PyTorchInstance:
             flat = np.concatenate([request.inputs[spec.name].reshape(-1) for request in requests])
             tensor = self._on_device(torch.from_numpy(flat.view(np.int16) if spec.datatype.name == "BF16" else flat))
             return tensor.view(torch.bfloat16) if spec.datatype.name == "BF16" else tensor
-        if self._on_gpu:
-            return self._pinned(requests, spec).to(self._device, non_blocking=True)
+        if self.on_gpu:
+            return self._from_host(requests, spec)
         array = concatenate(requests, spec.name)
         if not array.flags.behaved:
             array = array.copy()  # PyTorch knows only writable and aligned tensors, and a module may work in place
@@ -209,23 +210,24 @@ class PyTorchInstance:
         return tensor.view(torch.bfloat16) if spec.datatype.name == "BF16" else tensor
 
     def _on_device(self, tensor: Any) -> Any:
-        return tensor.to(self._device) if self._on_gpu else tensor
+        return tensor.to(self._device) if self.on_gpu else tensor
 
-    def _pinned(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
-        """Return the rows gathered straight into pinned memory, from which the GPU copies while the CPU goes on."""
-        first = requests[0].inputs[spec.name]
-        shape = first.shape
-        if len(requests) > 1:
-            shape = (sum(request.inputs[spec.name].shape[0] for request in requests), *shape[1:])
+    def _from_host(self, requests: Sequence[InferRequest], spec: TensorSpec) -> Any:
+        """Return rows that are on their way to the GPU, from where they lie or, small ones, joined in pinned memory."""
+        torch, stream = self._torch, self._stream
+        assert stream is not None
+        arrays = arrays_of(requests, spec.name)
+        shape, datatype = joined_shape(arrays), arrays[0].dtype
         bfloat16 = spec.datatype.name == "BF16"
-        dtype = self._torch.int16 if bfloat16 else self._torch.from_numpy(np.empty(0, first.dtype)).dtype
-        buffer = self._torch.empty(shape, dtype=dtype, pin_memory=self._pin)
-        out = buffer.numpy().view(first.dtype)
-        if len(requests) == 1:
-            np.copyto(out, first)
+        dtype = torch.int16 if bfloat16 else torch.from_numpy(np.empty(0, datatype)).dtype
+        if is_worth_fetching(arrays):
+            tensor = torch.empty(shape, dtype=dtype, device=self._device)
+            start_fetching(arrays, tensor.data_ptr(), self._device.index, stream.cuda_stream, pins=self._pin)
         else:
-            concatenate(requests, spec.name, out)
-        return buffer.view(self._torch.bfloat16) if bfloat16 else buffer
+            pinned = torch.empty(shape, dtype=dtype, pin_memory=self._pin)
+            concatenate(requests, spec.name, pinned.numpy().view(datatype))
+            tensor = pinned.to(self._device, non_blocking=True)
+        return tensor.view(torch.bfloat16) if bfloat16 else tensor
 
     def _output(self, spec: TensorSpec, value: Any) -> Array:
         torch = self._torch

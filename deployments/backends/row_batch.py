@@ -26,12 +26,34 @@ def concatenate(requests: Sequence[InferRequest], name: str, out: Array | None =
     Raises:
         Internal: the rows have different shapes.
     """
-    if len(requests) == 1 and out is None:
-        return requests[0].inputs[name]
+    arrays = arrays_of(requests, name)
+    if len(arrays) > 1:
+        try:
+            return np.concatenate(arrays, out=out)
+        except ValueError:
+            raise _differ(name) from None
+    if out is None:
+        return arrays[0]
+    np.copyto(out, arrays[0])
+    return out
+
+
+def arrays_of(requests: Sequence[InferRequest], name: str) -> list[Array]:
+    """Return each request's array of an input. Raises Internal where one has none."""
     try:
-        return np.concatenate([request.inputs[name] for request in requests], out=out)
-    except (ValueError, KeyError):
-        raise Internal(f"requests with different shapes of input '{name}' cannot run as one batch") from None
+        return [request.inputs[name] for request in requests]
+    except KeyError:
+        raise _differ(name) from None
+
+
+def joined_shape(arrays: Sequence[Array]) -> tuple[int, ...]:
+    """Return the shape of arrays one after the other; of one, which may have no rows, its own."""
+    shape = arrays[0].shape
+    return (sum(map(len, arrays)), *shape[1:]) if len(arrays) > 1 else shape
+
+
+def _differ(name: str) -> Internal:
+    return Internal(f"requests with different shapes of input '{name}' cannot run as one batch")
 
 
 def row_faults(outputs: Iterable[tuple[str, Array]], requests: Sequence[InferRequest]) -> dict[int, ServingError]:

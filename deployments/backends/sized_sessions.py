@@ -7,13 +7,13 @@ an H100 some 100 ms, where sizes changed about 11, and 4 ms for 16 images after 
 
 import bisect
 import logging
-import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from deployments.backends.device_inputs import DeviceRows, first_rows
 from protocol.infer import Array
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ LARGEST_DIFFERENCE: Final = 0.02
 """Between the outputs of a batch that was filled up and of one that was not, as a share of the largest value: how a GPU
 multiplies may change with the size."""
 
-Feed = Mapping[str, Array]
+Feed = Mapping[str, Array | DeviceRows]
 
 
 class SizedSessions:
@@ -63,7 +63,9 @@ class SizedSessions:
             cut = [array[:rows] for array in filled]
             if self._compared.issuperset(names):
                 return cut
-        alone: list[Array] = session.run(names, {name: array[:rows] for name, array in feed.items()}, options)
+        alone: list[Array] = session.run(
+            names, {name: first_rows(tensor, rows) for name, tensor in feed.items()}, options
+        )
         if by_rows and all(map(_are_close, alone, cut)):
             self._compared.update(names)
             return cut
@@ -101,38 +103,6 @@ class SizedSessions:
             self._fills = False
             for size in list(self._sessions)[:-1]:
                 del self._sessions[size]
-
-
-class FeedMemory:
-    """Where the inputs of a batch are joined: the same memory for each batch of a thread.
-
-    New memory for a batch of images costs more page faults than copying it takes time. What it was joined for must be
-    over when the thread joins again.
-    """
-
-    def __init__(self) -> None:
-        self._of_thread = threading.local()
-
-    def join(self, name: str, arrays: Sequence[Array], missing_rows: int) -> Array:
-        """Return arrays one after the other, the last row again for each that is missing."""
-        first = arrays[0]
-        if missing_rows:
-            last = next(array for array in reversed(arrays) if len(array))
-            arrays = [*arrays, *[last[-1:]] * missing_rows]
-        shape = (sum(map(len, arrays)), *first.shape[1:])
-        size_bytes = math.prod(shape) * first.itemsize
-        kept: dict[str, Array] = self._of_thread.__dict__
-        memory = kept.get(name)
-        if memory is None or len(memory) < size_bytes:
-            memory = kept[name] = np.empty(size_bytes, np.uint8)
-        return np.concatenate(arrays, out=memory[:size_bytes].view(first.dtype).reshape(shape))
-
-    def keep_unless_in(self, outputs: Iterable[Array]) -> None:
-        """Let go of what an output is a view of, as where a model gives an input back."""
-        kept: dict[str, Array] = self._of_thread.__dict__
-        for output in outputs:
-            for name in [name for name, memory in kept.items() if np.may_share_memory(memory, output)]:
-                del kept[name]
 
 
 def _are_close(alone: Array, filled: Array) -> bool:

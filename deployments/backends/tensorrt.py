@@ -12,8 +12,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelOptimizationPol
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
+from deployments.backends.device_inputs import is_worth_fetching, start_fetching
 from deployments.backends.gpu_fault import internal_error
-from deployments.backends.row_batch import concatenate, runs, share_out
+from deployments.backends.row_batch import arrays_of, concatenate, joined_shape, runs, share_out
 from deployments.core.clock import Clock
 from protocol.errors import Internal, ServingError
 from protocol.infer import Array, InferRequest, InferResponse
@@ -65,6 +66,7 @@ class TensorRTInstance:
         policy = config.optimization
         self.name = spec.name
         self.may_run_inline = True
+        self.on_gpu = True
         self._torch = torch
         self._signature = signature
         self._device = torch.device("cuda", spec.device)
@@ -137,14 +139,18 @@ class TensorRTInstance:
         return share_out(requests, arrays, self._signature)
 
     def _upload(self, requests: Sequence[InferRequest], name: str, dtype: Any) -> Any:
-        """Gather the rows of an input in pinned memory and start their way to the GPU."""
+        """Start the way of an input's rows to the GPU, from where they lie or, small ones, joined in pinned memory."""
         if name not in requests[0].inputs:
             raise Internal(f"model '{self._signature.model_name}' cannot run without input '{name}'")
-        first = requests[0].inputs[name]
-        rows = sum(request.inputs[name].shape[0] for request in requests) if len(requests) > 1 else 0
-        shape = (rows, *first.shape[1:]) if rows else first.shape
+        arrays = arrays_of(requests, name)
+        shape = joined_shape(arrays)
+        if is_worth_fetching(arrays):
+            tensor = self._torch.empty(shape, dtype=dtype, device=self._device)
+            device_id, stream = self._device.index, self._stream.cuda_stream
+            start_fetching(arrays, tensor.data_ptr(), device_id, stream, pins=self._pin_inputs)
+            return tensor
         pinned = self._torch.empty(shape, dtype=dtype, pin_memory=self._pin_inputs)
-        _gather(requests, name, _bits(self._torch, pinned), first)
+        concatenate(requests, name, _bits(self._torch, pinned).view(arrays[0].dtype))
         return pinned.to(self._device, non_blocking=True)
 
     def _allocate(self, name: str, dtype: Any) -> Any:
@@ -161,15 +167,6 @@ class TensorRTInstance:
     def _to_array(self, spec: TensorSpec, tensor: Any) -> Array:
         array: Array = _bits(self._torch, tensor)
         return array.view(np.uint16) if spec.datatype.name == "BF16" else array
-
-
-def _gather(requests: Sequence[InferRequest], name: str, out: Array, first: Array) -> None:
-    """Write the rows of an input of all requests into `out`, which has their type but for the sign of BF16's bits."""
-    out = out.view(first.dtype)
-    if len(requests) == 1:
-        np.copyto(out, first)
-    else:
-        concatenate(requests, name, out)
 
 
 def _engine(tensorrt: Any, logger: Any, package: ModelPackage, path: str) -> Any:

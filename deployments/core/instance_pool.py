@@ -53,6 +53,7 @@ class InstancePool:
         self.may_run_inline = True
         self.idle = [Worker(instance) for instance in reversed(instances)]
         self.finished: Callable[[Batch], None] = _nobody
+        self.on_gpu = any([getattr(instance, "on_gpu", False) for instance in instances])
         self._workers = tuple(self.idle)
         self._fault = ""
         self._closing = False

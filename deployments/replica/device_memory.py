@@ -1,44 +1,37 @@
-"""Memory of GPUs that clients share by CUDA's interprocess handles, opened in this process and copied from and to.
-
-Some functions of CUDA's driver, which is there wherever a GPU is, whose binary interface does not change. The first use
-of a GPU makes a context on it: some hundred MiB of its memory, and a fraction of a second. Every thread keeps the
-context that it had, so a model's code may call this too.
-"""
+"""Memory of GPUs that clients share by CUDA's interprocess handles, opened in this process and copied from and to."""
 
 import ctypes
 import logging
 import os
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
-from typing import Any, Final
+from typing import Final
+
+from deployments.replica.cuda_driver import (
+    VISIBLE,
+    DeviceMemoryError,
+    call,
+    context,
+    current,
+    device,
+    driver,
+    find_gpu,
+)
 
 HANDLE_BYTES: Final = 64
 """Size of a handle, CUDA's `cudaIpcMemHandle_t`."""
-_LIBRARY: Final = "libcuda.so.1"
 _LAZY_ENABLE_PEER_ACCESS: Final = 1
 _UUID_BYTES: Final = 16
 _MAX_ID: Final = 2**31 - 1
 _DEFAULT_STREAM: Final = ctypes.c_void_p()
 """The one in which copies are made; to wait for it is not to wait for streams that do not wait for it either."""
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _CAPTURES: Final = "CUDA_ERROR_STREAM_CAPTURE"
 """How errors begin of a GPU that cannot be waited for while a thread records a graph of kernels."""
 
 logger = logging.getLogger(__name__)
 
 
-class DeviceMemoryError(Exception):
-    """The driver refused; the message says what, and why."""
-
-
 class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_char * HANDLE_BYTES),)
-
-
-class NoGpuError(DeviceMemoryError):
-    """There is no GPU here, or no driver for it."""
 
 
 class DeviceAllocation:
@@ -57,15 +50,15 @@ class DeviceAllocation:
         if abs(device_id) > _MAX_ID:
             raise DeviceMemoryError(f"there is no GPU {device_id}")
         self.device_id = device_id
-        self._context = _context(device_id)
+        self._context = context(device_id)
         self._address = ctypes.c_uint64()
         flags = ctypes.c_uint(_LAZY_ENABLE_PEER_ACCESS)
         size = ctypes.c_size_t()
-        with _current(self._context):
-            _call("cuIpcOpenMemHandle_v2", ctypes.byref(self._address), _Handle.from_buffer_copy(handle), flags)
+        with current(self._context):
+            call("cuIpcOpenMemHandle_v2", ctypes.byref(self._address), _Handle.from_buffer_copy(handle), flags)
             finalizer = weakref.finalize(self, _close, self._context, self._address)
             finalizer.atexit = False  # the end of the process closes everything
-            _call("cuMemGetAddressRange_v2", None, ctypes.byref(size), self._address)
+            call("cuMemGetAddressRange_v2", None, ctypes.byref(size), self._address)
         self.size_bytes = size.value
 
     def address(self, offset: int) -> int:
@@ -93,42 +86,37 @@ class DeviceAllocation:
             DeviceMemoryError: the driver could not copy them.
         """
         if content:
-            with _current(self._context):
+            with current(self._context):
                 target = ctypes.c_uint64(self.address(offset))
-                _call("cuMemcpyHtoD_v2", target, content, ctypes.c_size_t(len(content)))
+                call("cuMemcpyHtoD_v2", target, content, ctypes.c_size_t(len(content)))
                 # The copy may still be under way: of a few KiB CUDA only takes a copy of its own before it returns.
-                _call("cuStreamSynchronize", _DEFAULT_STREAM)
+                call("cuStreamSynchronize", _DEFAULT_STREAM)
 
 
 def copy_out(device_id: int, address: int, target: int, size_bytes: int) -> None:
     """Copy from an address in a GPU's memory to one in host memory. Raises DeviceMemoryError."""
     if size_bytes:
-        with _current(_context(device_id)):
+        with current(context(device_id)):
             source, size = ctypes.c_uint64(address), ctypes.c_size_t(size_bytes)
-            _call("cuMemcpyDtoH_v2", ctypes.c_void_p(target), source, size)
+            call("cuMemcpyDtoH_v2", ctypes.c_void_p(target), source, size)
 
 
-def _close(context: ctypes.c_void_p, address: ctypes.c_uint64) -> None:
+def _close(handle: ctypes.c_void_p, address: ctypes.c_uint64) -> None:
     try:
-        with _current(context):
-            _call("cuCtxSynchronize")  # a model may have let go of what its kernels still read
-            _call("cuIpcCloseMemHandle", address)
+        with current(handle):
+            call("cuCtxSynchronize")  # a model may have let go of what its kernels still read
+            call("cuIpcCloseMemHandle", address)
     except DeviceMemoryError as error:
         logger.warning("memory of a GPU that a client has shared cannot be closed: %s", error)
 
 
-def find_gpu() -> None:
-    """See that there is a GPU; blocks. Raises NoGpuError."""
-    _driver()
-
-
 def visible_gpus() -> tuple[str, ...]:
     """Return the UUIDs of the GPUs that CUDA shows to this process, in its order, () where there are none; blocks."""
-    if os.environ.get(_VISIBLE) == "":
+    if os.environ.get(VISIBLE) == "":
         return ()
     try:
         count = ctypes.c_int()
-        _call("cuDeviceGetCount", ctypes.byref(count))
+        call("cuDeviceGetCount", ctypes.byref(count))
         return tuple([uuid_of(device_id) for device_id in range(count.value)])
     except DeviceMemoryError:
         return ()
@@ -141,7 +129,7 @@ def uuid_of(device_id: int) -> str:
         DeviceMemoryError: there is no such GPU.
     """
     uuid = (ctypes.c_char * _UUID_BYTES)()
-    _call("cuDeviceGetUuid_v2", uuid, _device(device_id))
+    call("cuDeviceGetUuid_v2", uuid, device(device_id))
     return uuid.raw.hex()
 
 
@@ -150,11 +138,11 @@ def has_lost_gpu() -> bool:
 
     A process from which Ray hides all GPUs, and that has opened no memory of one, uses none; the driver stays as it is.
     """
-    if os.environ.get(_VISIBLE) == "" and not _driver.cache_info().currsize:
+    if os.environ.get(VISIBLE) == "" and not driver.cache_info().currsize:
         return False
     try:
         count = ctypes.c_int()
-        _call("cuDeviceGetCount", ctypes.byref(count))
+        call("cuDeviceGetCount", ctypes.byref(count))
     except DeviceMemoryError:
         return False
     return any(_is_lost(device_id) for device_id in range(count.value))
@@ -163,68 +151,10 @@ def has_lost_gpu() -> bool:
 def _is_lost(device_id: int) -> bool:
     flags, active = ctypes.c_uint(), ctypes.c_int()
     try:
-        _call("cuDevicePrimaryCtxGetState", _device(device_id), ctypes.byref(flags), ctypes.byref(active))
+        call("cuDevicePrimaryCtxGetState", device(device_id), ctypes.byref(flags), ctypes.byref(active))
         if active.value:
-            with _current(_context(device_id)):
-                _call("cuCtxSynchronize")
+            with current(context(device_id)):
+                call("cuCtxSynchronize")
     except DeviceMemoryError as error:
         return _CAPTURES not in str(error)
     return False
-
-
-@cache
-def _driver() -> Any:
-    """Return the driver, ready for use; raises NoGpuError."""
-    try:
-        library = ctypes.CDLL(_LIBRARY)
-    except OSError:
-        raise NoGpuError("there is no driver") from None
-    # Ray hides all GPUs from an actor that has asked for none; the driver looks once.
-    hidden = os.environ.get(_VISIBLE) == ""
-    if hidden:
-        del os.environ[_VISIBLE]
-    try:
-        refused = library.cuInit(0)
-    finally:
-        if hidden:
-            os.environ[_VISIBLE] = ""
-    if refused:
-        raise NoGpuError("the driver finds no GPU")
-    return library
-
-
-@cache
-def _context(device_id: int) -> ctypes.c_void_p:
-    """Return the context of a GPU that all libraries of a process share."""
-    context = ctypes.c_void_p()
-    _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device(device_id))
-    return context
-
-
-def _device(device_id: int) -> ctypes.c_int:
-    device = ctypes.c_int()
-    _call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(device_id))
-    return device
-
-
-@contextmanager
-def _current(context: ctypes.c_void_p) -> Iterator[None]:
-    """Have this thread use a context for a while."""
-    _call("cuCtxPushCurrent_v2", context)
-    try:
-        yield
-    finally:
-        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-
-
-def _call(name: str, *arguments: Any) -> None:
-    driver = _driver()
-    try:
-        function = getattr(driver, name)
-    except AttributeError:
-        raise DeviceMemoryError(f"the driver is too old to have {name}") from None
-    code = function(*arguments)
-    if code:
-        text = ctypes.c_char_p()
-        driver.cuGetErrorName(ctypes.c_int(code), ctypes.byref(text))
-        raise DeviceMemoryError(f"{name.partition('_')[0]}: {(text.value or str(code).encode()).decode()}")

@@ -3,7 +3,8 @@
 import logging
 from contextlib import suppress
 
-from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, NoGpuError, uuid_of
+from deployments.replica.cuda_driver import DeviceMemoryError, NoGpuError
+from deployments.replica.device_memory import DeviceAllocation, uuid_of
 from deployments.replica.region_row import Row
 from protocol.errors import Internal, InvalidArgument
 

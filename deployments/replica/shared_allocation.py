@@ -2,7 +2,8 @@
 
 import threading
 
-from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, visible_gpus
+from deployments.replica.cuda_driver import DeviceMemoryError
+from deployments.replica.device_memory import DeviceAllocation, visible_gpus
 from deployments.replica.region_row import Row
 from protocol.errors import Internal, InvalidArgument
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from deployments.lane.lendable import address_of
-from deployments.replica.device_memory import NoGpuError, find_gpu
+from deployments.replica.cuda_driver import NoGpuError, find_gpu
 from deployments.replica.device_region import DeviceRegion, gpus_not_supported
 from deployments.replica.region_mapping import RegionMapping, object_path, region_under
 from deployments.replica.region_row import Row

@@ -137,6 +137,7 @@ class DynamicBatcher(PoolScheduler):
 
     def _finished(self, batch: Batch) -> None:
         if self._running is None:
+            self._start_another(batch)
             self._answer(batch)
         else:
             while self._running and self._running[0].end_ns:  # set by the pool when a batch is done

@@ -27,6 +27,7 @@ class FifoBatcher(PoolScheduler):
         pool.grow = self._grow
 
     def _finished(self, batch: Batch) -> None:
+        self._start_another(batch)
         self._answer(batch)
         elapsed_ns = batch.end_ns - batch.start_ns
         if elapsed_ns >= SLOW_BATCH_NS and not self._pool.running_count:

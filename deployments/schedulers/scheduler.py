@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from deployments.backends.backend import Batch
 from deployments.core.clock import Clock
+from deployments.core.inline_gate import INLINE_LIMIT_US
 from deployments.core.instance_pool import InstancePool
 from deployments.core.statistics import CANCELED, OTHER, REJECTED, ModelStatistics
 from deployments.core.traced_request import note_batch, traced_in
@@ -21,6 +22,7 @@ from protocol.normalise import request_prefix
 
 log = logging.getLogger(__name__)
 
+_SLOW_NS: Final = INLINE_LIMIT_US * 1000
 _SWEEP_S: Final = 0.02
 """How long a cancelled request may still wait: a sweep looks at all that wait, and must not do so for each of them."""
 
@@ -211,8 +213,15 @@ class PoolScheduler:
             self._check_drained()
 
     def _finished(self, batch: Batch) -> None:
+        self._start_another(batch)
         self._answer(batch)
         self._go_on()
+
+    def _start_another(self, before: Batch) -> None:
+        """Run what waits before the answers of a batch are written, where a GPU would have nothing to do until then."""
+        is_slow = before.end_ns - before.start_ns >= _SLOW_NS
+        if is_slow and self._queue and self._pool.on_gpu and self._drained is None:
+            self._dispatch()
 
     def _go_on(self) -> None:
         if self._queue:

@@ -114,6 +114,8 @@ class FakePool:
 
     alive = True
 
+    on_gpu = False
+
     def __init__(self, clock: FakeClock, instance_count: int = 1) -> None:
         self.clock = clock
         self.idle = [object() for _ in range(instance_count)]

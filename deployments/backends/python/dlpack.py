@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from deployments.backends.python.errors import TritonModelException
-from deployments.replica.device_memory import DeviceMemoryError, copy_out
+from deployments.replica.cuda_driver import DeviceMemoryError
+from deployments.replica.device_memory import copy_out
 from protocol.infer import Array
 
 CPU = 1

@@ -68,7 +68,7 @@ def test_memory_on_a_gpu_goes_back_when_the_model_ends(tmp_path, monkeypatch, lo
             raise RuntimeError(ASSERTED)
 
     monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
-    instance._on_gpu = True
+    instance.on_gpu = True
     instance.close()
     assert held == [None]
 

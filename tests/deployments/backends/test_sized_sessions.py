@@ -7,7 +7,7 @@ import pytest
 from onnx_models import io, load, run, write_model
 
 from deployments.backends import onnxruntime as backend
-from deployments.backends.sized_sessions import FeedMemory, SizedSessions, _are_close
+from deployments.backends.sized_sessions import SizedSessions, _are_close
 from repository_loader.package import InstanceSpec
 
 DOUBLES = ["Add X,X Y"]
@@ -152,29 +152,6 @@ def test_several_threads_share_the_sessions(sized):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(ask, range(4)))
     assert len(model.opened) == 4
-
-
-def test_memory_of_inputs_is_used_again_and_contiguous():
-    memory, random = FeedMemory(), np.random.default_rng(0)
-    whole = random.standard_normal((8, 3, 5, 7))
-    first = memory.join("X", [whole[:3], whole[3:5]], 3)
-    assert first.flags.c_contiguous
-    np.testing.assert_array_equal(first, [*whole[:5], *[whole[4]] * 3])
-    second = memory.join("X", [whole[:2].astype(np.float32)], 0)
-    np.testing.assert_array_equal(second, whole[:2].astype(np.float32))
-    assert np.shares_memory(first, second) and not np.shares_memory(memory.join("Y", [whole], 0), second)
-    assert len(memory.join("X", [np.concatenate([whole] * 3)], 0)) == 24
-    with ThreadPoolExecutor(1) as thread:
-        other = thread.submit(memory.join, "X", [whole], 0).result()
-    assert not np.shares_memory(other, memory.join("X", [whole], 0))
-
-
-def test_memory_that_an_output_looks_at_is_not_used_again():
-    memory, rows = FeedMemory(), np.ones((2, 2))
-    joined = memory.join("X", [rows], 0)
-    memory.keep_unless_in([np.zeros(3), joined[:1]])
-    assert not np.shares_memory(joined, memory.join("X", [2 * rows], 0))
-    assert joined.tolist() == rows.tolist()
 
 
 @pytest.fixture

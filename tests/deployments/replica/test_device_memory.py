@@ -10,7 +10,8 @@ from subprocess import PIPE, Popen
 import numpy as np
 import pytest
 
-from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, uuid_of
+from deployments.replica.cuda_driver import DeviceMemoryError
+from deployments.replica.device_memory import DeviceAllocation, uuid_of
 from deployments.replica.region_row import Row
 from tests.deployments.lane.harness import Sink
 from tests.deployments.replica.hosted_models import Models, models, on_a_loop, unfrozen

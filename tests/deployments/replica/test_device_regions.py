@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deployments.replica import device_memory
-from deployments.replica.device_memory import DeviceAllocation, DeviceMemoryError, NoGpuError, visible_gpus
+from deployments.replica import cuda_driver
+from deployments.replica.cuda_driver import DeviceMemoryError, NoGpuError
+from deployments.replica.device_memory import DeviceAllocation, visible_gpus
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import AlreadyExists, InvalidArgument, NotFound
 from protocol.shared_memory import RegionRange
@@ -77,7 +78,7 @@ def test_what_is_no_handle_is_refused(handle: bytes) -> None:
 
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, memory: Allocation) -> None:
-    monkeypatch.setattr(device_memory, "_LIBRARY", "libno-such-driver.so")
+    monkeypatch.setattr(cuda_driver, "_LIBRARY", "libno-such-driver.so")
     with pytest.raises(NoGpuError):
         DeviceAllocation(handle_of(memory), 0)
     with pytest.raises(InvalidArgument, match="CUDA shared memory region: 'gpu', GPUs not supported"):

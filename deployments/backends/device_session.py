@@ -1,0 +1,33 @@
+"""A session of ONNX Runtime that also takes inputs which are in the memory of its GPU already."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from deployments.backends.device_inputs import DeviceRows
+from deployments.backends.sized_sessions import Feed
+from protocol.infer import Array
+
+
+class DeviceSession:
+    """A session on a device that ONNX Runtime calls `kind`."""
+
+    def __init__(self, session: Any, device_id: int, kind: str = "cuda") -> None:
+        self.session = session
+        self._device_id = device_id
+        self._kind = kind
+
+    def run(self, names: Sequence[str], feed: Feed, options: Any) -> list[Array]:
+        """Return the outputs `names`, in the memory of the CPU; on several threads at once."""
+        if not any([isinstance(tensor, DeviceRows) for tensor in feed.values()]):
+            outputs: list[Array] = self.session.run(names, feed, options)
+            return outputs
+        binding = self.session.io_binding()
+        for name, tensor in feed.items():
+            if isinstance(tensor, DeviceRows):
+                binding.bind_input(name, self._kind, self._device_id, tensor.dtype, tensor.shape, tensor.address)
+            else:
+                binding.bind_cpu_input(name, tensor)
+        for name in names:
+            binding.bind_output(name)
+        self.session.run_with_iobinding(binding, options)
+        return [value.numpy() for value in binding.get_outputs()]

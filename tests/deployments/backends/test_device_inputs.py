@@ -1,0 +1,201 @@
+"""Inputs that a GPU fetches, which here are copied to other memory of the process by `tests/cuda.c`."""
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx_models import write_model
+
+from deployments.backends import device_inputs
+from deployments.backends.device_inputs import DeviceInputs, DeviceRows, first_rows
+from deployments.backends.device_session import DeviceSession
+from deployments.lane.arena import Arena
+from deployments.lane.lendable import lendable_under
+from protocol.infer import Array
+from tests.gpus import build_driver, forget_driver, use_driver
+
+WIDTH = 32 << 10
+ROW_BYTES = 4 * WIDTH
+ARENA_BYTES = 16 * ROW_BYTES
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_driver(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture(autouse=True)
+def driver(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    use_driver(str(library), "0", monkeypatch)
+    driver = ctypes.CDLL(str(library))
+    driver.pinnedBytes.restype = driver.allocatedBytes.restype = ctypes.c_size_t
+    yield driver
+    forget_driver()
+
+
+def rows_of(*numbers: int) -> Array:
+    return np.repeat(np.array(numbers, np.float32), WIDTH).reshape(-1, WIDTH)
+
+
+def in_arena(arena: Arena, rows: Array) -> Array:
+    room = arena.room(rows.nbytes)
+    assert room is not None
+    array = np.frombuffer(room, np.float32).reshape(rows.shape)
+    array[:] = rows
+    assert lendable_under(array) is not None
+    return array
+
+
+def content(fetched: Array | DeviceRows) -> Array:
+    assert isinstance(fetched, DeviceRows)
+    count = int(np.prod(fetched.shape))
+    raw = ctypes.string_at(fetched.address, count * fetched.dtype.itemsize)
+    return np.frombuffer(raw, fetched.dtype).reshape(fetched.shape)
+
+
+@pytest.fixture
+def inputs() -> DeviceInputs:
+    return DeviceInputs(0, pins=True)
+
+
+def test_rows_lie_one_after_the_other_and_the_last_stands_for_those_that_are_missing(inputs: DeviceInputs) -> None:
+    fetched = inputs.join("X", [rows_of(1, 2), rows_of(3), rows_of()], missing_rows=2)
+    assert content(fetched)[:, 0].tolist() == [1, 2, 3, 3, 3]
+    assert content(first_rows(fetched, 2))[:, -1].tolist() == [1, 2]
+
+
+def test_what_does_not_lie_row_by_row_is_brought_in_order(inputs: DeviceInputs) -> None:
+    table = np.arange(4 * WIDTH, dtype=np.float32).reshape(WIDTH, 4).T
+    assert content(inputs.join("X", [table, rows_of(7)])).tolist() == [*table.tolist(), [7] * WIDTH]
+    assert content(inputs.join("X", [table])).tolist() == table.tolist()
+
+
+def test_the_only_request_of_a_model_that_does_not_batch_has_its_own_shape(inputs: DeviceInputs) -> None:
+    assert content(inputs.join("X", [rows_of(5)[0]])).tolist() == [5] * WIDTH
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [np.ones((1, 8), np.float32)] * 3,
+        [np.ones((1, 8), np.float32)] * 20_000,
+        [np.array([["text" * 100]] * WIDTH, object)],
+        [np.array(3, np.float32)],
+    ],
+    ids=["small", "many small", "strings", "scalar"],
+)
+def test_what_is_joined_sooner_or_cannot_be_fetched_stays_an_array(arrays: list[Array], inputs: DeviceInputs) -> None:
+    joined = inputs.join("X", arrays)
+    assert isinstance(joined, np.ndarray)
+    assert np.array_equal(joined, np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
+
+
+def test_small_ones_are_filled_up_as_well(inputs: DeviceInputs) -> None:
+    joined = inputs.join("X", [np.ones((1, 2), np.float32), np.full((1, 2), 7, np.float32)], missing_rows=2)
+    assert isinstance(joined, np.ndarray) and joined.tolist() == [[1, 1], [7, 7], [7, 7], [7, 7]]
+
+
+def test_requests_of_different_shapes_fail(inputs: DeviceInputs) -> None:
+    with pytest.raises(ValueError, match="dimension"):
+        inputs.join("X", [rows_of(1, 2), rows_of(3)[:, :-1]])
+
+
+def test_memory_is_used_again_and_grows(inputs: DeviceInputs, driver: Any) -> None:
+    before_bytes = driver.allocatedBytes()
+    first, second = inputs.join("X", [rows_of(1, 2)]), inputs.join("X", [rows_of(3)])
+    assert isinstance(first, DeviceRows) and isinstance(second, DeviceRows)
+    assert first.address == second.address
+    assert content(inputs.join("Z", [rows_of(9)]))[0, 0] == 9
+    assert content(inputs.join("X", [rows_of(4, 5, 6)]))[:, 0].tolist() == [4, 5, 6]
+    assert driver.allocatedBytes() - before_bytes == 4 * ROW_BYTES
+
+
+def test_shared_memory_is_pinned_once_it_was_worth_it_until_it_is_gone(inputs: DeviceInputs, driver: Any) -> None:
+    arena = Arena(ARENA_BYTES)
+    array = in_arena(arena, rows_of(1, 2, 3, 4))
+    for times in range(1, 7):
+        array[:] = times
+        assert content(inputs.join("X", [array]))[:, 0].tolist() == [times] * 4
+        assert driver.pinnedBytes() == (ARENA_BYTES if times >= 4 else 0)
+    arena.unlink()
+    del array, arena
+    gc.collect()
+    assert driver.pinnedBytes() == 0
+
+
+def test_nothing_is_pinned_that_shall_not_or_cannot_be(
+    inputs: DeviceInputs, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena(ARENA_BYTES)
+    array = in_arena(arena, rows_of(1, 2))
+    for refuses in ("told", "driver", "size"):
+        if refuses == "driver":
+            monkeypatch.setenv("CUDA_TEST_PINS_NOTHING", "1")
+        if refuses == "size":
+            monkeypatch.delenv("CUDA_TEST_PINS_NOTHING")
+            monkeypatch.setattr(device_inputs, "MOST_PINNED_BYTES", ARENA_BYTES - 1)
+        chosen = DeviceInputs(0, pins=False) if refuses == "told" else inputs
+        for _ in range(20):
+            assert content(chosen.join("X", [array]))[:, 0].tolist() == [1, 2]
+        assert driver.pinnedBytes() == 0
+    arena.unlink()
+
+
+def test_without_memory_on_the_gpu_rows_are_joined_on_the_cpu(
+    inputs: DeviceInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_TEST_MOST_BYTES", str(3 * ROW_BYTES))
+    joined = inputs.join("X", [rows_of(1, 2), rows_of(3)], missing_rows=1)
+    assert isinstance(joined, np.ndarray) and joined[:, 0].tolist() == [1, 2, 3, 3]
+    assert content(inputs.join("X", [rows_of(1, 2)]))[:, 0].tolist() == [1, 2]
+
+
+def test_each_thread_has_memory_of_its_own_until_it_ends(inputs: DeviceInputs, driver: Any) -> None:
+    together, arena, before_bytes = Barrier(4), Arena(ARENA_BYTES), driver.allocatedBytes()
+
+    def join(number: int) -> None:
+        array = in_arena(arena, rows_of(number))
+        for _ in range(20):
+            together.wait(10)
+            fetched = inputs.join("X", [array, rows_of(number + 100)])
+            together.wait(10)
+            assert content(fetched)[:, 0].tolist() == [number, number + 100]
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(join, range(4)))
+        assert driver.allocatedBytes() - before_bytes == 4 * 2 * ROW_BYTES
+    gc.collect()
+    assert driver.allocatedBytes() == before_bytes
+    assert driver.pinnedBytes() == ARENA_BYTES
+    arena.unlink()
+
+
+@pytest.mark.parametrize(
+    ("datatype", "kind"),
+    [
+        ("FLOAT", np.float32),
+        ("FLOAT16", np.float16),
+        ("DOUBLE", np.float64),
+        ("BOOL", np.bool_),
+        ("UINT8", np.uint8),
+        ("INT16", np.int16),
+        ("UINT32", np.uint32),
+        ("INT64", np.int64),
+    ],
+)
+def test_a_session_takes_inputs_of_a_device_beside_others(datatype: str, kind: type, tmp_path: Path) -> None:
+    nodes, tensors = ["Identity X Y", "Add Z,Z W"], [f"X:{datatype}:n,4", "Z:FLOAT:n,1"]
+    path = write_model(tmp_path / "model.onnx", nodes, tensors, [f"Y:{datatype}:n,4", "W:FLOAT:n,1"])
+    session = DeviceSession(onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), 0, "cpu")
+    array = np.arange(12).reshape(3, 4).astype(kind)
+    fetched = DeviceRows(array.__array_interface__["data"][0], array.dtype, array.shape)
+    doubled, same = session.run(["W", "Y"], {"X": fetched, "Z": np.ones((3, 1), np.float32)}, None)
+    assert doubled.tolist() == [[2]] * 3
+    assert same.tolist() == array.tolist() and same.dtype == array.dtype
