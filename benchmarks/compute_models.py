@@ -1,18 +1,27 @@
-"""Models that compute for milliseconds, with random weights: a transformer encoder and a ResNet-50, in ONNX."""
+"""Models that compute for milliseconds, with random weights: transformer encoders and a ResNet-50, in ONNX."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-TOKEN_COUNT = 64
-HIDDEN = 256
-_VOCABULARY = 1000
-_HEADS = 4
-_LAYERS = 4
-_FEED_FORWARD = 1024
+
+@dataclass(frozen=True, slots=True)
+class EncoderSizes:
+    """Of a transformer encoder; the inner layers are four times as wide as `hidden`."""
+
+    token_count: int
+    hidden: int
+    head_count: int
+    layer_count: int
+    vocabulary: int = 1000
+
+
+SMALL = EncoderSizes(token_count=64, hidden=256, head_count=4, layer_count=4)
+BERT_BASE = EncoderSizes(token_count=128, hidden=768, head_count=12, layer_count=12, vocabulary=30522)
 
 CLASS_COUNT = 1000
 # Of each stage: blocks, channels inside, channels out, stride.
@@ -45,19 +54,20 @@ class _Graph:
         return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def encoder() -> onnx.ModelProto:
-    """Make a transformer encoder of four layers: `TOKENS [batch, 64]` -> `MEAN [batch, 256]`."""
+def encoder(sizes: EncoderSizes = SMALL) -> onnx.ModelProto:
+    """Make a transformer encoder: `TOKENS [batch, token_count]` -> `MEAN [batch, hidden]`."""
     graph = _Graph()
-    hidden = graph.add("Gather", [graph.random(_VOCABULARY, HIDDEN, scale=1.0), "TOKENS"])
-    for _ in range(_LAYERS):
-        hidden = _normed(graph, graph.add("Add", [hidden, _attention(graph, hidden)]))
-        inner = _dense(graph, hidden, HIDDEN, _FEED_FORWARD)
-        inner = _dense(graph, graph.add("Relu", [inner]), _FEED_FORWARD, HIDDEN)
-        hidden = _normed(graph, graph.add("Add", [hidden, inner]))
+    width = sizes.hidden
+    hidden = graph.add("Gather", [graph.random(sizes.vocabulary, width, scale=1.0), "TOKENS"])
+    for _ in range(sizes.layer_count):
+        hidden = _normed(graph, graph.add("Add", [hidden, _attention(graph, hidden, sizes)]), width)
+        inner = _dense(graph, hidden, width, 4 * width)
+        inner = _dense(graph, graph.add("Relu", [inner]), 4 * width, width)
+        hidden = _normed(graph, graph.add("Add", [hidden, inner]), width)
     graph.add("ReduceMean", [hidden], "MEAN", axes=[1], keepdims=0)
     return graph.model(
-        helper.make_tensor_value_info("TOKENS", TensorProto.INT64, ["batch", TOKEN_COUNT]),
-        helper.make_tensor_value_info("MEAN", TensorProto.FLOAT, ["batch", HIDDEN]),
+        helper.make_tensor_value_info("TOKENS", TensorProto.INT64, ["batch", sizes.token_count]),
+        helper.make_tensor_value_info("MEAN", TensorProto.FLOAT, ["batch", width]),
     )
 
 
@@ -66,25 +76,26 @@ def _dense(graph: _Graph, tensor: str, rows: int, columns: int) -> str:
     return graph.add("Add", [product, graph.weight(np.zeros(columns, np.float32))])
 
 
-def _normed(graph: _Graph, tensor: str) -> str:
-    scale, bias = graph.weight(np.ones(HIDDEN, np.float32)), graph.weight(np.zeros(HIDDEN, np.float32))
+def _normed(graph: _Graph, tensor: str, width: int) -> str:
+    scale, bias = graph.weight(np.ones(width, np.float32)), graph.weight(np.zeros(width, np.float32))
     return graph.add("LayerNormalization", [tensor, scale, bias], axis=-1)
 
 
-def _attention(graph: _Graph, hidden: str) -> str:
-    by_head = graph.weight(np.array([0, TOKEN_COUNT, _HEADS, HIDDEN // _HEADS]))
-    together = graph.weight(np.array([0, TOKEN_COUNT, HIDDEN]))
+def _attention(graph: _Graph, hidden: str, sizes: EncoderSizes) -> str:
+    width, depth = sizes.hidden, sizes.hidden // sizes.head_count
+    by_head = graph.weight(np.array([0, sizes.token_count, sizes.head_count, depth]))
+    together = graph.weight(np.array([0, sizes.token_count, width]))
 
     def heads(order: list[int]) -> str:
         return graph.add(
-            "Transpose", [graph.add("Reshape", [_dense(graph, hidden, HIDDEN, HIDDEN), by_head])], perm=order
+            "Transpose", [graph.add("Reshape", [_dense(graph, hidden, width, width), by_head])], perm=order
         )
 
     query, key, value = heads([0, 2, 1, 3]), heads([0, 2, 3, 1]), heads([0, 2, 1, 3])
-    scale = graph.weight(np.array((HIDDEN // _HEADS) ** -0.5, np.float32))
+    scale = graph.weight(np.array(depth**-0.5, np.float32))
     weights = graph.add("Softmax", [graph.add("Mul", [graph.add("MatMul", [query, key]), scale])], axis=-1)
     mixed = graph.add("Transpose", [graph.add("MatMul", [weights, value])], perm=[0, 2, 1, 3])
-    return _dense(graph, graph.add("Reshape", [mixed, together]), HIDDEN, HIDDEN)
+    return _dense(graph, graph.add("Reshape", [mixed, together]), width, width)
 
 
 def resnet50() -> onnx.ModelProto:

@@ -183,7 +183,8 @@ class Benchmark:
                 answer = right_answer(served, self.repository)
                 self.right[served.model] = Right(answer, TOLERANCE * float(abs(answer).max()))
                 rows = example(served.tensors)
-                rates = rows_per_s(served.file(self.repository), device, cudnn, duration_s, clients, rows)
+                batches = sorted({*clients, *[max(1, count // 2) for count in clients]}, reverse=True)
+                rates = rows_per_s(served.file(self.repository), device, cudnn, duration_s, batches, rows)
             except Exception as error:
                 say(f"{served.model} alone: {error!r}")
                 continue

@@ -11,17 +11,19 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from benchmarks.body import example
-from benchmarks.compute_models import HIDDEN, TOKEN_COUNT
-from benchmarks.models import COMPUTE, TENSORS, Tensors, config_of
+from benchmarks.compute_models import BERT_BASE, encoder
+from benchmarks.models import COMPUTE, TENSORS, Tensors, config_of, encoder_tensors
 
 MAX_BATCH = 64
 PAIR = "_x2"
 """Ends the name of a model with two instances."""
-ENCODER_TORCH = "encoder_torch"
+BERT = "bert"
+BERT_TORCH = "bert_torch"
 GPU_TENSORS = {
     "resnet50": TENSORS["resnet50"],
+    BERT: encoder_tensors(BERT_BASE),
+    BERT_TORCH: Tensors("INPUT__0", (BERT_BASE.token_count,), "OUTPUT__0", (BERT_BASE.hidden,), "INT64"),
     "encoder": TENSORS["encoder"],
-    ENCODER_TORCH: Tensors("INPUT__0", (TOKEN_COUNT,), "OUTPUT__0", (HIDDEN,), "INT64"),
 }
 
 # Convolutions of ONNX Runtime, and that all models have room on one card, whatever its memory.
@@ -46,7 +48,7 @@ class Served:
         return GPU_TENSORS[self.model]
 
     def file(self, repository: Path) -> Path:
-        return repository / self.name / "1" / ("model.pt" if self.model == ENCODER_TORCH else "model.onnx")
+        return repository / self.name / "1" / ("model.pt" if self.model == BERT_TORCH else "model.onnx")
 
 
 def write_repository(repository: Path, models: list[Served], device: str, cudnn: str) -> None:
@@ -57,17 +59,17 @@ def write_repository(repository: Path, models: list[Served], device: str, cudnn:
         file.parent.mkdir(parents=True)
         if served.model in written:
             os.link(written[served.model], file)
-        elif served.model == ENCODER_TORCH:
-            write_encoder_torch(file)
+        elif served.model == BERT_TORCH:
+            write_bert_torch(file)
         else:
-            onnx.save(COMPUTE[served.model](), file)
+            onnx.save(encoder(BERT_BASE) if served.model == BERT else COMPUTE[served.model](), file)
         written[served.model] = file
         (repository / served.name / "config.pbtxt").write_text(config(served, device, cudnn))
 
 
 def config(served: Served, device: str, cudnn: str) -> str:
     """Return the model's configuration; one instance on a GPU is what a model has that says nothing."""
-    torch = served.model == ENCODER_TORCH
+    torch = served.model == BERT_TORCH
     rest = "dynamic_batching { }\n"
     if device == "cpu" or served.instances > 1:
         rest += f"instance_group [ {{ kind: KIND_{device.upper()} count: {served.instances} }} ]\n"
@@ -77,31 +79,32 @@ def config(served: Served, device: str, cudnn: str) -> str:
     return config_of(served.name, kind, MAX_BATCH, served.tensors, rest)
 
 
-def write_encoder_torch(file: Path) -> None:
-    """Trace a transformer encoder of the same sizes as the one in ONNX: tokens [batch, 64] -> [batch, 256]."""
+def write_bert_torch(file: Path) -> None:
+    """Trace a transformer encoder of the same sizes as the one in ONNX: tokens [batch, 128] -> [batch, 768]."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
+    token_count, width, head_count = BERT_BASE.token_count, BERT_BASE.hidden, BERT_BASE.head_count
 
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.joined, self.mixed = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-            self.wide, self.narrow = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
-            self.first, self.second = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+            self.joined, self.mixed = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
 
         def forward(self, hidden: Any) -> Any:
-            split = self.joined(hidden).view(-1, TOKEN_COUNT, 3, 4, HIDDEN // 4).permute(2, 0, 3, 1, 4)
+            split = self.joined(hidden).view(-1, token_count, 3, head_count, width // head_count).permute(2, 0, 3, 1, 4)
             mixed = nn.functional.scaled_dot_product_attention(split[0], split[1], split[2])
-            hidden = self.first(hidden + self.mixed(mixed.transpose(1, 2).reshape(-1, TOKEN_COUNT, HIDDEN)))
+            hidden = self.first(hidden + self.mixed(mixed.transpose(1, 2).reshape(-1, token_count, width)))
             return self.second(hidden + self.narrow(torch.relu(self.wide(hidden))))
 
     class Encoder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding = nn.Embedding(1000, HIDDEN)
-            self.layers = nn.ModuleList(Layer() for _ in range(4))
+            self.embedding = nn.Embedding(BERT_BASE.vocabulary, width)
+            self.layers = nn.ModuleList(Layer() for _ in range(BERT_BASE.layer_count))
 
         def forward(self, tokens: Any) -> Any:
             hidden = self.embedding(tokens)
@@ -110,7 +113,7 @@ def write_encoder_torch(file: Path) -> None:
             return hidden.mean(1)
 
     with torch.inference_mode():
-        tokens = torch.from_numpy(example(GPU_TENSORS[ENCODER_TORCH], 2).copy())
+        tokens = torch.from_numpy(example(GPU_TENSORS[BERT_TORCH], 2).copy())
         torch.jit.trace(Encoder().eval(), tokens).save(str(file))
 
 

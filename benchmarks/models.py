@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.compute_models import CLASS_COUNT, HIDDEN, TOKEN_COUNT, encoder, resnet50
+from benchmarks.compute_models import CLASS_COUNT, SMALL, EncoderSizes, encoder, resnet50
 
 MLP_SIZES = (256, 512, 512, 10)
 IMAGE_SHAPE = (3, 224, 224)
@@ -125,6 +125,11 @@ class Tensors:
     """Of the input; outputs are FP32."""
 
 
+def encoder_tensors(sizes: EncoderSizes) -> Tensors:
+    """Return what `compute_models.encoder` takes and gives."""
+    return Tensors("TOKENS", (sizes.token_count,), "MEAN", (sizes.hidden,), "INT64")
+
+
 MLP_TENSORS = Tensors("INPUT0", MLP_SIZES[:1], "OUTPUT0", MLP_SIZES[-1:])
 TENSORS = {
     "mlp_onnx": MLP_TENSORS,
@@ -135,7 +140,7 @@ TENSORS = {
     "pre_py": Tensors("X", MLP_SIZES[:1], "Y", MLP_SIZES[:1]),
     "post_py": Tensors("X", MLP_SIZES[-1:], "Y", MLP_SIZES[-1:]),
     "identity_img": Tensors("INPUT", IMAGE_SHAPE, "OUTPUT", IMAGE_SHAPE),
-    "encoder": Tensors("TOKENS", (TOKEN_COUNT,), "MEAN", (HIDDEN,), "INT64"),
+    "encoder": encoder_tensors(SMALL),
     "resnet50": Tensors("IMAGE", IMAGE_SHAPE, "SCORES", (CLASS_COUNT,)),
 }
 """Every model of the repository."""
