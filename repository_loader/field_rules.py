@@ -67,7 +67,7 @@ def _tensors(kind: str) -> Iterable[FieldRule]:
 
 
 _WHOLE_OPTIMIZATION = frozenset({ENSEMBLE})
-_UNPINNED = frozenset({"onnxruntime", "python"})
+_UNPINNED = frozenset({"onnxruntime", "python", "pytorch"})
 
 _ROWS = (
     FieldRule("name", "must be the name of the model's folder; may be left out"),
@@ -156,8 +156,8 @@ _ROWS = (
             harmless=_is_unpinned,
         )
         for kind, meaning, warned in (
-            ("input", "whether inputs pass pinned memory on their way to a GPU (default: yes)", _UNPINNED),
-            ("output", "whether outputs pass it on their way back (default: yes)", _UNPINNED | {"pytorch"}),
+            ("input", "whether inputs pass pinned memory on their way to a GPU (default: yes)", frozenset({"python"})),
+            ("output", "whether outputs pass it on their way back (default: yes)", _UNPINNED),
         )
     ),
     FieldRule(
@@ -165,7 +165,7 @@ _ROWS = (
         "",
         warned=_BACKENDS,
         refused=_WHOLE_OPTIMIZATION,
-        because="inputs are joined on the CPU, not by a kernel",
+        because="inputs are not joined by a kernel",
     ),
     FieldRule(
         "optimization.eager_batching",

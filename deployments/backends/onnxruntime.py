@@ -128,14 +128,14 @@ class OnnxModel:
         self._plain_outputs = not self._reshaped and not self._texts
         by_rows = self._batching and not self._ragged.names and not self._ragged.targets and not self._brain_floats
         self._device_inputs: DeviceInputs | None = None
-        if spec.kind == "GPU" and not self._brain_floats:
+        if spec.kind == "GPU" and not self._brain_floats and not self._texts:  # which cannot be bound
             pins = config.optimization.input_pinned_memory.enable
             self._device_inputs = DeviceInputs(spec.device, pins=pins)
             session = DeviceSession(session, spec.device)
         self._session: Any = session
         self._row_split: RowSplit | None = None
         self._sized: SizedSessions | None = None
-        if spec.kind == "GPU" and by_rows and not self._texts and may_fill(config, file_for(package, spec)):
+        if self._device_inputs is not None and by_rows and may_fill(config, file_for(package, spec)):
             sizes = batch_sizes(config, file_for(package, spec))
             self._sized = SizedSessions(
                 config.name, session, lambda: DeviceSession(_open(runtime, package, spec), spec.device), sizes

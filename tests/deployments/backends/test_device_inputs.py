@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx_models import write_model
+from onnx_models import io, load, request_of, run, write_model
 
 from deployments.backends import device_inputs
 from deployments.backends.device_inputs import DeviceInputs, DeviceRows, first_rows
@@ -35,6 +35,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     use_driver(str(library), "0", monkeypatch)
     driver = ctypes.CDLL(str(library))
+    gc.collect()
     driver.pinnedBytes.restype = driver.allocatedBytes.restype = ctypes.c_size_t
     yield driver
     forget_driver()
@@ -199,3 +200,19 @@ def test_a_session_takes_inputs_of_a_device_beside_others(datatype: str, kind: t
     doubled, same = session.run(["W", "Y"], {"X": fetched, "Z": np.ones((3, 1), np.float32)}, None)
     assert doubled.tolist() == [[2]] * 3
     assert same.tolist() == array.tolist() and same.dtype == array.dtype
+
+
+def test_a_model_has_its_large_inputs_fetched(tmp_path: Path) -> None:
+    nodes, outputs = ["Add X,X Y", "Add S,S T"], [f"Y:FLOAT:n,{WIDTH}", "T:INT64:n,1"]
+    path = write_model(tmp_path / "model.onnx", nodes, [f"X:FLOAT:n,{WIDTH}", "S:INT64:n,1"], outputs)
+    tensors = io("X", "input", "FP32", WIDTH) + io("S", "input", "INT64", 1)
+    tensors += io("Y", "output", "FP32", WIDTH) + io("T", "output", "INT64", 1)
+    (instance, *_) = load(path, "max_batch_size: 8 " + tensors)
+    model: Any = instance._model
+    model._device_inputs = DeviceInputs(0, pins=True)
+    model._session = DeviceSession(model._session, 0, "cpu")
+    requests = [request_of(rows=1, X=rows_of(number), S=np.int64([[number]])) for number in (3, 4)]
+    for batch in (requests[:1], requests):
+        answers = run(instance, *batch)
+        assert [answer.outputs["Y"][0, 0] for answer in answers] == [6, 8][: len(batch)]
+        assert [answer.outputs["T"].tolist() for answer in answers] == [[[6]], [[8]]][: len(batch)]

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 from onnx_models import io, load, request_of, run, write_model
 
+from deployments.backends import device_inputs
+from deployments.backends.device_inputs import DeviceRows
 from deployments.backends.gpu_fault import GpuFault
+from deployments.lane.arena import Arena
+from deployments.lane.lendable import lendable_under
 from protocol.errors import Internal
 from repository_loader.package import InstanceSpec
 from tests.gpus import on_a_gpu
@@ -27,7 +31,7 @@ def test_the_session_is_on_the_gpu_and_not_beside_it(tmp_path):
     (instance, _) = load(
         path, "max_batch_size: 8 " + io("X", "input", "FP32", "8, 8") + io("Y", "output", "FP32", "8, 8"), SPECS
     )
-    session = instance._model._session
+    session = instance._model._session.session
     assert session.get_providers() == ["CUDAExecutionProvider", "CPUExecutionProvider"]
     assert session.get_provider_options()["CUDAExecutionProvider"]["device_id"] == "0"
 
@@ -71,6 +75,30 @@ def test_batches_of_changing_sizes_of_a_convolution_are_as_quick_as_those_of_one
         np.testing.assert_allclose(answer.outputs["Y"], expected.outputs["Y"], rtol=0, atol=0.02 * largest)
     one_s, changing_s = run_s([8] * 50), run_s([8, 5] * 25)
     assert changing_s < 3 * one_s
+
+
+def test_large_inputs_are_fetched_and_answers_are_those_of_the_cpu(tmp_path):
+    width = 64 << 10
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], [f"X:FLOAT:n,{width}"], [f"Y:FLOAT:n,{width}"])
+    tensors = io("X", "input", "FP32", width) + io("Y", "output", "FP32", width)
+    (instance, _) = load(path, "max_batch_size: 16 dynamic_batching { } " + tensors, SPECS)
+    arena = Arena()
+    requests = []
+    for _ in range(8):
+        room = arena.room(4 * width)
+        assert room is not None
+        rows = np.frombuffer(room, np.float32).reshape(1, width)
+        requests.append(request_of(rows=1, X=rows))
+    for run_number in range(32):
+        for number, request in enumerate(requests):
+            request.inputs["X"][:] = 100 * run_number + number
+        for count in (8, 1, 5):
+            answers = run(instance, *requests[:count])
+            for number, answer in enumerate(answers):
+                assert (answer.outputs["Y"] == 2 * (100 * run_number + number)).all()
+    assert isinstance(instance._model._device_inputs.join("X", [requests[0].inputs["X"]]), DeviceRows)
+    assert device_inputs._pinned.is_pinned(lendable_under(requests[0].inputs["X"]), 0, 0)
+    arena.unlink()
 
 
 def test_instances_run_side_by_side(tmp_path):

@@ -5,6 +5,7 @@ from tests.docs.behaviour.modules import (
     BRANCHES,
     CACHED,
     ENSEMBLES,
+    FETCHED,
     FILLED,
     GIVEN_UP,
     HELD,
@@ -73,6 +74,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_when_every_queue_is_full",
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_after_three_replicas",
         "deployments/lane/test_full_queue.py::test_a_request_within_a_sequence_is_refused_by_the_replica_that_holds_it",
+    ),
+    "Inputs of a batch on a GPU that have 128 KiB": (
+        FETCHED + "test_rows_lie_one_after_the_other_and_the_last_stands_for_those_that_are_missing",
+        FETCHED + "test_what_is_joined_sooner_or_cannot_be_fetched_stays_an_array",
+        FETCHED + "test_a_model_has_its_large_inputs_fetched",
+    ),
+    "Shared memory, of a client or between ingress and replica": (
+        FETCHED + "test_shared_memory_is_pinned_once_it_was_worth_it_until_it_is_gone",
+        FETCHED + "test_nothing_is_pinned_that_shall_not_or_cannot_be",
     ),
     "Ragged inputs share a batch": (
         "deployments/backends/test_onnxruntime.py::test_every_kind_of_batch_input",
