@@ -55,12 +55,12 @@ class GrpcStreamCodec:
     def encode(self, request: InferRequest, response: InferResponse) -> tuple[None, list[Body]]:
         """Return None and the parts of a serialised ModelStreamInferResponse; none at all: nothing is to be sent.
 
-        That is so when a decoupled model ends without outputs, unless the client has asked to be told.
+        That is so when a decoupled model ends without a response, unless the client has asked to be told.
 
         Raises:
             ServingError: an output cannot be sent as the client wants it.
         """
-        if self._decoupled and response.final and not response.outputs and not response.parameters:
+        if self._decoupled and response.final and not response.outputs and response.parameters is None:
             parts = self._empty_final(request)
             if not parts:
                 return None, parts

@@ -38,7 +38,10 @@ class InferResponse:
 
 
 class StreamedResponse(InferResponse):
-    """One of any number of responses of a decoupled model. `output_ns` is how long its outputs took to be read."""
+    """One of any number of responses of a decoupled model, or its end without one, which has None as `parameters`.
+
+    `output_ns` is how long its outputs took to be read.
+    """
 
     __slots__ = ("output_ns",)
 

@@ -11,6 +11,7 @@ from app.http2.frame_budget import FrameBudget
 from app.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME, FRAME_SIZE, HEADERS, PADDED, Http2Error
 from app.http2.open_connection import Application, Head, OpenConnection
 from app.http2.peer_settings import apply_settings
+from app.http2.reset_budget import LASTING_S
 from app.http2.sender import Sender
 from app.http2.skipped_ids import SkippedIds
 from app.http2.stream import Stream
@@ -433,7 +434,7 @@ class Http2Connection(OpenConnection):
         return (self._last_id + 1 >> 1) - self._skipped.count
 
     def _count_reset(self) -> None:
-        if not self._resets.take(self.loop.time()):
+        if not self._resets.take_early(self.loop.time(), self._request_count()):
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many streams reset")
 
     def _take_window_update(self, stream_id: int, payload: bytes) -> None:
@@ -489,7 +490,7 @@ class Http2Connection(OpenConnection):
         if stream is None:  # sent before the client knew that the stream was over
             self._count_update()
             return
-        if not stream.due:
+        if not stream.due and self.loop.time() - stream.opened_s < LASTING_S:
             self._count_reset()
         self._drop(stream)
         stream.aborted()

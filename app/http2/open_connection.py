@@ -17,9 +17,9 @@ from app.http2.hpack_decoder import HeaderList
 from app.http2.limits import Http2Limits
 from app.http2.pings import Pings
 from app.http2.reservations import Reservations
+from app.http2.reset_budget import ResetBudget
 from app.http2.sender import Sender, SendState
 from app.http2.stream import Stream
-from app.http2.token_bucket import TokenBucket
 from deployments.lane.frames import Buffer
 
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -97,7 +97,7 @@ class OpenConnection(asyncio.BufferedProtocol):
         """What streams have added to the work of this turn beyond what the size of their frames shows."""
         self._transport: asyncio.Transport | None = None
         self._pings = Pings(limits, now_s)
-        self._resets = TokenBucket(limits.max_resets_burst, limits.max_resets_per_s, now_s)
+        self._resets = ResetBudget(limits, now_s)
         self.cut_short: deque[int] = deque(maxlen=_CUT_SHORT_KEPT)
         """Streams that ended from here before the peer had ended them; what it sent before it knew is dropped."""
         self._held_bytes = 0

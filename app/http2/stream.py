@@ -1,5 +1,6 @@
 """One stream of a connection, as the connection sees it; an application's calls derive from it."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,6 +13,7 @@ class StreamOwner(Protocol):
     """What a stream asks of its connection."""
 
     initial_credit_bytes: int
+    loop: asyncio.AbstractEventLoop
 
     def grant(self, stream_id: int, size: int) -> None:
         """Let the peer send more on a stream."""
@@ -29,7 +31,7 @@ class StreamOwner(Protocol):
 class Stream(SendState):
     """What a peer sends on a stream arrives through the methods below; all run on the loop's thread."""
 
-    __slots__ = ("connection", "credit_bytes", "peer_ended")
+    __slots__ = ("connection", "credit_bytes", "opened_s", "peer_ended")
 
     def __init__(self, connection: StreamOwner, stream_id: int) -> None:
         super().__init__(stream_id)
@@ -37,6 +39,7 @@ class Stream(SendState):
         self.credit_bytes = connection.initial_credit_bytes
         """What the peer may still send."""
         self.peer_ended = False
+        self.opened_s = connection.loop.time()
 
     def receive(self, data: Buffer, end: bool) -> None:
         """Take DATA, or a piece of it, a memoryview of which is valid during the call only.

@@ -12,6 +12,10 @@ class TokenBucket:
         self._tokens = float(burst)
         self._filled_at_s = now_s
 
+    def give(self, count: int) -> None:
+        """Put tokens in, as far as there is room for them."""
+        self._tokens = min(self._burst, self._tokens + count)
+
     def take(self, now_s: float, count: int = 1) -> bool:
         """Take tokens; False when there are not as many."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._filled_at_s) * self._per_s)

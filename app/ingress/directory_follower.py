@@ -34,12 +34,14 @@ class DirectoryFollower:
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         routes_changed: Callable[[], None],
+        node: str,
     ) -> None:
         self._controller = controller
         self._host = host
         self._fleet = fleet
         self._loop = loop
         self._routes_changed = routes_changed
+        self._node = node
         self._models = models
         self._directory = models.directory
         self._settings = settings
@@ -102,7 +104,7 @@ class DirectoryFollower:
         return news
 
     async def _report_embedded(self) -> None:
-        await answer(self._controller.report_embedded.remote(self._host.report()))
+        await answer(self._controller.report_embedded.remote(self._host.report(), self._node))
         self._reported = self._embedded
 
     async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:

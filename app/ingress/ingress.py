@@ -143,6 +143,7 @@ class Ingress:
             self._fleet,
             self._loop,
             self._directory_changed,
+            node_id,
         )
         self._task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None

@@ -150,8 +150,13 @@ def _write_cluster(out: Exposition, rows: RowsByKind, labels_of: LabelsOf) -> No
 
 
 def _scaled_labels(name: str, labels_of: LabelsOf) -> str:
-    """Return the labels of what is scaled: those of its version too, as the names of Serve hold them."""
+    """Return the labels of what is scaled: those of its version too."""
     application, deployment = name.split("/", 1)
-    version = int(deployment.removeprefix("v").partition("-")[0])
     pairs = labels((("application", application), ("deployment", deployment)))
-    return f"{labels_of(model_of(application), version)},{pairs}"
+    return f"{labels_of(*scaled_version(name))},{pairs}"
+
+
+def scaled_version(name: str) -> tuple[str, int]:
+    """Return the model version of what is scaled, as the names of Serve hold it."""
+    application, deployment = name.split("/", 1)
+    return model_of(application), int(deployment.removeprefix("v").partition("-")[0])

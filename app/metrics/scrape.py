@@ -7,7 +7,7 @@ from typing import Final
 
 from app.metrics.custom_metrics import CustomMetrics
 from app.metrics.directory_metrics import write_directory
-from app.metrics.eagleray_metrics import write_own
+from app.metrics.eagleray_metrics import scaled_version, write_own
 from app.metrics.exposition import Exposition, Histograms
 from app.metrics.model_labels import model_labels
 from app.metrics.node_metrics import NodeMetrics
@@ -15,7 +15,7 @@ from app.metrics.triton_metrics import write_aliases, write_models
 from app.service.models import Models
 from app.service.statistics import Statistics
 from deployments.control.directory import ModelEntry
-from deployments.core.counts import OF_VERSIONS, RowsByKind, Totals
+from deployments.core.counts import OF_VERSIONS, SCALING, RowsByKind, Totals
 from deployments.core.metrics_options import DEFAULT_OPTIONS, MetricsOptions
 from deployments.core.pauses import Pauses
 from deployments.replica.process_memory import without_collections
@@ -123,4 +123,5 @@ def _rows_of(models: Mapping[str, ModelEntry], rows: RowsByKind, pause: Callable
     for kind in OF_VERSIONS & rows.keys():
         kept[kind] = [row for row in rows[kind] if row[0][1:3] in versions or row[0].name in whole]
         pause()
+    kept[SCALING] = [row for row in rows.get(SCALING, ()) if scaled_version(row[0].name) in versions]
     return kept

@@ -109,7 +109,8 @@ class Models:
 
     def fault(self, name: str, version: int) -> str:
         """Return why a version that had been loaded cannot be asked from here."""
-        return self._host.fault(name, version) or self._fleet.fault(name, version) or NO_REPLICA
+        fault = self._host.fault(name, version) or self._fleet.fault(name, version)
+        return fault or self._host.failure(name, version) or NO_REPLICA
 
     def refusal(self, name: str) -> str:
         """Return why replicas of a model accept nothing from here, as those of another version; "" else."""

@@ -14,6 +14,11 @@ _ASK_TIMEOUT_S = 30.0
 _ACCELERATOR_TYPE = "accelerator_type:"
 
 
+def living_nodes() -> set[str]:
+    """Return the ids of the nodes that are alive; blocks."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
 class ClusterReader:
     """Reads the facts; a node's GPUs are asked once. `given_gpu_memory_bytes`, unless 0, stands in for their answer."""
 

@@ -67,6 +67,8 @@ class ModelTable:
         self._names: Collection[str] = ()
         self._leaving: tuple[DeploymentPlan, ...] = ()
         self._embedded: dict[str, dict[str, Any]] = {}
+        self._embedded_on: dict[str, frozenset[tuple[str, int, str]]] = {}
+        """Which embedded models are loaded on each node: name, version and digest."""
         self._copies: dict[str, dict[str, Any]] = {}
 
     def replace(self, desired: DesiredState, refused: Mapping[str, str]) -> None:
@@ -236,16 +238,28 @@ class ModelTable:
             whose = about(model.name, model.version)
             logger.error("failed to load '%s' version %d: %s", model.name, model.version, reason, extra=whose)
 
-    def take_embedded(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds, digest]]`."""
+    def keep_nodes(self, alive: Collection[str]) -> None:
+        """Forget what nodes had loaded that are not alive."""
+        self._embedded_on = {node: loaded for node, loaded in self._embedded_on.items() if node in alive}
+
+    def take_embedded(self, rows: Collection[Sequence[Any]], node: str) -> None:
+        """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds, digest]]`.
+
+        A version that it failed to load stays ready where another node has loaded it.
+        """
         served: set[tuple[str, int]] = set()
         self.reports = {}
+        self._embedded_on[node] = frozenset((row[0], row[1], row[4]) for row in rows if not row[2])
+        anywhere = frozenset[tuple[str, int, str]]().union(*self._embedded_on.values())
         for name, version, reason, seconds, digest in rows:
             self.reports.setdefault((name, version), {})[digest] = reason
             entry = self.find(name, version)
             if entry is None or entry.placement != "embedded" or entry.held or entry.left:
                 continue
-            if not reason or (name, version) not in served:
+            if reason and (name, version, digest) in anywhere:
+                whose = about(name, version)
+                logger.error("'%s' version %d is not loaded on node %s: %s", name, version, node, reason, extra=whose)
+            elif not reason or (name, version) not in served:
                 entry.loaded(reason, seconds)
                 served.add((name, version))
 

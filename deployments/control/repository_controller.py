@@ -12,7 +12,7 @@ from ray import serve
 
 from deployments.control.canary_watch import CanaryWatch
 from deployments.control.client_settings import ClientSettings
-from deployments.control.cluster_reader import ClusterReader
+from deployments.control.cluster_reader import ClusterReader, living_nodes
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
@@ -221,9 +221,11 @@ class RepositoryController:
         except TimeoutError:
             return None
 
-    async def report_embedded(self, rows: list[list[Any]]) -> None:
-        """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds]]`."""
-        self._table.take_embedded(rows)
+    async def report_embedded(self, rows: list[list[Any]], node: str = "") -> None:
+        """Take from an ingress what became of the models it hosts; see `ModelTable.take_embedded`."""
+        if any(row[2] for row in rows):
+            self._table.keep_nodes(await asyncio.to_thread(living_nodes))
+        self._table.take_embedded(rows, node)
         self._publish()
 
     async def report_load(self, ingress: str, loads: dict[str, tuple[float, float]]) -> None:

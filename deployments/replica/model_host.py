@@ -407,6 +407,10 @@ class ModelHost:
         """Return why a hosted version does not serve, "" for all others."""
         return self.faults.get((name, version), _DOWN if (name, version) in self._down else "")
 
+    def failure(self, name: str, version: int) -> str:
+        """Return why a version failed to load here, "" for all others."""
+        return self.failures.get((name, version), ("", ""))[0]
+
     def report(self) -> list[list[Any]]:
         """Return name, version, reason ("" when loaded), seconds and digest of what is served, and of what failed.
 

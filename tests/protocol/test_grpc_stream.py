@@ -73,6 +73,16 @@ def test_the_end_is_told_to_those_who_ask(version: str) -> None:
     assert encoded(stream, decoded(stream, parameters=unwanted), InferResponse({}, final=True)) is None
 
 
+def test_a_last_response_without_outputs_is_sent() -> None:
+    stream = codec(decoupled=True)
+    wrapped = encoded(stream, decoded(stream, id="7"), InferResponse({}, {}, final=True))
+    assert wrapped is not None
+    response = wrapped.infer_response
+    assert (response.id, response.model_name, response.model_version) == ("7", "floats", "3")
+    assert response.parameters["triton_final_response"].bool_param is True
+    assert len(response.outputs) == 0
+
+
 def test_an_empty_response_that_is_not_the_end_is_sent() -> None:
     stream = codec(decoupled=True)
     wrapped = encoded(stream, decoded(stream), InferResponse({}, final=False))

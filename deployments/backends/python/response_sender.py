@@ -185,7 +185,7 @@ class DecoupledResponseSender(ResponseSender):
         if outcome is None:
             outcome = StreamedResponse({}, None, True, 0)
         elif isinstance(outcome, InferResponse):
-            outcome = StreamedResponse(outcome.outputs, outcome.parameters, final, output_ns)
+            outcome = StreamedResponse(outcome.outputs, outcome.parameters or {}, final, output_ns)
         self._ended = final or isinstance(outcome, ServingError)
         self._replies.put(self._request, outcome)
 

@@ -35,6 +35,7 @@ class FakeHost:
         self.echo = EchoTarget()
         self.ready: set[tuple[str, int]] = set()
         self.moody: set[tuple[str, int]] = set()
+        self.failures: dict[tuple[str, int], str] = {}
         self.copies: Collection[tuple[str, int]] = ()
         self.digests: dict[tuple[str, int], str] = {}
 
@@ -49,6 +50,9 @@ class FakeHost:
 
     def fault(self, name: str, version: int) -> str:
         return ""
+
+    def failure(self, name: str, version: int) -> str:
+        return self.failures.get((name, version), "")
 
     def set_traffic(self, traffic: Mapping[str, Any]) -> None:
         pass

@@ -332,6 +332,11 @@ def test_load_refuses_parameters_that_mean_nothing(parameters: dict[str, Any], s
         ({"sec-fetch-site": "same-site"}, 403),
         ({"origin": "http://elsewhere"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://models.example", "x-forwarded-host": "models.example"}, 200),
+        ({"origin": "http://models.example", "x-forwarded-host": "models.example, inner"}, 200),
+        ({"origin": "http://elsewhere", "x-forwarded-host": "models.example"}, 403),
+        ({"origin": "null", "x-forwarded-host": ""}, 403),
+        ({"sec-fetch-site": "cross-site", "origin": "http://elsewhere", "x-forwarded-host": "elsewhere"}, 403),
     ],
 )
 def test_a_page_of_another_site_cannot_load_a_model(headers: dict[str, str], status: int) -> None:

@@ -38,6 +38,30 @@ def test_resets_at_the_permitted_rate_go_on_for_ever() -> None:
         wire.loop.now_s += 0.5
 
 
+def test_who_gives_up_what_was_open_for_a_while_resets_nothing_rapidly() -> None:
+    wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=2, max_concurrent_streams=50))
+    wire.application.hold = True
+    for first in range(1, 1001, 100):
+        ids = range(first, first + 100, 2)
+        wire.send(*map(wire.request, ids))
+        wire.loop.now_s += 0.1
+        assert goaway_code(wire.send(*(frames.rst_stream(stream_id, frames.CANCEL) for stream_id in ids))) is None
+
+
+@pytest.mark.parametrize(("answered", "code"), [(4, CALM), (5, None)])
+def test_a_request_that_is_answered_pays_for_one_that_is_given_up(answered: int, code: int | None) -> None:
+    """As of a client that asks twice and takes the first answer; what is paid for in advance is bounded."""
+    wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=0))
+    got, stream_id = [], 1
+    for of_each in (20, 5, answered):
+        for given_up in [False] * of_each + [True] * 5:
+            wire.application.hold = given_up
+            got += wire.send(wire.request(stream_id))
+            got += wire.send(frames.rst_stream(stream_id, frames.CANCEL)) if given_up else []
+            stream_id += 2
+    assert goaway_code(got) == code
+
+
 def test_a_reset_that_crosses_the_answer_is_no_rapid_one() -> None:
     wire = Wire(Http2Limits(max_resets_burst=5, max_resets_per_s=2, max_control_frames_burst=20))
     for number in range(100):

@@ -62,7 +62,7 @@ class Controller:
             raise self.failures.pop()
         return await self.publisher.news(epoch, generation)
 
-    async def _report(self, rows: list[list[Any]]) -> None:
+    async def _report(self, rows: list[list[Any]], node: str) -> None:
         if self.failures:
             raise self.failures.pop()
         self.reports.append(rows)
@@ -102,7 +102,7 @@ class Followed:
         health = Health(self.models, Routing(self.models, Refusals(Totals())), strict_readiness=True)
         trace = TraceSettings()
         self.settings = ClientSettings(trace, LogSettings(), health, Tracing(trace))
-        self.follower = DirectoryFollower(controller, self.models, self.settings, host, fleet, loop, self._told)
+        self.follower = DirectoryFollower(controller, self.models, self.settings, host, fleet, loop, self._told, "node")
         self.task = loop.create_task(self.follower.run())
 
     def _told(self) -> None:
@@ -193,7 +193,7 @@ def test_a_report_of_what_is_embedded_that_fails_is_made_again() -> None:
         await followed.until(lambda: known.known)
         failed: list[list[list[Any]]] = []
 
-        async def fail(rows: list[list[Any]]) -> None:
+        async def fail(rows: list[list[Any]], node: str) -> None:
             failed.append(rows)
             controller.report_embedded = Method(controller._report)
             raise TimeoutError

@@ -38,7 +38,7 @@ def own() -> Totals:
     totals.row(Label(STATE, "m", 1)).add([3 * MS, 2, 1, 0, 0])
     totals.row(Label(LANES, "", 0)).add([10, 20, 3])
     totals.row(Label(LOAD_FAILURE, "m", 1)).add([1])
-    totals.row(Label(SCALING, "digits/v1", 0)).add([2, 1, 3])
+    totals.row(Label(SCALING, "m/v1", 0)).add([2, 1, 3])
     Refusals(totals).count_retry("m", 1)
     return totals
 
@@ -166,8 +166,8 @@ def test_lanes_have_no_model() -> None:
 
 
 def test_what_the_autoscaler_wants_has_the_model_version_whose_replicas_are_counted() -> None:
-    rows = found(own(), MODELS, model="digits", version="1")
-    deployment = (("application", "digits"), ("deployment", "v1"))
+    rows = found(own(), MODELS, model="m", version="1")
+    deployment = (("application", "m"), ("deployment", "v1"))
     assert rows["eagleray_autoscaler_decisions", (*deployment, ("direction", "up"))] == 2
     assert rows["eagleray_autoscaler_wanted_replicas", deployment] == 3
 
@@ -180,6 +180,16 @@ def test_a_scaled_model_has_its_own_name_whatever_its_application_is_called(mode
     rows = found(totals, model=model, version="12")
     deployment = (("application", application), ("deployment", "v12-gpu0"))
     assert rows["eagleray_autoscaler_wanted_replicas", deployment] == 3
+
+
+def test_what_was_scaled_of_a_version_that_has_long_gone_is_told_no_more() -> None:
+    totals = own()
+    totals.row(Label(SCALING, "m/v3-gpu0", 0)).add([2, 1, 0])
+    totals.row(Label(SCALING, "m/v4", 0)).add([2, 1, 0])
+    gone = VersionEntry("UNAVAILABLE", UNLOADED, long_gone=True)
+    models = {"m": ModelEntry(versions={**MODELS["m"].versions, 3: gone})}
+    told = {key for name, key in found(totals, models) if name == "eagleray_autoscaler_wanted_replicas"}
+    assert {dict(key)["deployment"] for key in told} == {"v1"}
 
 
 def test_rows_of_a_dead_process_keep_its_counts_and_not_its_state() -> None:

@@ -16,7 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import Batch, ModelLoadError
 from deployments.backends.python.backend import initialize_args
-from deployments.backends.python.process import area
+from deployments.backends.python.process import area, child
 from deployments.backends.python.process.child import Child, LoadOrder
 from deployments.backends.python.process.exchange import signature_fields
 from deployments.backends.python.process.process_instance import ProcessInstance
@@ -84,6 +84,13 @@ def test_a_process_that_is_dead_before_it_hears_what_to_load_is_not_loaded(tmp_p
     child.process.wait()
     with pytest.raises(ModelLoadError, match="was ended by SIGKILL"):
         child.load()
+
+
+def test_a_process_of_other_code_than_its_replica_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_DIGEST", "of what was installed before")
+    other = Child(order_of(written(tmp_path)), None, lambda batch: None, lambda: None)
+    with pytest.raises(ModelLoadError, match="has other code than its replica: Eagleray was installed anew meanwhile"):
+        other.load()
 
 
 def never_back(folder: Path) -> ModelPackage:

@@ -73,6 +73,25 @@ def test_decoupled_coroutines_answer_after_execute_has_returned(load):
     assert [[reply.final for reply in heard] for heard in outcomes] == [[True], [True]]
 
 
+@pytest.mark.parametrize(
+    ("last", "parameters"),
+    [
+        ("", None),
+        ("pb_utils.InferenceResponse(), ", {}),
+        ("pb_utils.InferenceResponse(parameters={'a': 1}), ", {"a": 1}),
+    ],
+)
+def test_a_last_response_without_outputs_is_not_as_the_end_without_a_response(load, last, parameters):
+    code = f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                sender = requests[0].get_response_sender()
+                sender.send({last}flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+    [[outcome]] = asyncio.run(_answers(load, code, request_of(X=floats(1))))
+    assert (outcome.final, outcome.outputs, outcome.parameters) == (True, {}, parameters)
+
+
 def test_decoupled_responses_come_from_threads_after_execute_has_returned(load):
     code = """
         import threading

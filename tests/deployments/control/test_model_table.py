@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from deployments.control.desired_state import DesiredState, unloaded
-from deployments.control.directory import UNAVAILABLE, ModelEntry, VersionEntry
+from deployments.control.directory import READY, UNAVAILABLE, ModelEntry, VersionEntry
 from deployments.control.model_table import LONG_GONE_S, ModelTable
 from tests.deployments.control.test_desired_state import write
-from tests.deployments.control.test_former_places import ENSEMBLE, Repository
+from tests.deployments.control.test_former_places import ENSEMBLE, PLACED, Repository
 
 OUTER = ENSEMBLE.replace('"step"', '"inner"')
 
@@ -43,6 +43,26 @@ def test_an_ensemble_whose_step_failed_has_failed(tmp_path: Path) -> None:
     table.models["step"].versions[1].loaded("it did not load", 1.0)
     for name in ("inner", "outer"):
         assert (told(table, name).state, told(table, name).left) == (UNAVAILABLE, False)
+
+
+def test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other(tmp_path: Path) -> None:
+    write(tmp_path, "m", PLACED % "embedded")
+    table = ModelTable()
+    table.replace(Repository(tmp_path).read(), {})
+
+    def state(node: str, reason: str, digest: str = "now") -> tuple[str, str]:
+        table.take_embedded([["m", 1, reason, 1.0, digest]], node)
+        return told(table, "m").state, told(table, "m").reason
+
+    assert state("b", "no such file") == (UNAVAILABLE, "no such file")
+    assert state("a", "") == (READY, "")
+    assert state("b", "no such file") == (READY, "")
+    assert state("b", "no such file", "changed") == (UNAVAILABLE, "no such file")
+    assert state("a", "", "changed") == (READY, "")
+    assert state("a", "it broke", "changed") == (UNAVAILABLE, "it broke")
+    assert state("a", "", "changed") == (READY, "")
+    table.keep_nodes({"b"})
+    assert state("b", "no such file", "changed") == (UNAVAILABLE, "no such file"), "the other one is gone"
 
 
 def test_what_was_unloaded_an_hour_ago_is_long_gone(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "All others share one process": (PLAN + "test_auto_isolates_what_has_a_reason_and_packs_the_rest",),
     "`eagleray plan` prints the placement": (COMMANDS + "test_plan_prints_the_deployments_of_the_examples",),
+    "An embedded model is READY when a node has loaded it": (
+        "deployments/control/test_model_table.py::test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other",
+    ),
     "What `eagleray plan --num-gpus N` prints": (
         "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
     ),

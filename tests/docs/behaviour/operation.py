@@ -444,6 +444,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "protocol/test_by_name.py::test_fields_are_found_by_their_names",
         "protocol/test_by_name.py::test_all_that_processes_are_started_with_travels_so",
     ),
+    "A process of a Python model that would speak otherwise": (
+        "deployments/backends/test_python_child.py::test_a_process_of_other_code_than_its_replica_is_refused",
+    ),
     "A response cache whose size is changed": (
         "deployments/core/test_response_cache.py::test_a_cache_of_another_size_goes_with_the_last_that_uses_it",
         "deployments/core/test_response_cache.py::"

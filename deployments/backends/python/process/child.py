@@ -21,6 +21,7 @@ from deployments.backends.gpu_fault import GpuFault
 from deployments.backends.python import metric
 from deployments.backends.python.process.area import AreaFullError, OwnArea, PeerArea
 from deployments.backends.python.process.channel import Channel, Writer, received
+from deployments.backends.python.process.code_digest import code_digest
 from deployments.backends.python.process.conversation import Conversation, unreadable
 from deployments.backends.python.process.environment import Environment
 from deployments.backends.python.process.exchange import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from deployments.core.clock import Clock
 
 _HOME: Final = str(Path(__file__).resolve().parents[4])
+_DIGEST: Final = code_digest()
 _CODE: Final = f"""
 import sys
 if sys.version_info < (3, 11):
@@ -55,12 +57,16 @@ try:
 except ImportError:
     sys.exit(42)
 sys.path[:] = [{_HOME!r}, *filter(None, sys.path)]
+from deployments.backends.python.process.code_digest import code_digest
+if sys.argv.pop(1) != code_digest():
+    sys.exit(43)
 from deployments.backends.python.process.model_process import main
 main()
 """
 _ENDINGS: Final = {
     41: "needs Python 3.11 or newer, which its execution environment is not",
     42: "needs NumPy, which its execution environment does not have",
+    43: "has other code than its replica: Eagleray was installed anew meanwhile, and has to be deployed again",
 }
 _READS: Final = 64
 """Messages that are read in one turn of the loop."""
@@ -134,7 +140,7 @@ class Child:
             theirs += areas
             environment = order.environment or Environment(sys.executable, os.environ)
             self.process = STARTER.start(
-                [environment.python, "-c", _CODE, *map(str, (os.getpid(), *theirs))],
+                [environment.python, "-c", _CODE, _DIGEST, *map(str, (os.getpid(), *theirs))],
                 stdin=subprocess.DEVNULL,
                 pass_fds=theirs,
                 env=environment.variables,
