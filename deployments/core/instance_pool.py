@@ -127,6 +127,8 @@ class InstancePool:
             worker.thread = thread
         worker.batch = batch
         worker.batches.put(batch)
+        # Gives the interpreter up, so that the thread has it before this one has answered all that it has to.
+        time.sleep(0)
 
     def _begin(self, worker: Worker, remote: RemoteInstance, batch: Batch) -> None:
         self._note_start(batch)
