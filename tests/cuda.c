@@ -158,10 +158,11 @@ int cuMemHostRegister_v2(void *address, size_t size, unsigned flags)
     return INVALID_VALUE;
 }
 
+/* Refused once the memory is unmapped: what is mapped there next would be taken for pinned until then. */
 int cuMemHostUnregister(void *address)
 {
     for (int i = 0; i < ALLOCATIONS; i++)
-        if (current() && pinned[i].base == address)
+        if (current() && pinned[i].base == address && !msync(address, pinned[i].size, MS_ASYNC))
             return pinned[i].base = NULL, SUCCESS;
     return INVALID_VALUE;
 }

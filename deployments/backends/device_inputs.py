@@ -131,6 +131,10 @@ class _Memory:
         weakref.finalize(self, _let_go, device_id, "cuMemFree_v2", address).atexit = False
 
 
+class _Pin:
+    """What a mapping has while it is pinned."""
+
+
 class _PinnedMemory:
     """Mappings from which a GPU can fetch by itself; any thread may ask."""
 
@@ -162,7 +166,8 @@ class _PinnedMemory:
             log.info("shared memory of %d bytes cannot be pinned: %s", size_bytes, error)
             return False
         self._size_bytes += size_bytes
-        weakref.finalize(mapping, self._unpin, device_id, address, size_bytes).atexit = False
+        mapping.hold = pin = _Pin()
+        weakref.finalize(pin, self._unpin, device_id, address, size_bytes).atexit = False
         return True
 
     def _unpin(self, device_id: int, address: ctypes.c_void_p, size_bytes: int) -> None:

@@ -10,11 +10,15 @@ lendable_numbers = itertools.count(1)
 
 
 class Lendable(mmap.mmap):
-    """A mapping that begins at `address` in memory, and at `start` in its object; `number` is no other's here."""
+    """A mapping that begins at `address` in memory, and at `start` in its object; `number` is no other's here.
+
+    `hold` is let go of before the memory is unmapped, weak references to the mapping only after that.
+    """
 
     number: int
     address: int
     start: int
+    hold: object = None
 
     def open_again(self) -> int:
         """Return a descriptor of the object. Raises OSError where nobody else can map it any more."""
