@@ -202,6 +202,29 @@ def test_a_session_takes_inputs_of_a_device_beside_others(datatype: str, kind: t
     assert same.tolist() == array.tolist() and same.dtype == array.dtype
 
 
+def test_a_session_takes_another_value_for_an_initializer_beside_an_input_of_a_device(tmp_path: Path) -> None:
+    tensors, weights = ["X:FLOAT:n,2", "W:FLOAT:1"], {"W": np.ones(1, np.float32)}
+    path = write_model(tmp_path / "model.onnx", ["Add X,W Y"], tensors, ["Y:FLOAT:n,2"], weights)
+    session = DeviceSession(onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), 0, "cpu")
+    array = np.zeros((1, 2), np.float32)
+    fetched = DeviceRows(array.__array_interface__["data"][0], array.dtype, array.shape)
+    for feed, found in (({}, [1, 1]), ({"W": np.full(1, 7, np.float32)}, [7, 7])):
+        (answer,) = session.run(["Y"], {"X": fetched, **feed}, None)
+        assert answer.tolist() == [found]
+
+
+def test_a_session_takes_inputs_of_every_order_and_without_elements_beside_those_of_a_device(tmp_path: Path) -> None:
+    path = write_model(
+        tmp_path / "model.onnx", ["Add X,X Y", "Add Z,Z W"], ["X:FLOAT:n", "Z:FLOAT:m,2"], ["W:FLOAT:m,2"]
+    )
+    session = DeviceSession(onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), 0, "cpu")
+    array = np.zeros(1, np.float32)
+    fetched = DeviceRows(array.__array_interface__["data"][0], array.dtype, array.shape)
+    for other in (np.arange(6, dtype=np.float32).reshape(2, 3).T, np.zeros((0, 2), np.float32)):
+        (answer,) = session.run(["W"], {"X": fetched, "Z": other}, None)
+        assert np.array_equal(answer, 2 * other)
+
+
 def test_a_model_has_its_large_inputs_fetched(tmp_path: Path) -> None:
     nodes, outputs = ["Add X,X Y", "Add S,S T"], [f"Y:FLOAT:n,{WIDTH}", "T:INT64:n,1"]
     path = write_model(tmp_path / "model.onnx", nodes, [f"X:FLOAT:n,{WIDTH}", "S:INT64:n,1"], outputs)
