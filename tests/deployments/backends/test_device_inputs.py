@@ -18,6 +18,7 @@ from deployments.backends.device_inputs import DeviceInputs, DeviceRows, first_r
 from deployments.backends.device_session import DeviceSession
 from deployments.lane.arena import Arena
 from deployments.lane.lendable import lendable_under
+from protocol.errors import Internal
 from protocol.infer import Array
 from tests.gpus import build_driver, forget_driver, use_driver
 
@@ -239,3 +240,21 @@ def test_a_model_has_its_large_inputs_fetched(tmp_path: Path) -> None:
         answers = run(instance, *batch)
         assert [answer.outputs["Y"][0, 0] for answer in answers] == [6, 8][: len(batch)]
         assert [answer.outputs["T"].tolist() for answer in answers] == [[[6]], [[8]]][: len(batch)]
+
+
+@pytest.mark.parametrize("shape", [(1, WIDTH + 1), (1, WIDTH, 1)], ids=["dimension", "rank"])
+def test_errors_have_the_words_and_codes_of_those_of_joined_inputs(shape: tuple[int, ...], tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], [f"X:FLOAT:n,{WIDTH}"], [f"Y:FLOAT:n,{WIDTH}"])
+    (instance, *_) = load(
+        path, "max_batch_size: 8 " + io("X", "input", "FP32", WIDTH) + io("Y", "output", "FP32", WIDTH)
+    )
+    model: Any = instance._model
+    request = request_of(rows=1, X=np.ones(shape, np.float32))
+    with pytest.raises(Internal) as joined:
+        run(instance, request)
+    model._device_inputs = DeviceInputs(0, pins=True)
+    model._session = DeviceSession(model._session, 0, "cpu")
+    with pytest.raises(Internal) as fetched:
+        run(instance, request)
+    assert joined.value.message.startswith("onnx runtime error 2: ")
+    assert fetched.value.message == joined.value.message
