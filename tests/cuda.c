@@ -247,19 +247,15 @@ int cuMemcpyHtoD_v2(uint64_t target, const void *source, size_t size)
     return staged.target = target, staged.size = size, SUCCESS;
 }
 
-/* From pinned memory it is fetched as late as can be, when somebody waits for it; other memory is read at once. */
+/* It is fetched as late as can be, when somebody waits for it; from memory that is not pinned CUDA "might" copy sooner. */
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t size, void *stream)
 {
     if (!inside(target, size) || stream != STREAM_OF_THREAD || fetch_count == FETCHES)
         return INVALID_VALUE;
-    for (int i = 0; i < ALLOCATIONS; i++)
-        if (pinned[i].base && (char *)source >= pinned[i].base && (char *)source + size <= pinned[i].base + pinned[i].size) {
-            fetches[fetch_count].target = target;
-            fetches[fetch_count].source = source;
-            fetches[fetch_count++].size = size;
-            return SUCCESS;
-        }
-    return memcpy((void *)(uintptr_t)target, source, size), SUCCESS;
+    fetches[fetch_count].target = target;
+    fetches[fetch_count].source = source;
+    fetches[fetch_count++].size = size;
+    return SUCCESS;
 }
 
 int cuMemFree_v2(uint64_t address) { return cuIpcCloseMemHandle(address); }

@@ -107,12 +107,14 @@ def start_fetching(arrays: Sequence[Array], target: int, device_id: int, stream:
     """
     with current(context(device_id)):
         for array in arrays:
-            mapping = lendable_under(array) if pins else None
-            is_pinned = mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
-            start = call_quickly if is_pinned else call  # from other memory CUDA copies before it returns
             in_order = np.ascontiguousarray(array)
+            mapping = lendable_under(in_order) if pins else None
+            is_pinned = mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
+            start = call_quickly if is_pinned else call  # from other memory CUDA may copy before it returns
             source, size = ctypes.c_void_p(address_of(in_order)), ctypes.c_size_t(array.nbytes)
             start("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target), source, size, ctypes.c_void_p(stream))
+            if in_order is not array:  # which goes away
+                call("cuStreamSynchronize", ctypes.c_void_p(stream))
             target += array.nbytes
 
 

@@ -77,6 +77,8 @@ def test_what_does_not_lie_row_by_row_is_brought_in_order(inputs: DeviceInputs) 
     table = np.arange(4 * WIDTH, dtype=np.float32).reshape(WIDTH, 4).T
     assert content(inputs.join("X", [table, rows_of(7)])).tolist() == [*table.tolist(), [7] * WIDTH]
     assert content(inputs.join("X", [table])).tolist() == table.tolist()
+    tables = [number * table for number in range(1, 5)]
+    assert np.array_equal(content(inputs.join("X", tables)), np.concatenate(tables))
 
 
 def test_the_only_request_of_a_model_that_does_not_batch_has_its_own_shape(inputs: DeviceInputs) -> None:
