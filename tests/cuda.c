@@ -167,7 +167,7 @@ int cuMemHostUnregister(void *address)
     return INVALID_VALUE;
 }
 
-/* Not of CUDA: how many bytes of the CPU's memory are pinned, and of a GPU's allocated. */
+/* Not of CUDA: how many bytes of the CPU's memory are pinned, and of a GPU's allocated, and what a thread has not waited for. */
 size_t pinnedBytes(void)
 {
     size_t sum = 0;
@@ -183,6 +183,8 @@ size_t allocatedBytes(void)
         sum += allocations[i].base ? allocations[i].size : 0;
     return sum;
 }
+
+int fetchesUnderWay(void) { return fetch_count; }
 
 /* Not of CUDA: from now on it answers as after a kernel that has failed. */
 int loseGpus(void) { return lost = 1, SUCCESS; }

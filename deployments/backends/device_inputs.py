@@ -10,6 +10,7 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -103,19 +104,28 @@ def start_fetching(arrays: Sequence[Array], target: int, device_id: int, stream:
     Until then they stay as they are. With `pins`, shared memory is pinned once as much of it was fetched as it has.
 
     Raises:
-        DeviceMemoryError: the driver has refused.
+        DeviceMemoryError: the driver has refused; the stream was waited for.
     """
     with current(context(device_id)):
-        for array in arrays:
-            in_order = np.ascontiguousarray(array)
-            mapping = lendable_under(in_order) if pins else None
-            is_pinned = mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
-            start = call_quickly if is_pinned else call  # from other memory CUDA may copy before it returns
-            source, size = ctypes.c_void_p(address_of(in_order)), ctypes.c_size_t(array.nbytes)
-            start("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target), source, size, ctypes.c_void_p(stream))
-            if in_order is not array:  # which goes away
+        try:
+            _start_each(arrays, target, device_id, ctypes.c_void_p(stream), pins=pins)
+        except Exception:
+            with suppress(DeviceMemoryError):  # of a GPU that is lost
                 call("cuStreamSynchronize", ctypes.c_void_p(stream))
-            target += array.nbytes
+            raise
+
+
+def _start_each(arrays: Sequence[Array], target: int, device_id: int, stream: ctypes.c_void_p, *, pins: bool) -> None:
+    for array in arrays:
+        in_order = np.ascontiguousarray(array)
+        mapping = lendable_under(in_order) if pins else None
+        is_pinned = mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
+        start = call_quickly if is_pinned else call  # from other memory CUDA may copy before it returns
+        source, size = ctypes.c_void_p(address_of(in_order)), ctypes.c_size_t(array.nbytes)
+        start("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target), source, size, stream)
+        if in_order is not array:  # which goes away
+            call("cuStreamSynchronize", stream)
+        target += array.nbytes
 
 
 def _missing(arrays: Sequence[Array], count: int) -> list[Array]:

@@ -25,6 +25,8 @@ from tests.gpus import build_driver, forget_driver, use_driver
 WIDTH = 32 << 10
 ROW_BYTES = 4 * WIDTH
 ARENA_BYTES = 16 * ROW_BYTES
+MOST_FETCHES = 256
+"""How many the stand-in takes before a thread waits."""
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,13 @@ def test_without_memory_on_the_gpu_rows_are_joined_on_the_cpu(
     joined = inputs.join("X", [rows_of(1, 2), rows_of(3)], missing_rows=1)
     assert isinstance(joined, np.ndarray) and joined[:, 0].tolist() == [1, 2, 3, 3]
     assert content(inputs.join("X", [rows_of(1, 2)]))[:, 0].tolist() == [1, 2]
+
+
+def test_nothing_is_fetched_any_more_when_the_driver_has_refused_to(inputs: DeviceInputs, driver: Any) -> None:
+    many = [np.full((1, WIDTH), number, np.float32) for number in range(MOST_FETCHES + 1)]
+    joined = inputs.join("X", many)
+    assert isinstance(joined, np.ndarray) and joined[:, 0].tolist() == list(range(MOST_FETCHES + 1))
+    assert driver.fetchesUnderWay() == 0
 
 
 def test_each_thread_has_memory_of_its_own_until_it_ends(inputs: DeviceInputs, driver: Any) -> None:
