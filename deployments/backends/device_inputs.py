@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from deployments.lane.lendable import Lendable, address_of, lendable_under
+from deployments.lane.lendable import Lendable, Pin, address_of, lendable_under
 from deployments.replica.cuda_driver import DeviceMemoryError, call, call_quickly, context, current
 from protocol.infer import Array
 
@@ -143,10 +143,6 @@ class _Memory:
         weakref.finalize(self, _let_go, device_id, "cuMemFree_v2", address).atexit = False
 
 
-class _Pin:
-    """What a mapping has while it is pinned."""
-
-
 class _PinnedMemory:
     """Mappings from which a GPU can fetch by itself; any thread may ask."""
 
@@ -162,14 +158,14 @@ class _PinnedMemory:
             if fetched_bytes in (_PINNED, _NOT_TO_BE_PINNED):
                 return fetched_bytes == _PINNED
             fetched_bytes += size_bytes
-            if fetched_bytes >= len(mapping):
-                fetched_bytes = _PINNED if self._pin(mapping, device_id) else _NOT_TO_BE_PINNED
+            if fetched_bytes >= len(mapping) and (version := mapping.version()) is not None:
+                fetched_bytes = _PINNED if self._pin(mapping, Pin(version), device_id) else _NOT_TO_BE_PINNED
             self._fetched_bytes[mapping] = fetched_bytes
             return fetched_bytes == _PINNED
 
-    def _pin(self, mapping: Lendable, device_id: int) -> bool:
+    def _pin(self, mapping: Lendable, pin: Pin, device_id: int) -> bool:
         size_bytes = len(mapping)
-        if self._size_bytes + size_bytes > MOST_PINNED_BYTES:
+        if not mapping.may_be_pinned or self._size_bytes + size_bytes > MOST_PINNED_BYTES:
             return False
         address = ctypes.c_void_p(mapping.address)
         try:
@@ -178,7 +174,7 @@ class _PinnedMemory:
             log.info("shared memory of %d bytes cannot be pinned: %s", size_bytes, error)
             return False
         self._size_bytes += size_bytes
-        mapping.hold = pin = _Pin()
+        mapping.pin = pin
         weakref.finalize(pin, self._unpin, device_id, address, size_bytes).atexit = False
         return True
 

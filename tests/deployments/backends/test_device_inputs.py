@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import os
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,9 @@ from deployments.backends.device_inputs import DeviceInputs, DeviceRows, first_r
 from deployments.backends.device_session import DeviceSession
 from deployments.lane.arena import Arena
 from deployments.lane.lendable import lendable_under
+from deployments.replica.node_folder import NodeFolder
+from deployments.replica.region_table import RegionTable
+from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.errors import Internal
 from protocol.infer import Array
 from tests.gpus import build_driver, forget_driver, use_driver
@@ -134,6 +139,48 @@ def test_shared_memory_is_pinned_once_it_was_worth_it_until_it_is_gone(inputs: D
     del array, arena
     gc.collect()
     assert driver.pinnedBytes() == 0
+
+
+def test_an_object_that_gets_other_memory_is_mapped_anew_and_not_pinned_again(
+    inputs: DeviceInputs, driver: Any, tmp_path: Path
+) -> None:
+    regions = Regions(RegionTable(NodeFolder("node", tmp_path)))
+    path = Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}")
+
+    def fetched() -> float:
+        array = np.frombuffer(regions.view("r", 0, ROW_BYTES), np.float32).reshape(1, WIDTH)
+        return content(inputs.join("X", [array]))[0, 0]
+
+    try:
+        path.write_bytes(rows_of(1).tobytes())
+        regions.register("r", path.name, 0, ROW_BYTES)
+        assert fetched() == 1
+        assert driver.pinnedBytes() == 0  # it may be written to once more at the same time, as the kernel tells it
+        os.utime(path, (0, 0))
+        for number in (2, 3):  # a GPU sees what is stored to memory that is pinned
+            regions.view("r", 0, ROW_BYTES)[:] = rows_of(number).tobytes()
+            assert fetched() == number
+            assert driver.pinnedBytes() == ROW_BYTES
+        for number in (4, 5):  # but not what is written to memory that has taken its place
+            path.write_bytes(rows_of(number).tobytes())
+            assert fetched() == number
+            assert driver.pinnedBytes() == 0
+    finally:
+        path.unlink()
+
+
+def test_memory_stays_pinned_when_its_client_unlinks_it(inputs: DeviceInputs, driver: Any, tmp_path: Path) -> None:
+    regions = Regions(OwnTable())
+    path = Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}")
+    path.write_bytes(rows_of(1).tobytes())
+    os.utime(path, (0, 0))
+    regions.register("r", path.name, 0, ROW_BYTES)
+    for unlinks in (True, False):
+        array = np.frombuffer(regions.view("r", 0, ROW_BYTES), np.float32).reshape(1, WIDTH)
+        assert content(inputs.join("X", [array]))[0, 0] == 1
+        assert driver.pinnedBytes() == ROW_BYTES
+        if unlinks:
+            path.unlink()
 
 
 def test_nothing_is_pinned_that_shall_not_or_cannot_be(

@@ -61,6 +61,18 @@ def test_on_a_cpu_and_after_a_short_batch_answers_come_first(scheduler):
         assert len(bench.pool.running) == 1
 
 
+def test_a_batch_that_has_started_is_not_held_back_for_clients_that_return():
+    bench = Bench(FifoBatcher)
+    for count in (2, 1, 2):
+        bench.come(count)
+    assert [len(batch.requests) for batch in bench.pool.running] == [2]
+    bench.finish(20.0)
+    assert [len(batch.requests) for batch in bench.pool.running] == [3]
+    bench.come(2)
+    bench.finish(20.0)
+    assert [len(batch.requests) for batch in bench.pool.running] == [2]
+
+
 def test_answers_keep_their_order_where_they_must():
     bench = Bench(DynamicBatcher, settings="preserve_ordering: true")
     bench.come(1)
