@@ -92,6 +92,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         AT_ONCE + "test_what_waits_runs_before_the_answers_are_written",
         AT_ONCE + "test_on_a_cpu_and_after_a_short_batch_answers_come_first",
         AT_ONCE + "test_answers_keep_their_order_where_they_must",
+        AT_ONCE + "test_what_waits_is_started_and_not_run_on_the_loops_thread_before_the_answers",
     ),
     "Then no batch waits for clients, who come back in two halves": (
         AT_ONCE + "test_a_batch_that_has_started_is_not_held_back_for_clients_that_return",
