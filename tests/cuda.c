@@ -158,15 +158,16 @@ int cuMemHostRegister_v2(void *address, size_t size, unsigned flags)
     return INVALID_VALUE;
 }
 
+/* Refused once the memory is unmapped: what is mapped there next would be taken for pinned until then. */
 int cuMemHostUnregister(void *address)
 {
     for (int i = 0; i < ALLOCATIONS; i++)
-        if (current() && pinned[i].base == address)
+        if (current() && pinned[i].base == address && !msync(address, pinned[i].size, MS_ASYNC))
             return pinned[i].base = NULL, SUCCESS;
     return INVALID_VALUE;
 }
 
-/* Not of CUDA: how many bytes of the CPU's memory are pinned, and of a GPU's allocated. */
+/* Not of CUDA: how many bytes of the CPU's memory are pinned, and of a GPU's allocated, and what a thread has not waited for. */
 size_t pinnedBytes(void)
 {
     size_t sum = 0;
@@ -182,6 +183,8 @@ size_t allocatedBytes(void)
         sum += allocations[i].base ? allocations[i].size : 0;
     return sum;
 }
+
+int fetchesUnderWay(void) { return fetch_count; }
 
 /* Not of CUDA: from now on it answers as after a kernel that has failed. */
 int loseGpus(void) { return lost = 1, SUCCESS; }
@@ -246,19 +249,15 @@ int cuMemcpyHtoD_v2(uint64_t target, const void *source, size_t size)
     return staged.target = target, staged.size = size, SUCCESS;
 }
 
-/* From pinned memory it is fetched as late as can be, when somebody waits for it; other memory is read at once. */
+/* It is fetched as late as can be, when somebody waits for it; from memory that is not pinned CUDA "might" copy sooner. */
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t size, void *stream)
 {
     if (!inside(target, size) || stream != STREAM_OF_THREAD || fetch_count == FETCHES)
         return INVALID_VALUE;
-    for (int i = 0; i < ALLOCATIONS; i++)
-        if (pinned[i].base && (char *)source >= pinned[i].base && (char *)source + size <= pinned[i].base + pinned[i].size) {
-            fetches[fetch_count].target = target;
-            fetches[fetch_count].source = source;
-            fetches[fetch_count++].size = size;
-            return SUCCESS;
-        }
-    return memcpy((void *)(uintptr_t)target, source, size), SUCCESS;
+    fetches[fetch_count].target = target;
+    fetches[fetch_count].source = source;
+    fetches[fetch_count++].size = size;
+    return SUCCESS;
 }
 
 int cuMemFree_v2(uint64_t address) { return cuIpcCloseMemHandle(address); }

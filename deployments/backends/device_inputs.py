@@ -10,11 +10,12 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from deployments.lane.lendable import Lendable, address_of, lendable_under
+from deployments.lane.lendable import Lendable, Pin, address_of, lendable_under
 from deployments.replica.cuda_driver import DeviceMemoryError, call, call_quickly, context, current
 from protocol.infer import Array
 
@@ -103,17 +104,28 @@ def start_fetching(arrays: Sequence[Array], target: int, device_id: int, stream:
     Until then they stay as they are. With `pins`, shared memory is pinned once as much of it was fetched as it has.
 
     Raises:
-        DeviceMemoryError: the driver has refused.
+        DeviceMemoryError: the driver has refused; the stream was waited for.
     """
     with current(context(device_id)):
-        for array in arrays:
-            mapping = lendable_under(array) if pins else None
-            is_pinned = mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
-            start = call_quickly if is_pinned else call  # from other memory CUDA copies before it returns
-            in_order = np.ascontiguousarray(array)
-            source, size = ctypes.c_void_p(address_of(in_order)), ctypes.c_size_t(array.nbytes)
-            start("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target), source, size, ctypes.c_void_p(stream))
-            target += array.nbytes
+        try:
+            _start_each(arrays, target, device_id, ctypes.c_void_p(stream), pins=pins)
+        except Exception:
+            with suppress(DeviceMemoryError):  # of a GPU that is lost
+                call("cuStreamSynchronize", ctypes.c_void_p(stream))
+            raise
+
+
+def _start_each(arrays: Sequence[Array], target: int, device_id: int, stream: ctypes.c_void_p, *, pins: bool) -> None:
+    for array in arrays:
+        in_order = np.ascontiguousarray(array)
+        mapping = lendable_under(in_order) if pins else None
+        is_pinned = mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
+        start = call_quickly if is_pinned else call  # from other memory CUDA may copy before it returns
+        source, size = ctypes.c_void_p(address_of(in_order)), ctypes.c_size_t(array.nbytes)
+        start("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target), source, size, stream)
+        if in_order is not array:  # which goes away
+            call("cuStreamSynchronize", stream)
+        target += array.nbytes
 
 
 def _missing(arrays: Sequence[Array], count: int) -> list[Array]:
@@ -146,14 +158,14 @@ class _PinnedMemory:
             if fetched_bytes in (_PINNED, _NOT_TO_BE_PINNED):
                 return fetched_bytes == _PINNED
             fetched_bytes += size_bytes
-            if fetched_bytes >= len(mapping):
-                fetched_bytes = _PINNED if self._pin(mapping, device_id) else _NOT_TO_BE_PINNED
+            if fetched_bytes >= len(mapping) and (version := mapping.version()) is not None:
+                fetched_bytes = _PINNED if self._pin(mapping, Pin(version), device_id) else _NOT_TO_BE_PINNED
             self._fetched_bytes[mapping] = fetched_bytes
             return fetched_bytes == _PINNED
 
-    def _pin(self, mapping: Lendable, device_id: int) -> bool:
+    def _pin(self, mapping: Lendable, pin: Pin, device_id: int) -> bool:
         size_bytes = len(mapping)
-        if self._size_bytes + size_bytes > MOST_PINNED_BYTES:
+        if not mapping.may_be_pinned or self._size_bytes + size_bytes > MOST_PINNED_BYTES:
             return False
         address = ctypes.c_void_p(mapping.address)
         try:
@@ -162,7 +174,8 @@ class _PinnedMemory:
             log.info("shared memory of %d bytes cannot be pinned: %s", size_bytes, error)
             return False
         self._size_bytes += size_bytes
-        weakref.finalize(mapping, self._unpin, device_id, address, size_bytes).atexit = False
+        mapping.pin = pin
+        weakref.finalize(pin, self._unpin, device_id, address, size_bytes).atexit = False
         return True
 
     def _unpin(self, device_id: int, address: ctypes.c_void_p, size_bytes: int) -> None:

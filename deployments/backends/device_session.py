@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from deployments.backends.device_inputs import DeviceRows
 from deployments.backends.sized_sessions import Feed
+from deployments.lane.lendable import address_of
 from protocol.infer import Array
 
 
@@ -22,11 +25,13 @@ class DeviceSession:
             outputs: list[Array] = self.session.run(names, feed, options)
             return outputs
         binding = self.session.io_binding()
+        kept: list[Array] = []  # until the session has run
         for name, tensor in feed.items():
             if isinstance(tensor, DeviceRows):
                 binding.bind_input(name, self._kind, self._device_id, tensor.dtype, tensor.shape, tensor.address)
-            else:
-                binding.bind_cpu_input(name, tensor)
+            else:  # `bind_cpu_input` knows none that stand for initializers
+                kept.append(np.ascontiguousarray(tensor))
+                binding.bind_input(name, "cpu", 0, tensor.dtype, tensor.shape, address_of(kept[-1]))
         for name in names:
             binding.bind_output(name)
         self.session.run_with_iobinding(binding, options)

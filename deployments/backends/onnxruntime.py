@@ -57,6 +57,9 @@ _DATA_TYPES = {
     "tensor(bfloat16)": "TYPE_BF16",
 }
 _RUNTIME_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+_BOUND_RUN_ERROR = "Error in execution: "
+"""What a run with inputs of a device begins its errors with, in place of a code."""
+_OF_INPUTS = re.compile("Got invalid dimensions for input|Invalid rank for input|Unexpected input data type")
 _ONNX_BFLOAT16 = 16
 _CHOICES_KEPT = 64
 _MAX_PADDED_BYTES = 1 << 20
@@ -410,8 +413,10 @@ def _told(error: Exception, *, on_gpu: bool) -> Internal:
     """Return an error of ONNX Runtime as Triton words it; on a CPU it is never a GPU's, whatever a client has sent."""
     if isinstance(error, Internal):
         return error
-    match = _RUNTIME_ERROR.match(str(error))
-    message = f"onnx runtime error 1: {error}" if match is None else f"onnx runtime error {match[1]}: {match[2]}"
+    text = str(error).removeprefix(_BOUND_RUN_ERROR)
+    match = _RUNTIME_ERROR.match(text)
+    code, words = match.groups() if match is not None else ("2" if _OF_INPUTS.match(text) else "1", text)
+    message = f"onnx runtime error {code}: {words}"
     return internal_error(message, str(error)) if on_gpu else Internal(message)
 
 

@@ -124,10 +124,12 @@ class PyTorchInstance:
         try:
             return self._forward(batch, requests)
         except _NotUtf8 as error:
+            self._end_fetches()
             if len(requests) == 1:
                 return [InvalidArgument(str(error))]
             return [result for request in requests for result in self._run(batch, [request])]
         except ServingError:
+            self._end_fetches()
             raise
         except Exception as error:
             whose = about_requests(self._signature.model_name, None, requests)
@@ -155,6 +157,12 @@ class PyTorchInstance:
         if self.on_gpu and self._options.cache_cleaning:
             self._torch.cuda.empty_cache()
         return self._share_out(requests, outputs)
+
+    def _end_fetches(self) -> None:
+        """Wait for inputs that are on their way from the memory of requests which will be answered without a run."""
+        if self._stream is not None:
+            with suppress(RuntimeError):  # of a GPU that is lost
+                self._stream.synchronize()
 
     def _gpu_is_lost(self) -> bool:
         """Whether a GPU of the instance has an error that stays; the text of the exception may be a client's."""

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic_ns
 from typing import Any
 
@@ -91,6 +92,8 @@ class TensorRTInstance:
                 for requests in runs(batch.requests, self._signature):
                     results.extend(self._run(batch, requests))
         except ServingError:
+            with suppress(RuntimeError):  # of a GPU that is lost
+                self._stream.synchronize()  # inputs may be on their way from the memory of the requests
             raise
         except Exception as error:
             _LOG.exception("model instance '%s' failed", self.name)

@@ -9,12 +9,28 @@ import numpy as np
 lendable_numbers = itertools.count(1)
 
 
+class Pin:
+    """What is there while a mapping is pinned for GPUs, as its object had its memory in a `version`."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+
 class Lendable(mmap.mmap):
-    """A mapping that begins at `address` in memory, and at `start` in its object; `number` is no other's here."""
+    """A mapping that begins at `address` in memory, and at `start` in its object; `number` is no other's here.
+
+    Its `pin` goes before the memory is unmapped, weak references to the mapping only after that.
+    """
 
     number: int
     address: int
     start: int
+    pin: Pin | None = None
+    may_be_pinned: bool = True
+
+    def version(self) -> int | None:
+        """Return a number that is another one once the object has other memory; None where it changed just now."""
+        return 0
 
     def open_again(self) -> int:
         """Return a descriptor of the object. Raises OSError where nobody else can map it any more."""

@@ -3,12 +3,14 @@
 import mmap
 import os
 import stat
+import time
 from typing import Any, Final
 
 from deployments.lane.lendable import Lendable, lendable_numbers, lendable_under
 from deployments.replica.guarded_mapping import GuardedMapping
 
 _FOLDER: Final = "/dev/shm"
+_LONGEST_TICK_NS: Final = 20_000_000
 
 
 class RegionMapping(GuardedMapping, Lendable):
@@ -48,6 +50,25 @@ class RegionMapping(GuardedMapping, Lendable):
     def holds(self, end: int) -> bool:
         """Whether the object still has its bytes up to a position behind `start`."""
         return not self.lost and self.start + end <= self.size()
+
+    def version(self) -> int | None:
+        """Return when the object was last written to or changed its size, which stores to a mapping are not; else 0.
+
+        That is where it has gone from its folder, or another has taken its name. None: that may happen once more in
+        the same tick of the kernel's clock.
+        """
+        try:
+            status = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return 0
+        if (status.st_dev, status.st_ino) != self._identity:
+            return 0
+        return status.st_mtime_ns if abs(time.time_ns() - status.st_mtime_ns) > _LONGEST_TICK_NS else None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a GPU would fetch from memory that the object may have given up meanwhile."""
+        return self.pin is not None and self.version() not in (self.pin.version, 0)
 
     def open_again(self) -> int:
         """Return a descriptor of the object.

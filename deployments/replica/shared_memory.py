@@ -268,6 +268,8 @@ class Regions:
             raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{region}'")
         if not found.holds(offset + byte_size):
             raise _lost(region)
+        if type(found) is Region and found.mapping.is_outdated:
+            return self._mapped_anew(found)
         return found
 
     async def run(self) -> None:
@@ -344,6 +346,13 @@ class Regions:
         except (OSError, ValueError):
             raise invalid from None
         return Region(row, mapping, memoryview(mapping)[row.offset - mapping.start :])
+
+    def _mapped_anew(self, region: Region) -> Region:
+        """Map an object that others do not only change by what they store to it, and never pin it any more."""
+        anew = self._mapped(region.row)
+        anew.mapping.may_be_pinned = False
+        self._regions[region.row.name] = anew
+        return anew
 
 
 def _most_regions() -> int:

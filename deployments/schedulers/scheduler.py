@@ -220,8 +220,13 @@ class PoolScheduler:
     def _start_another(self, before: Batch) -> None:
         """Run what waits before the answers of a batch are written, where a GPU would have nothing to do until then."""
         is_slow = before.end_ns - before.start_ns >= _SLOW_NS
-        if is_slow and self._queue and self._pool.on_gpu and self._drained is None:
-            self._dispatch()
+        pool = self._pool
+        if is_slow and self._queue and pool.on_gpu and self._drained is None:
+            inline, pool.may_run_inline = pool.may_run_inline, False  # the answers would wait for it
+            try:
+                self._dispatch()
+            finally:
+                pool.may_run_inline = inline
 
     def _go_on(self) -> None:
         if self._queue:

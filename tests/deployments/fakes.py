@@ -113,8 +113,8 @@ class FakePool:
     """An instance pool whose batches run until the test says that they are done."""
 
     alive = True
-
     on_gpu = False
+    may_run_inline = True
 
     def __init__(self, clock: FakeClock, instance_count: int = 1) -> None:
         self.clock = clock

@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import os
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,12 +20,18 @@ from deployments.backends.device_inputs import DeviceInputs, DeviceRows, first_r
 from deployments.backends.device_session import DeviceSession
 from deployments.lane.arena import Arena
 from deployments.lane.lendable import lendable_under
+from deployments.replica.node_folder import NodeFolder
+from deployments.replica.region_table import RegionTable
+from deployments.replica.shared_memory import OwnTable, Regions
+from protocol.errors import Internal
 from protocol.infer import Array
 from tests.gpus import build_driver, forget_driver, use_driver
 
 WIDTH = 32 << 10
 ROW_BYTES = 4 * WIDTH
 ARENA_BYTES = 16 * ROW_BYTES
+MOST_FETCHES = 256
+"""How many the stand-in takes before a thread waits."""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +84,8 @@ def test_what_does_not_lie_row_by_row_is_brought_in_order(inputs: DeviceInputs) 
     table = np.arange(4 * WIDTH, dtype=np.float32).reshape(WIDTH, 4).T
     assert content(inputs.join("X", [table, rows_of(7)])).tolist() == [*table.tolist(), [7] * WIDTH]
     assert content(inputs.join("X", [table])).tolist() == table.tolist()
+    tables = [number * table for number in range(1, 5)]
+    assert np.array_equal(content(inputs.join("X", tables)), np.concatenate(tables))
 
 
 def test_the_only_request_of_a_model_that_does_not_batch_has_its_own_shape(inputs: DeviceInputs) -> None:
@@ -131,6 +141,48 @@ def test_shared_memory_is_pinned_once_it_was_worth_it_until_it_is_gone(inputs: D
     assert driver.pinnedBytes() == 0
 
 
+def test_an_object_that_gets_other_memory_is_mapped_anew_and_not_pinned_again(
+    inputs: DeviceInputs, driver: Any, tmp_path: Path
+) -> None:
+    regions = Regions(RegionTable(NodeFolder("node", tmp_path)))
+    path = Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}")
+
+    def fetched() -> float:
+        array = np.frombuffer(regions.view("r", 0, ROW_BYTES), np.float32).reshape(1, WIDTH)
+        return content(inputs.join("X", [array]))[0, 0]
+
+    try:
+        path.write_bytes(rows_of(1).tobytes())
+        regions.register("r", path.name, 0, ROW_BYTES)
+        assert fetched() == 1
+        assert driver.pinnedBytes() == 0  # it may be written to once more at the same time, as the kernel tells it
+        os.utime(path, (0, 0))
+        for number in (2, 3):  # a GPU sees what is stored to memory that is pinned
+            regions.view("r", 0, ROW_BYTES)[:] = rows_of(number).tobytes()
+            assert fetched() == number
+            assert driver.pinnedBytes() == ROW_BYTES
+        for number in (4, 5):  # but not what is written to memory that has taken its place
+            path.write_bytes(rows_of(number).tobytes())
+            assert fetched() == number
+            assert driver.pinnedBytes() == 0
+    finally:
+        path.unlink()
+
+
+def test_memory_stays_pinned_when_its_client_unlinks_it(inputs: DeviceInputs, driver: Any, tmp_path: Path) -> None:
+    regions = Regions(OwnTable())
+    path = Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}")
+    path.write_bytes(rows_of(1).tobytes())
+    os.utime(path, (0, 0))
+    regions.register("r", path.name, 0, ROW_BYTES)
+    for unlinks in (True, False):
+        array = np.frombuffer(regions.view("r", 0, ROW_BYTES), np.float32).reshape(1, WIDTH)
+        assert content(inputs.join("X", [array]))[0, 0] == 1
+        assert driver.pinnedBytes() == ROW_BYTES
+        if unlinks:
+            path.unlink()
+
+
 def test_nothing_is_pinned_that_shall_not_or_cannot_be(
     inputs: DeviceInputs, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +208,13 @@ def test_without_memory_on_the_gpu_rows_are_joined_on_the_cpu(
     joined = inputs.join("X", [rows_of(1, 2), rows_of(3)], missing_rows=1)
     assert isinstance(joined, np.ndarray) and joined[:, 0].tolist() == [1, 2, 3, 3]
     assert content(inputs.join("X", [rows_of(1, 2)]))[:, 0].tolist() == [1, 2]
+
+
+def test_nothing_is_fetched_any_more_when_the_driver_has_refused_to(inputs: DeviceInputs, driver: Any) -> None:
+    many = [np.full((1, WIDTH), number, np.float32) for number in range(MOST_FETCHES + 1)]
+    joined = inputs.join("X", many)
+    assert isinstance(joined, np.ndarray) and joined[:, 0].tolist() == list(range(MOST_FETCHES + 1))
+    assert driver.fetchesUnderWay() == 0
 
 
 def test_each_thread_has_memory_of_its_own_until_it_ends(inputs: DeviceInputs, driver: Any) -> None:
@@ -202,6 +261,29 @@ def test_a_session_takes_inputs_of_a_device_beside_others(datatype: str, kind: t
     assert same.tolist() == array.tolist() and same.dtype == array.dtype
 
 
+def test_a_session_takes_another_value_for_an_initializer_beside_an_input_of_a_device(tmp_path: Path) -> None:
+    tensors, weights = ["X:FLOAT:n,2", "W:FLOAT:1"], {"W": np.ones(1, np.float32)}
+    path = write_model(tmp_path / "model.onnx", ["Add X,W Y"], tensors, ["Y:FLOAT:n,2"], weights)
+    session = DeviceSession(onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), 0, "cpu")
+    array = np.zeros((1, 2), np.float32)
+    fetched = DeviceRows(array.__array_interface__["data"][0], array.dtype, array.shape)
+    for feed, found in (({}, [1, 1]), ({"W": np.full(1, 7, np.float32)}, [7, 7])):
+        (answer,) = session.run(["Y"], {"X": fetched, **feed}, None)
+        assert answer.tolist() == [found]
+
+
+def test_a_session_takes_inputs_of_every_order_and_without_elements_beside_those_of_a_device(tmp_path: Path) -> None:
+    path = write_model(
+        tmp_path / "model.onnx", ["Add X,X Y", "Add Z,Z W"], ["X:FLOAT:n", "Z:FLOAT:m,2"], ["W:FLOAT:m,2"]
+    )
+    session = DeviceSession(onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), 0, "cpu")
+    array = np.zeros(1, np.float32)
+    fetched = DeviceRows(array.__array_interface__["data"][0], array.dtype, array.shape)
+    for other in (np.arange(6, dtype=np.float32).reshape(2, 3).T, np.zeros((0, 2), np.float32)):
+        (answer,) = session.run(["W"], {"X": fetched, "Z": other}, None)
+        assert np.array_equal(answer, 2 * other)
+
+
 def test_a_model_has_its_large_inputs_fetched(tmp_path: Path) -> None:
     nodes, outputs = ["Add X,X Y", "Add S,S T"], [f"Y:FLOAT:n,{WIDTH}", "T:INT64:n,1"]
     path = write_model(tmp_path / "model.onnx", nodes, [f"X:FLOAT:n,{WIDTH}", "S:INT64:n,1"], outputs)
@@ -216,3 +298,21 @@ def test_a_model_has_its_large_inputs_fetched(tmp_path: Path) -> None:
         answers = run(instance, *batch)
         assert [answer.outputs["Y"][0, 0] for answer in answers] == [6, 8][: len(batch)]
         assert [answer.outputs["T"].tolist() for answer in answers] == [[[6]], [[8]]][: len(batch)]
+
+
+@pytest.mark.parametrize("shape", [(1, WIDTH + 1), (1, WIDTH, 1)], ids=["dimension", "rank"])
+def test_errors_have_the_words_and_codes_of_those_of_joined_inputs(shape: tuple[int, ...], tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", ["Add X,X Y"], [f"X:FLOAT:n,{WIDTH}"], [f"Y:FLOAT:n,{WIDTH}"])
+    (instance, *_) = load(
+        path, "max_batch_size: 8 " + io("X", "input", "FP32", WIDTH) + io("Y", "output", "FP32", WIDTH)
+    )
+    model: Any = instance._model
+    request = request_of(rows=1, X=np.ones(shape, np.float32))
+    with pytest.raises(Internal) as joined:
+        run(instance, request)
+    model._device_inputs = DeviceInputs(0, pins=True)
+    model._session = DeviceSession(model._session, 0, "cpu")
+    with pytest.raises(Internal) as fetched:
+        run(instance, request)
+    assert joined.value.message.startswith("onnx runtime error 2: ")
+    assert fetched.value.message == joined.value.message

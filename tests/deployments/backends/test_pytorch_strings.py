@@ -1,5 +1,6 @@
 """Strings in and out of TorchScript modules."""
 
+from types import SimpleNamespace
 from typing import List  # noqa: UP035, TorchScript knows this name only
 
 import numpy as np
@@ -43,3 +44,12 @@ def test_bytes_that_are_not_text_fail_only_their_own_request(tmp_path, more):
     message = "input 'words' of type BYTES is not valid UTF-8: invalid start byte"
     fine = {"loud": np.full(shape, b"hey!", object).tolist()}
     assert run(instance, good, bad, good) == [fine, (InvalidArgument, message), fine]
+
+
+def test_nothing_is_on_its_way_to_a_gpu_from_requests_that_are_answered_without_a_run(tmp_path):
+    [instance] = load_module(tmp_path, Shout(), WORDS, LOUD)
+    waited = []
+    instance._stream = SimpleNamespace(synchronize=lambda: waited.append(True))
+    bad, good = ({"words": np.array([text], object)} for text in (b"\xff", b"hey"))
+    run(instance, bad, good)
+    assert len(waited) == 3  # for both together, and for each

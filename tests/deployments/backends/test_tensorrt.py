@@ -36,14 +36,23 @@ def test_instance_takes_its_groups_profile(tmp_path):
         tensorrt._profile(package, InstanceSpec("g_0", "GPU", 0), engine)
 
 
+class Stream:
+    """A stream on which nothing runs."""
+
+    was_waited_for = False
+
+    def synchronize(self):
+        self.was_waited_for = True
+
+
 class Failing(tensorrt.TensorRTInstance):
-    """An instance whose run ends with an error, on a stream that is none."""
+    """An instance whose run ends with an error."""
 
     def __init__(self, error):
         self.name = "engine_0"
         self._signature = Signature("engine", 1, {}, {})
         self._torch = SimpleNamespace(cuda=SimpleNamespace(stream=lambda stream: nullcontext()))
-        self._stream = None
+        self._stream = Stream()
         self._error = error
 
     def _run(self, batch, requests):
@@ -59,3 +68,10 @@ def test_a_lost_gpu_is_told_from_other_errors(said, kind):
         Failing(RuntimeError(f"{said}\nmore")).execute(Batch([InferRequest({}, 1, lambda *answer: None)], 1))
     assert type(raised.value) is kind
     assert raised.value.message == f"TensorRT could not run model instance 'engine_0': {said}"
+
+
+def test_nothing_is_on_its_way_from_requests_when_they_are_answered_without_a_run():
+    instance = Failing(Internal("does not take shape"))
+    with pytest.raises(Internal, match="does not take shape"):
+        instance.execute(Batch([InferRequest({}, 1, lambda *answer: None)], 1))
+    assert instance._stream.was_waited_for

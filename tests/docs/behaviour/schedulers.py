@@ -2,6 +2,7 @@
 
 from tests.docs.behaviour.modules import (
     ARBITER,
+    AT_ONCE,
     BRANCHES,
     CACHED,
     ENSEMBLES,
@@ -75,7 +76,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/lane/test_full_queue.py::test_a_request_is_refused_after_three_replicas",
         "deployments/lane/test_full_queue.py::test_a_request_within_a_sequence_is_refused_by_the_replica_that_holds_it",
     ),
-    "Inputs of a batch on a GPU that have 128 KiB": (
+    "An input of a batch on a GPU that has 128 KiB": (
         FETCHED + "test_rows_lie_one_after_the_other_and_the_last_stands_for_those_that_are_missing",
         FETCHED + "test_what_is_joined_sooner_or_cannot_be_fetched_stays_an_array",
         FETCHED + "test_a_model_has_its_large_inputs_fetched",
@@ -83,6 +84,18 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Shared memory, of a client or between ingress and replica": (
         FETCHED + "test_shared_memory_is_pinned_once_it_was_worth_it_until_it_is_gone",
         FETCHED + "test_nothing_is_pinned_that_shall_not_or_cannot_be",
+    ),
+    "A client's is not pinned any more": (
+        FETCHED + "test_an_object_that_gets_other_memory_is_mapped_anew_and_not_pinned_again",
+    ),
+    "On a GPU what waits when a batch of a millisecond": (
+        AT_ONCE + "test_what_waits_runs_before_the_answers_are_written",
+        AT_ONCE + "test_on_a_cpu_and_after_a_short_batch_answers_come_first",
+        AT_ONCE + "test_answers_keep_their_order_where_they_must",
+        AT_ONCE + "test_what_waits_is_started_and_not_run_on_the_loops_thread_before_the_answers",
+    ),
+    "Then no batch waits for clients, who come back in two halves": (
+        AT_ONCE + "test_a_batch_that_has_started_is_not_held_back_for_clients_that_return",
     ),
     "Ragged inputs share a batch": (
         "deployments/backends/test_onnxruntime.py::test_every_kind_of_batch_input",
