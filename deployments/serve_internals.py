@@ -214,6 +214,16 @@ def fewer_processes(*, dashboard: bool) -> Iterator[None]:
         Node.start_log_monitor, Node.start_api_server = kept
 
 
+def end_autoscaler() -> None:
+    """Kill Ray's autoscaler, of a cluster that this process has started and is about to end.
+
+    At the SIGTERM of `ray.shutdown` it would tell the GCS, which has ended by then, and be killed after a second.
+    """
+    node = ray._private.worker._global_node
+    if node is not None and node.head:
+        node.kill_monitor(check_alive=False)
+
+
 class ClusterTable:
     """Values by key in Ray's own tables, which outlive every process, and the head too where these are in Redis.
 

@@ -76,8 +76,11 @@ class LocalRay:
         """Leave the cluster, which ends if it was started here."""
         import ray
 
+        from deployments.serve_internals import end_autoscaler
+
         if self._login is not None:
             self._login.close()
+        end_autoscaler()
         ray.shutdown()
 
     def _open_dashboard(self, dashboard: str) -> str:

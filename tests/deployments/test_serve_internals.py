@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import ray
 from ray import serve
+from ray._private import worker
 from ray._private.node import Node
 from ray._private.resource_and_label_spec import RESOURCE_CONSTRAINT_PREFIX, ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
@@ -64,6 +65,12 @@ def test_processes_that_a_ray_that_is_started_here_need_not_have_can_be_left_out
     assert parameters(Node.start_api_server) == ["self", "include_dashboard", "raise_on_failure"]
     source = inspect.getsource(Node.start_head_processes) + inspect.getsource(Node.start_ray_processes)
     assert "self.start_api_server(" in source and "self.start_log_monitor()" in source
+
+
+def test_the_autoscaler_of_a_cluster_that_was_started_here_can_be_ended() -> None:
+    assert parameters(Node.kill_monitor) == ["self", "check_alive"]
+    assert "self.head = head" in inspect.getsource(Node.__init__)
+    assert hasattr(worker, "_global_node")
 
 
 def test_serves_controller_calls_what_a_variable_names_once_its_loop_runs() -> None:
