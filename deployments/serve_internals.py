@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import ray
 from ray import PlacementGroupID, serve
+from ray._private.node import Node
+from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
@@ -189,14 +191,37 @@ def sigterm_kept() -> Iterator[None]:
         signal.alarm(0)
 
 
-def end_log_monitor() -> None:
-    """End the process that sends what workers print to drivers, of a cluster that this process has started.
+@contextlib.contextmanager
+def fewer_processes(*, dashboard: bool) -> Iterator[None]:
+    """Have `ray.init`, where it starts a cluster, leave out two processes of Ray's that nobody here asks for anything.
 
-    No driver asked for it (`log_to_driver=False`), yet ten times a second it looks at every file of logs.
+    The log monitor sends what workers print to drivers, none of which wants it (`log_to_driver=False`), and ten times a
+    second it looks at every file of logs. Without a `dashboard` Ray starts its process all the same, and waits a second
+    for it: to report statistics of use. The agents of nodes look for its address once a second, and log a stack each
+    time, until there is one; they get one at which nobody listens.
+    """
+
+    def no_api_server(node: Node, **_: Any) -> None:
+        node.get_gcs_client().internal_kv_put(DASHBOARD_ADDRESS.encode(), b"127.0.0.1:0", True, KV_NAMESPACE_DASHBOARD)
+
+    kept = Node.start_log_monitor, Node.start_api_server
+    Node.start_log_monitor = lambda node: None
+    if not dashboard:
+        Node.start_api_server = no_api_server
+    try:
+        yield
+    finally:
+        Node.start_log_monitor, Node.start_api_server = kept
+
+
+def end_autoscaler() -> None:
+    """Kill Ray's autoscaler, of a cluster that this process has started and is about to end.
+
+    At the SIGTERM of `ray.shutdown` it would tell the GCS, which has ended by then, and be killed after a second.
     """
     node = ray._private.worker._global_node
     if node is not None and node.head:
-        node.kill_log_monitor(check_alive=False)
+        node.kill_monitor(check_alive=False)
 
 
 class ClusterTable:

@@ -51,16 +51,14 @@ class LocalRay:
             raise StartFailed(other)
         import ray
 
-        from deployments.serve_internals import end_log_monitor, sigterm_kept
+        from deployments.serve_internals import fewer_processes, sigterm_kept
 
         options = self._options
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
-            with sigterm_kept():
+            with sigterm_kept(), fewer_processes(dashboard=options.dashboard):
                 context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster(options))
-            if not options.address:
-                end_log_monitor()
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
             raise self.failed(explain(error, options.address)) from error
         self.logs = Path(context.address_info["session_dir"]) / "logs"
@@ -78,8 +76,11 @@ class LocalRay:
         """Leave the cluster, which ends if it was started here."""
         import ray
 
+        from deployments.serve_internals import end_autoscaler
+
         if self._login is not None:
             self._login.close()
+        end_autoscaler()
         ray.shutdown()
 
     def _open_dashboard(self, dashboard: str) -> str:

@@ -68,7 +68,7 @@ _WATCH_S = 5.0
 # A replica that waits for what another one holds would wait for ever if that one waited for it.
 _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
-_REFUSED_S = 10.0
+_REFUSED_S = 2.0
 _FOLLOW_TIMEOUT_S = 1.0
 _DELETING = "DELETING"
 _TAKE_OVER_TIMEOUT_S = 5.0
@@ -378,7 +378,8 @@ class RepositoryController:
         desired = self._state.desired
         if not self._publisher.settled or self._table.unloading or (desired is not None and desired.trials):
             return _BUSY_POLL_S
-        return _REPLACING_POLL_S if self._table.replacing or self._reconciler.ends_later else _IDLE_POLL_S
+        soon = self._table.replacing or self._reconciler.ends_later or self._refused
+        return _REPLACING_POLL_S if soon else _IDLE_POLL_S
 
     async def __del__(self) -> None:
         """End what this controller deployed if its application is being deleted; else a successor goes on with it."""

@@ -31,6 +31,7 @@ from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, Deploym
 from deployments.control import replica_directory
 from deployments.serve_internals import LANE_ROUTER, GpuReader, local_gpus, only_gpu, pin_version, serve_logs_folder
 from eagleray.lane_router import LaneRouter
+from tests.e2e.ray_head import DEAD_SOON
 from tests.serving import environment, run
 
 
@@ -59,8 +60,15 @@ def test_replicas_publish_metadata_to_routers() -> None:
     assert "record_replica_metadata" in source
 
 
-def test_the_log_monitor_of_a_cluster_that_was_started_here_can_be_ended() -> None:
-    assert parameters(Node.kill_log_monitor) == ["self", "check_alive"]
+def test_processes_that_a_ray_that_is_started_here_need_not_have_can_be_left_out() -> None:
+    assert parameters(Node.start_log_monitor) == ["self"]
+    assert parameters(Node.start_api_server) == ["self", "include_dashboard", "raise_on_failure"]
+    source = inspect.getsource(Node.start_head_processes) + inspect.getsource(Node.start_ray_processes)
+    assert "self.start_api_server(" in source and "self.start_log_monitor()" in source
+
+
+def test_the_autoscaler_of_a_cluster_that_was_started_here_can_be_ended() -> None:
+    assert parameters(Node.kill_monitor) == ["self", "check_alive"]
     assert "self.head = head" in inspect.getsource(Node.__init__)
     assert hasattr(worker, "_global_node")
 
@@ -258,6 +266,7 @@ end = watch_replicas("app", "Publishes", lists.put)
 deployment = serve.deployment(Publishes).options(
     user_config={"value": 1, OWNER_KEY: "somebody"},
     ray_actor_options={"num_cpus": 0},
+    graceful_shutdown_wait_loop_s=0.1,
     request_router_config=RequestRouterConfig(request_router_class=LANE_ROUTER),
 )
 first = serve.run(pin_version(deployment, "1").bind(), name="app", route_prefix=None).remote().result()
@@ -266,7 +275,9 @@ while not replicas:
     replicas = lists.get(timeout=30)
 changed = pin_version(deployment.options(user_config={"value": 2, OWNER_KEY: "somebody"}), "1")
 second = serve.run(changed.bind(), name="app", route_prefix=None).remote().result()
-theirs = serve.deployment(Publishes).options(name="Theirs", ray_actor_options={"num_cpus": 0})
+theirs = serve.deployment(Publishes).options(
+    name="Theirs", ray_actor_options={"num_cpus": 0}, graceful_shutdown_wait_loop_s=0.1
+)
 serve.run(theirs.bind(), name="theirs", route_prefix=None)
 end()
 told = {"owners": application_owners(), "states": application_states(), "status": application_status("app")}
@@ -331,8 +342,8 @@ def looks_per_s():
     return (after - before) / (time.monotonic() - begin)
 
 def run(name, start_s):
-    application = serve.deployment(Starts).options(ray_actor_options={"num_cpus": 0}).bind(start_s)
-    serve._run(application, name=name, route_prefix=None, _blocking=False)
+    deployment = serve.deployment(Starts).options(ray_actor_options={"num_cpus": 0}, graceful_shutdown_wait_loop_s=0.1)
+    serve._run(deployment.bind(start_s), name=name, route_prefix=None, _blocking=False)
 
 def wait_until_running(name):
     while application_status(name) != "RUNNING":
@@ -343,7 +354,7 @@ run("first", 0)
 wait_until_running("first")
 time.sleep(STEADY_AFTER_S + 1)
 told.append(looks_per_s())
-run("second", 5)
+run("second", 3)  # after a second or two in which its process starts
 time.sleep(1)
 told.append(looks_per_s())
 wait_until_running("second")
@@ -393,7 +404,7 @@ print(json.dumps([given_back, alive]))
 @pytest.mark.ray
 @pytest.mark.timeout(180)
 def test_a_card_of_a_dead_node_is_given_back() -> None:
-    done = run(sys.executable, "-c", DEAD_NODE, env=environment(), timeout_s=150)
+    done = run(sys.executable, "-c", DEAD_NODE, env=environment(**DEAD_SOON), timeout_s=150)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [True, 1]
 

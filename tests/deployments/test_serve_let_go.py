@@ -28,6 +28,7 @@ lists = queue.Queue()
 model = serve.deployment(Model).options(
     name="v1",
     ray_actor_options={"num_cpus": 0},
+    graceful_shutdown_wait_loop_s=0.1,
     request_router_config=RequestRouterConfig(request_router_class=LANE_ROUTER),
 )
 

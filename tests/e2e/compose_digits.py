@@ -16,7 +16,7 @@ import ray
 from ray import serve
 
 
-@serve.deployment(ray_actor_options={"num_cpus": 0})
+@serve.deployment(ray_actor_options={"num_cpus": 0}, graceful_shutdown_wait_loop_s=0.1)
 class ReadDigits:
     def __init__(self) -> None:
         self.preprocess = serve.get_app_handle("digits_preprocess")

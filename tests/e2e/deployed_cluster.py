@@ -47,6 +47,13 @@ class Cluster:
             headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
             return client.request(method, "/api/serve/applications/", body, headers)
 
+    def answers(self) -> bool:
+        """Return whether the dashboard is there to be asked."""
+        try:
+            return self.ask("GET").status == 200
+        except OSError:
+            return False
+
     def applications(self) -> dict[str, Any]:
         """Return what Serve says of each application."""
         answer = self.ask("GET")
@@ -74,7 +81,7 @@ def running_cluster(log: Path, **variables: str) -> Iterator[Cluster]:
     try:
         head.wait_for("Ray runtime started")
         cluster = Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", env, head)
-        wait_until(lambda: cluster.serve("status").returncode == 0, "the dashboard", timeout_s=60)
+        wait_until(cluster.answers, "the dashboard", timeout_s=60)
         yield cluster
         started = set(head.descendants())
         os.kill(head.pid, signal.SIGTERM)
@@ -94,18 +101,30 @@ def statuses(cluster: Cluster) -> dict[str, set[str]]:
 
 
 ASKED = """
+import json
 import sys
 import ray
 from ray.experimental.internal_kv import _internal_kv_get
+from tests.serving import wait_until
+
+def asked():
+    return json.loads(_internal_kv_get(b"autoscaler_resource_request") or b"null")
+
+def right():
+    bundles = asked() or []
+    return all(each in bundles for each in wanted) if wanted else not bundles
 
 ray.init(address=sys.argv[1], log_to_driver=False)
-print((_internal_kv_get(b"autoscaler_resource_request") or b"null").decode())
+wanted = json.loads(sys.argv[2])
+wait_until(right, f"{wanted} asked for", timeout_s=60)
+print(json.dumps(asked()))
 """
 
 
-def nodes_asked_for(cluster: Cluster) -> list[dict[str, float]] | None:
-    """Return the bundles that Ray's autoscaler would have, None when nobody has asked for any."""
-    asked = run(sys.executable, "-c", ASKED, cluster.address, env=cluster.env, timeout_s=90)
+def nodes_asked_for(cluster: Cluster, *wanted: dict[str, float]) -> list[dict[str, float]] | None:
+    """Wait until Ray's autoscaler would have these bundles, or none; returns all that it would, None if nobody asked."""
+    asked = run(sys.executable, "-c", ASKED, cluster.address, json.dumps(wanted), env=cluster.env, timeout_s=90)
+    assert asked.returncode == 0, asked.stderr
     found: list[dict[str, float]] | None = json.loads(asked.stdout.splitlines()[-1])
     return found
 

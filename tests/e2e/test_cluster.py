@@ -43,14 +43,14 @@ from tests.serving import (
     wait_until,
 )
 
-DEAD_SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
-"""Has Ray call a node dead that refuses its connections for 3 s, not 15."""
 COMPOSE = Path(__file__).parent / "compose_digits.py"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "log", EAGLERAY_HTTP_PROT="9000", **DEAD_SOON) as started:
+    with running_cluster(
+        tmp_path_factory.mktemp("cluster") / "log", EAGLERAY_HTTP_PROT="9000", **ray_head.DEAD_SOON
+    ) as started:
         yield started
 
 
@@ -193,7 +193,7 @@ import sys
 import ray
 from ray import serve
 
-@serve.deployment(ray_actor_options={"num_cpus": 0})
+@serve.deployment(ray_actor_options={"num_cpus": 0}, graceful_shutdown_wait_loop_s=0.1)
 class Theirs:
     def __call__(self):
         return "theirs"
@@ -267,12 +267,12 @@ def test_nodes_are_asked_for_as_long_as_a_model_waits_for_them(cluster: Cluster,
     assert not nodes_asked_for(cluster)
     for model, placement in (("halves", "packed"), ("floats", "auto")):
         own.deploy(placement, model, config='parameters { key: "eagleray.num_cpus" value { string_value: "99" } }')
-        wait_until(lambda: {"CPU": 99} in (nodes_asked_for(cluster) or ()), "nodes are asked for", timeout_s=60)
+        nodes_asked_for(cluster, {"CPU": 99})
         if model == "halves":
             own.deploy("isolated", "flags")
         else:
             script(cluster, DELETE, "eagleray")
-        wait_until(lambda: nodes_asked_for(cluster) == [], "none are any more", timeout_s=60)
+        assert nodes_asked_for(cluster) == []
 
 
 def test_name_that_becomes_free_is_taken(cluster: Cluster, own: Deployment) -> None:
@@ -409,7 +409,7 @@ def test_a_model_that_waits_for_a_gpu_is_placed_when_a_node_brings_one(cluster: 
         before = rows_by_model(server)
         assert (before["waits"]["state"], before["digits"]["state"]) == ("UNAVAILABLE", "READY")
         assert "no GPUs are available" in before["waits"]["reason"]
-        assert {"GPU": 1} in (nodes_asked_for(cluster) or ())
+        nodes_asked_for(cluster, {"GPU": 1})
         command = ray_head.node_command(cluster.address, num_gpus=1, labels="zone=b")
         node = Process(command, tmp_path / "node", cluster.env, cwd=tmp_path)
         wait_until(lambda: rows_by_model(server)["waits"]["state"] == "READY", "the model placed", timeout_s=90)

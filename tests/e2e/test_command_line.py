@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.repositories import BROKEN, EXAMPLE_VERSIONS, EXAMPLES, write_broken_models, write_small_models
-from tests.serving import EAGLERAY, Process, Server, environment, infer_path, run, tensor, wait_until
+from tests.serving import EAGLERAY, Process, Server, environment, infer_path, run, tensor, title_of, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +272,7 @@ def test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_com
     )
     try:
         server.wait_ready()
+        assert rays_programs(server) == {"monitor.py"}
         host, _, port = server.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=30) as slow:
             slow.sendall((head + header).encode() + bytes(size))
@@ -287,6 +288,12 @@ def test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_com
         assert server.exit_code() == 0
     finally:
         server.kill()
+
+
+def rays_programs(server: Server) -> set[str]:
+    """Return which of the programs run that Ray starts on every head, and Eagleray need not have."""
+    titles = " ".join(title_of(process) for process in server.descendants())
+    return set(re.findall(r"\b(?:dashboard|log_monitor|monitor)\.py\b", titles))
 
 
 def accepts(host: str, port: int) -> bool:
@@ -398,6 +405,7 @@ def test_explicit_mode_loads_what_is_named_and_is_ready(chosen: Server, tmp_path
 
 
 def test_a_dashboard_that_does_not_start_in_time_is_left_out(chosen: Server) -> None:
+    assert rays_programs(chosen) == {"dashboard.py", "monitor.py"}
     warning = r"(?m)^\[ .* s\] warning: Ray's dashboard has not started; models are served without it\. See \S+/dashboard.log$"
     assert re.search(warning, chosen.log()), chosen.log()
     assert "\n  dashboard  " not in chosen.log() and "Traceback" not in chosen.log()

@@ -153,6 +153,7 @@ class Reader:
     def _start_head(self) -> None:
         port = free_port()
         self._dashboard = f"http://127.0.0.1:{port}"
+        self._env |= ray_head.ENDS_SOON
         self._start(ray_head.command(self._folder / "ray", free_port(), port)).wait_for("Ray runtime started")
 
     def _config(self) -> Path:

@@ -1,5 +1,6 @@
 """Large JSON is written in pieces, between which other threads run."""
 
+import functools
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -44,30 +45,42 @@ def test_no_other_thread_waits_for_long(kind_and_make: tuple[str, Callable[[], A
 
 
 def strings(sizes: Sequence[int]) -> list[bytes]:
-    return [bytes(random.Random(size).choices(b'abc"\\\n\xc5\xbc\xff', k=size)) for size in sizes]
+    return [string(size) for size in sizes]
 
 
-ARRAYS: dict[str, tuple[str, Array]] = {
-    "as many numbers as a piece has": ("FP32", np.arange(1 << 15, dtype=np.float32)),
-    "one more": ("INT32", np.arange((1 << 15) + 1, dtype=np.int32)),
-    "many numbers": ("INT64", np.arange(1_000_003, dtype=np.int64)),
-    "no number": ("FP32", np.empty(0, np.float32)),
-    "no string": ("BYTES", np.empty(0, object)),
-    "one long string": ("BYTES", np.array([b"x" * (3 << 20)], object)),
-    "a long string that is no text": ("BYTES", np.array(strings([3 << 20]), object)),
-    "a long string between short ones": ("BYTES", np.array(strings([*[9] * 50_000, 5 << 20, *[9] * 50_000]), object)),
+@functools.cache
+def string(size: int) -> bytes:
+    return bytes(random.Random(size).choices(b'abc"\\\n\xc5\xbc\xff', k=size))
+
+
+ARRAYS: dict[str, tuple[str, Callable[[], Array]]] = {
+    "as many numbers as a piece has": ("FP32", lambda: np.arange(1 << 15, dtype=np.float32)),
+    "one more": ("INT32", lambda: np.arange((1 << 15) + 1, dtype=np.int32)),
+    "many numbers": ("INT64", lambda: np.arange(1_000_003, dtype=np.int64)),
+    "no number": ("FP32", lambda: np.empty(0, np.float32)),
+    "no string": ("BYTES", lambda: np.empty(0, object)),
+    "one long string": ("BYTES", lambda: np.array([b"x" * (3 << 20)], object)),
+    "a long string that is no text": ("BYTES", lambda: np.array(strings([3 << 20]), object)),
+    "a long string between short ones": (
+        "BYTES",
+        lambda: np.array(strings([*[9] * 50_000, 5 << 20, *[9] * 50_000]), object),
+    ),
     **{
-        f"wide characters from byte {at} on": ("BYTES", np.array([b"x" * at + "𝄞".encode() * (1 << 19)], object))
+        f"wide characters from byte {at} on": (
+            "BYTES",
+            lambda at=at: np.array([b"x" * at + "𝄞".encode() * (1 << 19)], object),
+        )
         for at in range(4)
     },
-    "strings that grow": ("BYTES", np.array(strings([*[1] * 40_000, *[50_000] * 60]), object)),
-    "strings that shrink": ("BYTES", np.array(strings([2 << 20, 2 << 20, *[40] * 40_000]), object)),
+    "strings that grow": ("BYTES", lambda: np.array(strings([*[1] * 40_000, *[50_000] * 60]), object)),
+    "strings that shrink": ("BYTES", lambda: np.array(strings([2 << 20, 2 << 20, *[40] * 40_000]), object)),
 }
 
 
-@pytest.mark.parametrize("kind_and_array", ARRAYS.values(), ids=ARRAYS.keys())
-def test_pieces_are_one_document(kind_and_array: tuple[str, Array]) -> None:
-    kind, array = kind_and_array
+@pytest.mark.parametrize("kind_and_make", ARRAYS.values(), ids=ARRAYS.keys())
+def test_pieces_are_one_document(kind_and_make: tuple[str, Callable[[], Array]]) -> None:
+    kind, make = kind_and_make
+    array = make()
     codec, request = codec_and_request(kind)
     json_length, parts = codec.encode(request, InferResponse({"X": array, "Y": array[:1]}))
     assert json_length is None

@@ -139,6 +139,7 @@ def test_a_request_that_ends_the_only_replica_gets_500_and_no_other_fails(server
     ("server", "title"),
     [("auto", "ray::ServeReplica:lone"), ("packed", "ray::ServeReplica:eagleray-packed")],
     indirect=["server"],
+    scope="package",  # or pytest runs it last, and starts both servers once more
 )
 def test_models_are_back_after_their_replicas_died_for_a_while(server: Server, title: str) -> None:
     """Long enough for Serve to call the deployment unhealthy, and for the controller to hear of it."""
