@@ -17,6 +17,7 @@ import numpy as np
 
 from deployments.lane.lendable import Lendable, Pin, address_of, lendable_under
 from deployments.replica.cuda_driver import DeviceMemoryError, call, call_quickly, context, current
+from deployments.replica.guarded_mapping import GuardedMapping
 from protocol.infer import Array
 
 log = logging.getLogger(__name__)
@@ -118,8 +119,10 @@ def start_fetching(arrays: Sequence[Array], target: int, device_id: int, stream:
 def _start_each(arrays: Sequence[Array], target: int, device_id: int, stream: ctypes.c_void_p, *, pins: bool) -> None:
     for array in arrays:
         in_order = np.ascontiguousarray(array)
-        mapping = lendable_under(in_order) if pins else None
-        is_pinned = mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
+        mapping = lendable_under(in_order)
+        is_pinned = pins and mapping is not None and _pinned.is_pinned(mapping, device_id, array.nbytes)
+        if not is_pinned and isinstance(mapping, GuardedMapping):
+            in_order = array.copy()  # where its client makes it smaller meanwhile, the driver is not to be interrupted
         start = call_quickly if is_pinned else call  # from other memory CUDA may copy before it returns
         source, size = ctypes.c_void_p(address_of(in_order)), ctypes.c_size_t(array.nbytes)
         start("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target), source, size, stream)

@@ -19,7 +19,8 @@ from deployments.backends import device_inputs
 from deployments.backends.device_inputs import DeviceInputs, DeviceRows, first_rows
 from deployments.backends.device_session import DeviceSession
 from deployments.lane.arena import Arena
-from deployments.lane.lendable import lendable_under
+from deployments.lane.lendable import address_of, lendable_under
+from deployments.replica import cuda_driver
 from deployments.replica.node_folder import NodeFolder
 from deployments.replica.region_table import RegionTable
 from deployments.replica.shared_memory import OwnTable, Regions
@@ -181,6 +182,24 @@ def test_memory_stays_pinned_when_its_client_unlinks_it(inputs: DeviceInputs, dr
         assert driver.pinnedBytes() == ROW_BYTES
         if unlinks:
             path.unlink()
+
+
+def test_the_driver_reads_nothing_itself_that_a_client_can_make_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    regions, inputs, sources = Regions(OwnTable()), DeviceInputs(0, pins=False), []
+    path = Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}")
+    path.write_bytes(rows_of(1).tobytes())
+    regions.register("r", path.name, 0, ROW_BYTES)
+    path.unlink()
+    array = np.frombuffer(regions.view("r", 0, ROW_BYTES), np.float32).reshape(1, WIDTH)
+
+    def call(name: str, *arguments: Any) -> None:
+        if name.startswith("cuMemcpyHtoD"):
+            sources.append(arguments[1].value)
+        cuda_driver.call(name, *arguments)
+
+    monkeypatch.setattr(device_inputs, "call", call)
+    assert content(inputs.join("X", [array]))[0, 0] == 1
+    assert len(sources) == 1 and not 0 <= sources[0] - address_of(array) < ROW_BYTES
 
 
 def test_nothing_is_pinned_that_shall_not_or_cannot_be(
