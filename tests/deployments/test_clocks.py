@@ -14,8 +14,9 @@ SHOWN = {
     "deployments/control/traffic_commands.py": "when a canary was begun or stopped, in its history",
     "deployments/lane/trace_frames.py": "how far the clock of another node is ahead, for its times in a trace",
     "deployments/replica/node_counters.py": "when a model was asked last, in its statistics",
+    "deployments/replica/region_mapping.py": "whether a file was written to just now",
 }
-"""Where a time of day is told to a client."""
+"""Where a time of day is told to a client, or compared with that of a file."""
 
 
 def test_no_time_is_taken_from_the_wall_clock_but_what_clients_are_shown() -> None:
