@@ -5,24 +5,22 @@ import os
 from collections.abc import Callable
 
 from deployments.backends.backend import ModelLoadError
+from deployments.replica.cuda_driver import DeviceMemoryError, call, device
 from repository_loader.model_files import ModelFileError, model_file
 from repository_loader.package import InstanceSpec, ModelPackage
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
-def compute_capability(device: int) -> str | None:
+def compute_capability(device_id: int) -> str | None:
     """Return the compute capability of a CUDA device, as `"7.5"`; None where the driver or the device is missing."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+        handle = device(device_id)
+        for value, attribute in ((major, _MAJOR), (minor, _MINOR)):
+            call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(attribute), handle)
+    except DeviceMemoryError:
         return None
-    handle, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), device):
-        return None
-    for value, attribute in ((major, _MAJOR), (minor, _MINOR)):
-        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle):
-            return None
     return f"{major.value}.{minor.value}"
 
 

@@ -23,6 +23,7 @@ from protocol.normalise import request_prefix
 log = logging.getLogger(__name__)
 
 _SLOW_NS: Final = INLINE_LIMIT_US * 1000
+"""A shorter batch runs on the loop's thread, which cannot write answers meanwhile."""
 _SWEEP_S: Final = 0.02
 """How long a cancelled request may still wait: a sweep looks at all that wait, and must not do so for each of them."""
 

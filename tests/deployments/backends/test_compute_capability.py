@@ -4,8 +4,9 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
-from deployments.backends.compute_capability import file_for
+from deployments.backends.compute_capability import compute_capability, file_for
 from repository_loader.package import InstanceSpec, ModelPackage
+from tests.gpus import build_driver, forget_driver, use_driver
 
 CPU, GPU = InstanceSpec("m_0", "CPU", 0), InstanceSpec("m_0", "GPU", 1)
 
@@ -39,3 +40,16 @@ def test_a_gpu_opens_the_file_of_its_compute_capability(
 def test_a_file_that_is_not_there_is_named_inside_the_repository(package: ModelPackage) -> None:
     with pytest.raises(ModelLoadError, match=r"^unable to find 'm/1/gone.plan' for model instance 'm_0'$"):
         file_for(package, GPU, lambda device: "8.0")
+
+
+def test_the_driver_is_asked_for_the_capability_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_driver(str(build_driver(tmp_path)), "10", monkeypatch)
+    try:
+        assert [compute_capability(device_id) for device_id in (0, 1, 2)] == ["9.1", "9.0", None]
+    finally:
+        forget_driver()
+    use_driver(str(tmp_path / "libno-such-driver.so"), "0", monkeypatch)
+    try:
+        assert compute_capability(0) is None
+    finally:
+        forget_driver()
