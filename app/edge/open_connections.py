@@ -1,14 +1,19 @@
 """The open connections of a port: how many there may be, which of them gives way to a new one, how all of them end."""
 
 import asyncio
+import contextlib
 import math
 import resource
 from collections.abc import Iterator
 from typing import Final, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 _MOST_S: Final = 2.0
 """How much time goes by for connections between two sweeps, of which one comes each second."""
 _MOST_BEHIND_S: Final = 60.0
+_LET_IN_S: Final = 1.0
+"""How long a client that was accepted may take for its TLS handshake when all connections are to end."""
+_POLL_S: Final = 0.01
 _MOST_RESERVED: Final = 128
 """Descriptors that clients leave for lanes, files and what else an ingress needs; an eighth where it may have few."""
 
@@ -50,6 +55,8 @@ class OpenConnections(Generic[C]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._accepted: WeakSet[C] = WeakSet()
+        """Those that are not open yet; who fails at TLS's handshake vanishes without a word."""
         self._open: set[C] = set()
         self._among_last: set[C] = set()
         """Those with the last descriptors."""
@@ -66,8 +73,13 @@ class OpenConnections(Generic[C]):
     def __iter__(self) -> Iterator[C]:
         return iter(tuple(self._open))
 
+    def expect(self, connection: C) -> None:
+        """Remember a connection that was accepted: a turn of the loop, or TLS's handshake, comes before it is open."""
+        self._accepted.add(connection)
+
     def add(self, connection: C, transport: asyncio.BaseTransport | None = None) -> bool:
         """Count a connection in; False when there are too many, and none of them is idle, or when all are to end."""
+        self._accepted.discard(connection)
         among_last = transport is not None and _is_among_the_last(transport)
         if among_last:
             self._most_with_last = len(self._open)
@@ -113,16 +125,21 @@ class OpenConnections(Generic[C]):
             connection.sweep(self._now_s)
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more, and let those that are here end: each when its answer has left, all when the time is over."""
+        """Take no more, and let those that are here end: each when its answer has left, all when the time is over.
+
+        Those that were accepted by now are let in first.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(_LET_IN_S, timeout_s)):
+                while self._accepted:
+                    await asyncio.sleep(_POLL_S)
         self._stopping = True
         for connection in self:
             connection.shut()
         if self._open:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._empty.wait()
-            except TimeoutError:
-                pass
         for connection in self:
             connection.abort()
 

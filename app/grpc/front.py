@@ -65,7 +65,7 @@ class GrpcFront:
         """Start accepting; returns the port, which differs from `port` when that is 0."""
         sock = listening_socket(host, port)
         tls = None if self._tls is None else self._tls.context
-        listener = Listener(self.loop, lambda: Http2Connection(self), tls, self.http2.preface_timeout_s)
+        listener = Listener(self.loop, self._connect, tls, self.http2.preface_timeout_s)
         try:
             await listener.open(sock)
         except BaseException:
@@ -74,6 +74,11 @@ class GrpcFront:
         self._listener = listener
         self._sweeper = self.loop.create_task(self._sweep())
         return int(sock.getsockname()[1])
+
+    def _connect(self) -> Http2Connection:
+        connection = Http2Connection(self)
+        self.connections.expect(connection)
+        return connection
 
     def read_head(self, headers: HeaderList, too_large: bool) -> GrpcHead:
         """Understand a request's headers."""

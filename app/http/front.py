@@ -50,11 +50,16 @@ class HttpFront:
 
     async def _accept(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         limits = self._context.limits
-        listener = Listener(self._loop, lambda: HttpConnection(self._context), context, limits.header_timeout_s)
+        listener = Listener(self._loop, self._connect, context, limits.header_timeout_s)
         await listener.open(sock)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self._loop.create_task(self._sweep())
+
+    def _connect(self) -> HttpConnection:
+        connection = HttpConnection(self._context)
+        self.connections.expect(connection)
+        return connection
 
     def routes_changed(self) -> None:
         """Resolve every target anew."""

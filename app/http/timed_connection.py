@@ -23,6 +23,7 @@ class TimedConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "__weakref__",
         "_buffer",
         "_busy",
         "_closing",

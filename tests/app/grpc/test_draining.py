@@ -1,10 +1,12 @@
 """Answers that a client has not taken yet when its connection is told to go, on real sockets."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 
 import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from app.grpc.options import GrpcOptions
@@ -18,6 +20,7 @@ from tests.serving import wait_until
 PING = frames.frame(frames.PING, 0, 0, bytes(8))
 SETTINGS = {frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.MAX_WINDOW_BYTES}
 WINDOW = frames.window_update(0, frames.MAX_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
+LIVE = b"/inference.GRPCInferenceService/ServerLive"
 COUNT = 20
 SIZE = 100_000
 
@@ -104,3 +107,18 @@ def test_no_request_is_lost_to_the_age_of_connections() -> None:
         while len(seen) < 4:
             stub.ModelInfer(asked, timeout=20.0)
             seen |= set(server.front.connections)
+
+
+def test_a_connection_that_is_being_accepted_when_the_server_stops_is_answered(client: socket.socket) -> None:
+    with serving() as server:
+
+        async def stop() -> None:
+            client.connect(("127.0.0.1", server.port))
+            client.sendall(frames.PREFACE + frames.settings(SETTINGS))
+            client.sendall(headers(1, block(p_path=LIVE)) + data(1, prefixed(b""), end=True))
+            await asyncio.sleep(0)  # it is accepted in this turn, and made in the next
+            await server.front.close(5.0)
+
+        asyncio.run_coroutine_threadsafe(stop(), server.front.loop).result(10)
+        answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert prefixed(pb.ServerLiveResponse(live=True).SerializeToString()) in answer

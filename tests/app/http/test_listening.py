@@ -6,6 +6,8 @@ import os
 import socket
 import ssl
 import stat
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,47 @@ def test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answere
             await serving.close(1)
             answer = client.recv(1 << 16)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"hello")
+
+    run(test, on)
+
+
+@on_both_loops
+def test_a_connection_that_is_being_accepted_when_the_server_stops_is_answered(on: Callable[[Any], Any]) -> None:
+    async def test() -> None:
+        serving = front()
+        port = await serving.listen("127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", port), 5.0) as client:
+            client.sendall(infer(b"hello"))
+            await asyncio.sleep(0)  # it is accepted in this turn, and made in the next
+            await serving.close(5)
+            answer = client.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"hello")
+
+    run(test, on)
+
+
+@on_both_loops
+def test_a_client_that_shakes_hands_when_the_server_stops_is_answered(tmp_path: Path, on: Callable[[Any], Any]) -> None:
+    def client(port: int, accepted: threading.Event) -> bytes:
+        with socket.create_connection(("localhost", port), 5.0) as plain:
+            accepted.set()
+            time.sleep(0.3)  # as on a long way
+            with client_context(authority).wrap_socket(plain, server_hostname="localhost") as sock:
+                sock.sendall(ASK)
+                return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+
+    authority = Authority(tmp_path)
+
+    async def test() -> None:
+        pair = authority.issue("server")
+        serving = front(ServerTls(str(pair.certificate), str(pair.key), HTTP_1))
+        port = await serving.listen("127.0.0.1", 0)
+        accepted = threading.Event()
+        answer = asyncio.create_task(asyncio.to_thread(client, port, accepted))
+        await asyncio.to_thread(accepted.wait)
+        await asyncio.sleep(0.1)
+        await serving.close(5)
+        assert (await answer).startswith(b"HTTP/1.1 200 OK\r\n")
 
     run(test, on)
 

@@ -4,6 +4,6 @@ A key is words that one sentence (or row of a table) of the page holds, a value 
 `path::function` below `tests/`. Whoever writes a sentence names its test here.
 """
 
-from tests.docs.behaviour import faults, models, operation, requests, schedulers
+from tests.docs.behaviour import faults, models, operation, requests, schedulers, stopping
 
-TESTS = requests.TESTS | models.TESTS | schedulers.TESTS | faults.TESTS | operation.TESTS
+TESTS = requests.TESTS | models.TESTS | schedulers.TESTS | faults.TESTS | operation.TESTS | stopping.TESTS

@@ -1,9 +1,8 @@
-"""Starting, watching and stopping."""
+"""Starting and watching."""
 
 from tests.docs.behaviour.modules import (
     ACCESS,
     ALERTS,
-    BACK_PRESSURE,
     CLUSTER,
     COMMANDS,
     CONSOLE,
@@ -422,6 +421,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "`serve deploy` replaces the ingresses of a node one after the other": (
         "e2e/test_redeployment.py::test_of_two_ingresses_of_a_node_one_always_takes_requests",
     ),
+    "Linux resets who is still connecting": (
+        "app/edge/test_listening_socket.py::test_clients_of_a_socket_that_closes_are_handed_to_the_one_that_listens_on",
+    ),
     "A second Eagleray in a cluster": (
         "deployments/control/test_sole_application.py::test_a_second_eagleray_is_refused_until_the_first_has_gone",
         "e2e/test_redeployment.py::test_a_second_eagleray_in_the_cluster_is_refused",
@@ -461,36 +463,4 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/test_other_ray.py::test_another_ray_is_named_in_one_sentence",
         "app/test_other_ray.py::test_the_ray_that_is_needed_is_the_one_that_is_declared",
     ),
-    # Stopping
-    "The models of a replica finish and are freed": (
-        "deployments/replica/test_model_host.py::test_models_that_take_long_to_finalise_do_so_together",
-        "deployments/core/test_loader.py::test_close_does_not_wait_for_an_instance_that_is_never_freed",
-        "deployments/core/test_instance_pool.py::test_instances_that_do_not_come_back_have_one_deadline_together",
-    ),
-    "SIGINT and SIGTERM": (
-        COMMANDS + "test_control_c_lets_requests_under_way_be_answered_and_stops",
-        COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
-    ),
-    "For `--drain-delay-s`": (
-        COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
-    ),
-    "Then nothing new is accepted": (
-        "app/grpc/test_draining.py::test_an_answer_reaches_a_client_that_still_talks",
-        "app/grpc/test_draining.py::test_no_request_is_lost_to_the_age_of_connections",
-        COMMANDS + "test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes",
-        BACK_PRESSURE + "test_a_slow_reader_gets_its_whole_answer_when_the_server_stops",
-        BACK_PRESSURE + "test_a_body_that_is_arriving_is_answered_before_the_end",
-        "app/ingress/test_cluster_control.py::test_who_waits_for_a_load_hears_that_the_server_stops_and_so_does_who_comes_later",
-    ),
-    "A connection that is open when the server stops": (
-        "app/http/test_time_limits.py::"
-        "test_a_connection_on_which_nothing_comes_is_closed_a_second_after_the_server_began_to_stop",
-        "app/http2/test_connection.py::test_shuts_an_idle_connection_down_when_it_knows_or_after_a_second",
-        "app/http/test_listening.py::test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answered",
-    ),
-    "What comes on it by then is": (
-        "app/http/test_time_limits.py::test_a_request_that_was_on_its_way_when_the_server_began_to_stop_is_answered",
-        "app/http2/test_connection.py::test_finishes_what_is_under_way_when_it_shuts_down",
-    ),
-    "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
 }
