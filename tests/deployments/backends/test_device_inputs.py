@@ -202,6 +202,46 @@ def test_the_driver_reads_nothing_itself_that_a_client_can_make_smaller(monkeypa
     assert len(sources) == 1 and not 0 <= sources[0] - address_of(array) < ROW_BYTES
 
 
+@pytest.mark.parametrize("beside_a_large_one", [False, True])
+def test_nor_does_it_so_for_a_session_where_inputs_are_small(inputs: DeviceInputs, beside_a_large_one: bool) -> None:
+    class Session:
+        """Where a session of ONNX Runtime would read its inputs, by name."""
+
+        def __init__(self) -> None:
+            self.read: dict[str, tuple[int, list[float]]] = {}
+
+        def note(self, name: str, address: int, size: int) -> None:
+            self.read[name] = address, np.frombuffer(ctypes.string_at(address, 4 * size), np.float32).tolist()
+
+        def run(self, names: list[str], feed: dict[str, Array], options: object) -> list[Array]:
+            for name, array in feed.items():
+                self.note(name, address_of(array), array.size)
+            return []
+
+        def io_binding(self) -> "Session":
+            return self
+
+        def bind_input(self, name: str, kind: str, device: int, dtype: object, shape: Any, address: int) -> None:
+            self.note(name, address, int(np.prod(shape)))
+
+        def run_with_iobinding(self, binding: object, options: object) -> None: ...
+
+        def get_outputs(self) -> list[Any]:
+            return []
+
+    regions, path, session = Regions(OwnTable()), Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}"), Session()
+    path.write_bytes(np.arange(8, dtype=np.float32).tobytes())
+    regions.register("r", path.name, 0, 32)
+    path.unlink()
+    array = np.frombuffer(regions.view("r", 0, 32), np.float32)
+    feed = {name: inputs.join(name, [rows]) for name, rows in (("X", array[:4]), ("T", array.reshape(4, 2).T))}
+    if beside_a_large_one:
+        feed["L"] = inputs.join("L", [rows_of(1)])
+    DeviceSession(session, 0).run([], feed, None)
+    assert session.read["X"][1] == [0, 1, 2, 3] and session.read["T"][1] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert not any(0 <= session.read[name][0] - address_of(array) < 32 for name in ("X", "T"))
+
+
 def test_nothing_is_pinned_that_shall_not_or_cannot_be(
     inputs: DeviceInputs, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
