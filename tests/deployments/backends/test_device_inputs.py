@@ -269,6 +269,20 @@ def test_without_memory_on_the_gpu_rows_are_joined_on_the_cpu(
     assert content(inputs.join("X", [rows_of(1, 2)]))[:, 0].tolist() == [1, 2]
 
 
+def test_what_is_too_small_goes_before_there_is_more(inputs: DeviceInputs, driver: Any, monkeypatch: Any) -> None:
+    held_bytes = []
+
+    def call(name: str, *arguments: Any) -> None:
+        if name.startswith("cuMemAlloc"):
+            held_bytes.append(driver.allocatedBytes())
+        cuda_driver.call(name, *arguments)
+
+    monkeypatch.setattr(device_inputs, "call", call)
+    for numbers in ((1,), (1, 2)):
+        assert content(inputs.join("X", [rows_of(*numbers)]))[:, 0].tolist() == [*numbers]
+    assert held_bytes[0] == held_bytes[1]
+
+
 def test_nothing_is_fetched_any_more_when_the_driver_has_refused_to(inputs: DeviceInputs, driver: Any) -> None:
     many = [np.full((1, WIDTH), number, np.float32) for number in range(MOST_FETCHES + 1)]
     joined = inputs.join("X", many)
