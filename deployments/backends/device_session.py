@@ -20,7 +20,9 @@ class DeviceSession:
 
     def run(self, names: Sequence[str], feed: Feed, options: Any) -> list[Array]:
         """Return the outputs `names`, in the memory of the CPU; on several threads at once."""
-        feed = {name: _readable(tensor) for name, tensor in feed.items()}  # kept until the session has run
+        feed = {  # kept until the session has run
+            name: tensor if isinstance(tensor, DeviceRows) else readable(tensor) for name, tensor in feed.items()
+        }
         if not any([isinstance(tensor, DeviceRows) for tensor in feed.values()]):
             outputs: list[Array] = self.session.run(names, feed, options)
             return outputs
@@ -36,13 +38,11 @@ class DeviceSession:
         return [value.numpy() for value in binding.get_outputs()]
 
 
-def _readable(tensor: Array | DeviceRows) -> Array | DeviceRows:
+def readable(tensor: Array) -> Array:
     """Return an input that CUDA's driver can read without a fault, in order: a client may make its region smaller.
 
     Who handles that needs the interpreter, which another thread may have while it waits for the driver.
     """
-    if isinstance(tensor, DeviceRows):
-        return tensor
     if isinstance(lendable_under(tensor), GuardedMapping):
         return tensor.copy()
     return tensor if tensor.flags.c_contiguous else tensor.copy()

@@ -242,6 +242,20 @@ def test_nor_does_it_so_for_a_session_where_inputs_are_small(inputs: DeviceInput
     assert not any(0 <= session.read[name][0] - address_of(array) < 32 for name in ("X", "T"))
 
 
+def test_nor_for_a_model_of_brain_floats(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", ["Identity X Y"], ["X:BFLOAT16:n"], ["Y:BFLOAT16:n"])
+    (instance, *_) = load(path, io("X", "input", "BF16", 4) + io("Y", "output", "BF16", 4))
+    model: Any = instance._model
+    regions, path = Regions(OwnTable()), Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}")
+    path.write_bytes(bytes(8))
+    regions.register("r", path.name, 0, 8)
+    path.unlink()
+    array = np.frombuffer(regions.view("r", 0, 8), np.uint16)
+    for model.on_gpu in (False, True):
+        value = model._to_value("X", array)
+        assert (value.data_ptr() == address_of(array)) == (not model.on_gpu)
+
+
 def test_nothing_is_pinned_that_shall_not_or_cannot_be(
     inputs: DeviceInputs, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
