@@ -140,13 +140,13 @@ int cuMemAlloc_v2(uint64_t *address, size_t size)
         return INVALID_CONTEXT;
     if (most && size > strtoull(most, NULL, 10))
         return OUT_OF_MEMORY;
+    char *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int i = 0; i < ALLOCATIONS; i++)
-        if (!allocations[i].base) {
-            allocations[i].base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (__sync_bool_compare_and_swap(&allocations[i].base, NULL, base)) { /* other threads allocate as well */
             allocations[i].size = size;
-            return *address = (uintptr_t)allocations[i].base, SUCCESS;
+            return *address = (uintptr_t)base, SUCCESS;
         }
-    return OUT_OF_MEMORY;
+    return munmap(base, size), OUT_OF_MEMORY;
 }
 
 int cuMemHostRegister_v2(void *address, size_t size, unsigned flags)
@@ -273,8 +273,10 @@ int cuIpcCloseMemHandle(uint64_t address)
     int found = inside(address, 1);
     if (!found)
         return INVALID_VALUE;
-    munmap(allocations[found - 1].base, allocations[found - 1].size);
-    return allocations[found - 1].base = NULL, SUCCESS;
+    char *base = allocations[found - 1].base;
+    size_t size = allocations[found - 1].size;
+    allocations[found - 1].base = NULL; /* before another thread gets the same address */
+    return munmap(base, size), SUCCESS;
 }
 
 int cuGetErrorName(int code, const char **name)

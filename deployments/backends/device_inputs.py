@@ -83,11 +83,11 @@ class DeviceInputs:
 
     def _memory(self, name: str, size_bytes: int) -> "_Memory":
         kept: dict[str, _Memory] = self._of_thread.__dict__
-        memory = kept.get(name)
-        if memory is None or memory.size_bytes < size_bytes:
-            kept.pop(name, None)
-            memory = kept[name] = _Memory(self._device_id, size_bytes)
-        return memory
+        if name in kept and kept[name].size_bytes < size_bytes:
+            del kept[name]  # before there is another
+        if name not in kept:
+            kept[name] = _Memory(self._device_id, size_bytes)
+        return kept[name]
 
 
 def is_worth_fetching(arrays: Sequence[Array]) -> bool:

@@ -14,7 +14,7 @@ from deployments.available_cores import available_cores
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
 from deployments.backends.compute_capability import file_for
 from deployments.backends.device_inputs import DeviceInputs, DeviceRows
-from deployments.backends.device_session import DeviceSession
+from deployments.backends.device_session import DeviceSession, readable
 from deployments.backends.gpu_fault import internal_error
 from deployments.backends.onnxruntime_options import (
     CPU,
@@ -318,7 +318,7 @@ class OnnxModel:
 
     def _to_value(self, name: str, array: Array) -> Any:
         make = self._runtime.OrtValue
-        array = np.ascontiguousarray(array)
+        array = readable(array) if self.on_gpu else np.ascontiguousarray(array)
         if name in self._brain_floats:
             return make.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
         return make.ortvalue_from_numpy(array)

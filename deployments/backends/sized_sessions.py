@@ -7,6 +7,7 @@ an H100 some 100 ms, where sizes changed about 11, and 4 ms for 16 images after 
 
 import bisect
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -22,6 +23,10 @@ LARGEST_DIFFERENCE: Final = 0.02
 """Between the outputs of a batch that was filled up and of one that was not, as a share of the largest value: how a GPU
 multiplies may change with the size."""
 
+_NO_MEMORY: Final = re.compile(
+    "Failed to allocate memory|out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
+)
+
 Feed = Mapping[str, Array | DeviceRows]
 
 
@@ -30,7 +35,8 @@ class SizedSessions:
 
     A size's session is opened when the first batch of it comes; batches of other sizes do not wait for that. The first
     batch that is filled up also runs as it is: where its outputs are not the same, or their rows are not those of the
-    batch, or only the filled one fails, no batch is filled up from then on. So it is where a session cannot be opened.
+    batch, or only the filled one fails, no batch is filled up from then on. So it is where a session cannot be opened,
+    or a batch finds no memory beside the sessions of others, which then go.
     """
 
     def __init__(self, model_name: str, session: Any, open_another: Callable[[], Any], sizes: Sequence[int]) -> None:
@@ -50,6 +56,18 @@ class SizedSessions:
 
     def run(self, names: Sequence[str], feed: Feed, rows: int, size: int, options: Any) -> list[Array]:
         """Return the outputs `names` of the first `rows` rows of a feed with `size`; on several threads at once."""
+        count = len(self._sessions)
+        try:
+            return self._run(names, feed, rows, size, options)
+        except Exception as error:
+            if max(count, len(self._sessions)) < 2 or not _NO_MEMORY.search(str(error)):
+                raise
+        # No longer in the `except`, where the error would keep the session that it is of.
+        self._stop_filling("there is no memory for so many sessions")
+        outputs: list[Array] = self._session(rows).run(names, _cut(feed, rows), options)
+        return outputs
+
+    def _run(self, names: Sequence[str], feed: Feed, rows: int, size: int, options: Any) -> list[Array]:
         session = self._session(size)
         if size == rows:
             outputs: list[Array] = session.run(names, feed, options)
@@ -63,9 +81,7 @@ class SizedSessions:
             cut = [array[:rows] for array in filled]
             if self._compared.issuperset(names):
                 return cut
-        alone: list[Array] = session.run(
-            names, {name: first_rows(tensor, rows) for name, tensor in feed.items()}, options
-        )
+        alone: list[Array] = session.run(names, _cut(feed, rows), options)
         if by_rows and all(map(_are_close, alone, cut)):
             self._compared.update(names)
             return cut
@@ -103,6 +119,10 @@ class SizedSessions:
             self._fills = False
             for size in list(self._sessions)[:-1]:
                 del self._sessions[size]
+
+
+def _cut(feed: Feed, rows: int) -> Feed:
+    return {name: first_rows(tensor, rows) for name, tensor in feed.items()}
 
 
 def _are_close(alone: Array, filled: Array) -> bool:

@@ -118,7 +118,9 @@ class TensorRTInstance:
                     f"model '{self._signature.model_name}' does not take shape {list(tensor.shape)} for input '{name}' "
                     "in its optimization profile"
                 )
-            context.set_tensor_address(name, tensor.data_ptr())
+            if not tensor.numel():  # TensorRT takes no null address
+                inputs[name] = self._torch.empty(1, dtype=tensor.dtype, device=self._device)
+            context.set_tensor_address(name, inputs[name].data_ptr())
         missing = context.infer_shapes()
         if missing:
             raise Internal(f"model '{self._signature.model_name}' needs the values of shape tensors {list(missing)}")

@@ -12,8 +12,10 @@ from app.http.routes import ROUTES, ApiRoute
 from app.service.model_control import ExplicitControl, LoadRequest
 from deployments.control.directory import UNAVAILABLE
 from deployments.core.counts import MODEL, Label
+from deployments.replica import cuda_driver
 from tests.app.http.served import Served, entry
 from tests.app.http.wire import Answer
+from tests.gpus import forget_driver
 
 CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -447,7 +449,9 @@ def test_bad_registrations_are_refused(body: object, status: int, text: str) -> 
     assert (answer.status, answer.error) == (status, text)
 
 
-def test_cuda_shared_memory_needs_a_gpu() -> None:
+def test_cuda_shared_memory_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "_LIBRARY", "libno-such-driver.so")
+    forget_driver()
     served = {"allow_client_shm": True}
     answer = ask("POST", "/v2/cudasharedmemory/region/r/register", {}, served)
     assert (answer.status, answer.error) == (

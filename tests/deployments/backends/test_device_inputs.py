@@ -202,6 +202,60 @@ def test_the_driver_reads_nothing_itself_that_a_client_can_make_smaller(monkeypa
     assert len(sources) == 1 and not 0 <= sources[0] - address_of(array) < ROW_BYTES
 
 
+@pytest.mark.parametrize("beside_a_large_one", [False, True])
+def test_nor_does_it_so_for_a_session_where_inputs_are_small(inputs: DeviceInputs, beside_a_large_one: bool) -> None:
+    class Session:
+        """Where a session of ONNX Runtime would read its inputs, by name."""
+
+        def __init__(self) -> None:
+            self.read: dict[str, tuple[int, list[float]]] = {}
+
+        def note(self, name: str, address: int, size: int) -> None:
+            self.read[name] = address, np.frombuffer(ctypes.string_at(address, 4 * size), np.float32).tolist()
+
+        def run(self, names: list[str], feed: dict[str, Array], options: object) -> list[Array]:
+            for name, array in feed.items():
+                self.note(name, address_of(array), array.size)
+            return []
+
+        def io_binding(self) -> "Session":
+            return self
+
+        def bind_input(self, name: str, kind: str, device: int, dtype: object, shape: Any, address: int) -> None:
+            self.note(name, address, int(np.prod(shape)))
+
+        def run_with_iobinding(self, binding: object, options: object) -> None: ...
+
+        def get_outputs(self) -> list[Any]:
+            return []
+
+    regions, path, session = Regions(OwnTable()), Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}"), Session()
+    path.write_bytes(np.arange(8, dtype=np.float32).tobytes())
+    regions.register("r", path.name, 0, 32)
+    path.unlink()
+    array = np.frombuffer(regions.view("r", 0, 32), np.float32)
+    feed = {name: inputs.join(name, [rows]) for name, rows in (("X", array[:4]), ("T", array.reshape(4, 2).T))}
+    if beside_a_large_one:
+        feed["L"] = inputs.join("L", [rows_of(1)])
+    DeviceSession(session, 0).run([], feed, None)
+    assert session.read["X"][1] == [0, 1, 2, 3] and session.read["T"][1] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert not any(0 <= session.read[name][0] - address_of(array) < 32 for name in ("X", "T"))
+
+
+def test_nor_for_a_model_of_brain_floats(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", ["Identity X Y"], ["X:BFLOAT16:n"], ["Y:BFLOAT16:n"])
+    (instance, *_) = load(path, io("X", "input", "BF16", 4) + io("Y", "output", "BF16", 4))
+    model: Any = instance._model
+    regions, path = Regions(OwnTable()), Path("/dev/shm", f"eagleray-test-{secrets.token_hex(8)}")
+    path.write_bytes(bytes(8))
+    regions.register("r", path.name, 0, 8)
+    path.unlink()
+    array = np.frombuffer(regions.view("r", 0, 8), np.uint16)
+    for model.on_gpu in (False, True):
+        value = model._to_value("X", array)
+        assert (value.data_ptr() == address_of(array)) == (not model.on_gpu)
+
+
 def test_nothing_is_pinned_that_shall_not_or_cannot_be(
     inputs: DeviceInputs, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +281,20 @@ def test_without_memory_on_the_gpu_rows_are_joined_on_the_cpu(
     joined = inputs.join("X", [rows_of(1, 2), rows_of(3)], missing_rows=1)
     assert isinstance(joined, np.ndarray) and joined[:, 0].tolist() == [1, 2, 3, 3]
     assert content(inputs.join("X", [rows_of(1, 2)]))[:, 0].tolist() == [1, 2]
+
+
+def test_what_is_too_small_goes_before_there_is_more(inputs: DeviceInputs, driver: Any, monkeypatch: Any) -> None:
+    held_bytes = []
+
+    def call(name: str, *arguments: Any) -> None:
+        if name.startswith("cuMemAlloc"):
+            held_bytes.append(driver.allocatedBytes())
+        cuda_driver.call(name, *arguments)
+
+    monkeypatch.setattr(device_inputs, "call", call)
+    for numbers in ((1,), (1, 2)):
+        assert content(inputs.join("X", [rows_of(*numbers)]))[:, 0].tolist() == [*numbers]
+    assert held_bytes[0] == held_bytes[1]
 
 
 def test_nothing_is_fetched_any_more_when_the_driver_has_refused_to(inputs: DeviceInputs, driver: Any) -> None:

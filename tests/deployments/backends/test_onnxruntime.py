@@ -425,7 +425,7 @@ def test_gpu_that_is_not_there_never_becomes_the_cpu(doubling):
     except ModelLoadError as error:
         assert "CUDAExecutionProvider is not available" in error.reason and "eagleray[cuda]" in error.reason
     else:
-        assert instance._model._session.get_providers()[0] == "CUDAExecutionProvider"
+        assert instance._model._session.session.get_providers()[0] == "CUDAExecutionProvider"
 
 
 @pytest.mark.gpu

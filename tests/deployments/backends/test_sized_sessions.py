@@ -23,8 +23,16 @@ class Session:
         self._fails_above = fails_above
         self.rows = []
 
+    @staticmethod
+    def has_memory():
+        return True
+
     def run(self, names, feed, options):
         rows = len(feed["X"])
+        if not self.has_memory():
+            raise RuntimeError(
+                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer"
+            )
         self.rows.append(rows)
         if rows > self._fails_above:
             raise RuntimeError("no memory")
@@ -62,6 +70,26 @@ def test_each_size_has_a_session_and_answers_are_those_of_the_batch_alone(sized)
         assert output.tolist() == (2 * numbers).tolist()
     # The first that was filled up ran alone, too, to be compared.
     assert [session.rows for session in model.opened] == [[4, 3, 4, 4, 4], [8, 8, 8], [1]]
+
+
+@pytest.mark.parametrize("rows", [4, 3], ids=["of a size", "filled up"])
+def test_a_batch_that_finds_no_memory_beside_other_sessions_runs_without_them(sized, monkeypatch, rows):
+    model = sized()
+    model.run(1), model.run(2)
+    monkeypatch.setattr(Session, "has_memory", lambda _: len(model.sessions._sessions) == 1)
+    for count in (rows, 8, 3):
+        numbers, output = model.run(count)
+        assert output.tolist() == (2 * numbers).tolist()
+    assert model.sessions.size_of(3) == 3
+
+
+def test_a_batch_without_memory_fails_where_it_has_all(sized, monkeypatch):
+    model = sized()
+    model.run(4)
+    monkeypatch.setattr(Session, "has_memory", lambda _: False)
+    with pytest.raises(RuntimeError, match="allocate"):
+        model.run(4)
+    assert model.sessions.size_of(3) == 4
 
 
 def test_a_batch_waits_for_no_session_of_another_size(sized):

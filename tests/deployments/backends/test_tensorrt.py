@@ -1,11 +1,14 @@
 """What can be said of the TensorRT backend without a GPU."""
 
+import ctypes
+import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from deployments.backends import tensorrt
 from deployments.backends.backend import Batch, ModelLoadError
@@ -75,3 +78,56 @@ def test_nothing_is_on_its_way_from_requests_when_they_are_answered_without_a_ru
     with pytest.raises(Internal, match="does not take shape"):
         instance.execute(Batch([InferRequest({}, 1, lambda *answer: None)], 1))
     assert instance._stream.was_waited_for
+
+
+class Context:
+    """An execution context of an engine that returns its input, as long as every tensor lies somewhere of its own."""
+
+    def __init__(self):
+        self._shape = ()
+        self._addresses = {}
+
+    def set_input_shape(self, name, shape):
+        self._shape = shape
+        return True
+
+    def get_tensor_shape(self, name):
+        return self._shape
+
+    def set_tensor_address(self, name, address):
+        self._addresses[name] = address
+
+    def infer_shapes(self):
+        return []
+
+    def execute_async_v3(self, stream):
+        given, returned = self._addresses["X"], self._addresses["Y"]
+        if not given or not returned or given == returned:
+            return False
+        ctypes.memmove(returned, given, 4 * math.prod(self._shape))
+        return True
+
+
+class Copying(tensorrt.TensorRTInstance):
+    """An instance of that engine, with the memory of the CPU in place of a GPU's."""
+
+    def __init__(self):
+        torch = pytest.importorskip("torch")
+        tensors = ModelConfig(max_batch_size=8)
+        for spec in (tensors.input.add(name="X"), tensors.output.add(name="Y")):
+            spec.data_type, spec.dims[:] = DataType.TYPE_FP32, [-1]
+        self.name = "engine_0"
+        self._signature = Signature.for_backend(tensors)
+        self._torch, self._device, self._stream = torch, torch.device("cpu"), Stream()
+        self._stream.cuda_stream = 2
+        self._pin_inputs = self._pin_outputs = False
+        self._inputs, self._outputs = {"X": torch.float32}, {"Y": torch.float32}
+        self._context = Context()
+
+
+@pytest.mark.parametrize("width", [0, 3])
+def test_a_tensor_without_elements_has_an_address_as_well(width):
+    rows = np.arange(2 * width, dtype=np.float32).reshape(2, width)
+    batch = Batch([InferRequest({"X": rows}, 2, lambda *answer: None)], 2)
+    [answer] = Copying()._run(batch, batch.requests)
+    assert np.array_equal(answer.outputs["Y"], rows)

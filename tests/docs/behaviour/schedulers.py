@@ -48,6 +48,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Outputs of the first batch that is filled up must be the same as": (
         SIZED + "test_batches_whose_rows_depend_on_each_other_are_not_filled_up",
+        SIZED + "test_a_batch_that_finds_no_memory_beside_other_sessions_runs_without_them",
     ),
     "A batch of an ONNX model on the CPU is divided": (
         ROW_SPLIT + "test_rows_run_in_parts_once_that_is_measured_as_quicker",
