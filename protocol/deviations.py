@@ -97,7 +97,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "neither is what was meant",
     ),
     Deviation(
-        "FP16 or BF16 output as JSON, or an output that cannot be classified",
+        "named output that is FP16 or BF16 and wanted as JSON, or that cannot be classified",
         "the model runs, then the response fails",
         400,
         "the same text before the model runs",

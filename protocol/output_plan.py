@@ -75,7 +75,7 @@ class OutputPlans:
         known = self._plans.get(plan.key())
         if known is not None:
             return known
-        check_forms(self._signature, default, forms)
+        check_forms(self._signature, forms)
         if not plan.regions:  # those come with names of the client's making
             if len(self._plans) >= _PLANS_KEPT:
                 self._plans.clear()
@@ -103,11 +103,14 @@ def read_output_forms(document: Any, limits: Limits) -> dict[str, OutputForm]:
     return forms
 
 
-def check_forms(signature: Signature, default: OutputForm, forms: dict[str, OutputForm]) -> None:
-    """Raise `InvalidArgument` if an output cannot be sent as wanted; cheaper told before the model has run."""
-    for name, spec in signature.outputs.items():
-        form = forms.get(name) if forms else default
-        if form is None:
+def check_forms(signature: Signature, forms: dict[str, OutputForm]) -> None:
+    """Raise `InvalidArgument` if a named output cannot be sent as wanted; cheaper told before the model has run.
+
+    When the request names none, the response tells: a model may leave outputs out.
+    """
+    for name, form in forms.items():
+        spec = signature.outputs.get(name)
+        if spec is None:
             continue
         if form.class_count:
             check_classifiable(spec.datatype)

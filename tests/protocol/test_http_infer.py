@@ -380,3 +380,14 @@ def test_json_size_is_limited_on_both_sides() -> None:
     HttpInferCodec(FLOATS, "1", Limits(http_max_input_size_bytes=length)).decode(content, length, ignore)
     with pytest.raises(InvalidArgument, match=f"request JSON size of {length} bytes exceeds the maximum allowed"):
         HttpInferCodec(FLOATS, "1", Limits(http_max_input_size_bytes=length - 1)).decode(content, length, ignore)
+
+
+def test_an_output_without_a_json_form_is_refused_once_the_model_answers_it_unless_it_is_named() -> None:
+    signature = Signature("m", 8, tensor("X", "FP32", -1), tensor("Y", "FP32", -1) | tensor("H", "FP16", -1))
+    codec = HttpInferCodec(signature, "1")
+    request = codec.decode(*binary(), ignore)
+    assert joined(codec, request, Y=np.zeros((1, 1), np.float32))[0]["outputs"][0]["data"] == [0]
+    with pytest.raises(InvalidArgument, match="sending FP16 data via JSON is not supported"):
+        codec.encode(request, InferResponse({"H": np.zeros((1, 1), np.float16)}))
+    with pytest.raises(InvalidArgument, match="sending FP16 data via JSON is not supported"):
+        codec.decode(*binary(outputs=[{"name": "H"}]), ignore)
