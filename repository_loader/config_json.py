@@ -5,6 +5,7 @@ integers are numbers except in three places.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from repository_loader.enum_values import unknown_enum_values
+from repository_loader.leniency import normalise_spellings
+
+_LOG = logging.getLogger(__name__)
 
 _STRINGS_STAY = frozenset(
     {
@@ -45,7 +49,8 @@ def config_to_dict(config: ModelConfig) -> dict[str, Any]:
 def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     """Read the JSON form of a configuration, as a load request sends it.
 
-    Enum names may be in any case, and one value stands for a list of it, as for Triton's JSON parser.
+    Enum names may be in any case, and one value stands for a list of it, as for Triton's JSON parser. Spellings that
+    mean something in a file mean it here, with a warning in the log.
 
     Raises:
         ConfigJsonError: it is no JSON, or has an unknown field or a value of the wrong type.
@@ -60,6 +65,8 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
         raise ConfigJsonError(str(error)) from error
     for fault in unknown_enum_values(config):
         raise ConfigJsonError(fault.message)
+    for fault in normalise_spellings(config):
+        _LOG.warning("configuration of model '%s' as JSON: %s", config.name, fault.message)
     return config
 
 

@@ -142,7 +142,7 @@ _ROWS = (
             because="only ONNX Runtime has execution accelerators",
         )
         for kind, meaning in (
-            ("gpu", "`tensorrt` and `cuda` with their parameters; `gpu_io` means nothing"),
+            ("gpu", "`tensorrt` and `cuda` with their parameters, but for CUDA graphs; `gpu_io` means nothing"),
             ("cpu", "`openvino`, where the installed ONNX Runtime has it"),
         )
     ),

@@ -15,6 +15,7 @@ from repository_loader.findings import Fault
 from repository_loader.text_tree import Field, Message, Scalar
 
 _CAPABILITY = re.compile(r"(?:sm_?|compute_?)?(\d+?)\.?(\d)", re.IGNORECASE)
+_CUDA_GRAPHS = ("enable_cuda_graph", "trt_cuda_graph_enable")
 KNOWN_AGENTS = frozenset({checksum_agent.AGENT_NAME, version_policy_agent.AGENT_NAME})
 
 
@@ -91,6 +92,15 @@ def normalise_spellings(config: ModelConfig) -> Iterator[Fault]:
         config.platform = "ensemble"
         yield Fault("backend", "backend 'ensemble' is read as platform 'ensemble'")
     accelerators = config.optimization.execution_accelerators
+    for index, entry in enumerate(accelerators.gpu_execution_accelerator):
+        for parameter in _CUDA_GRAPHS:
+            if entry.parameters.get(parameter, "0").lower() in ("0", "false"):
+                continue
+            del entry.parameters[parameter]
+            yield Fault(
+                f"optimization.execution_accelerators.gpu_execution_accelerator[{index}]",
+                f"'{parameter}' is ignored: CUDA graphs, which read each batch where the first was, are not used",
+            )
     for name in ("gpu_execution_accelerator", "cpu_execution_accelerator"):
         listed = getattr(accelerators, name)
         for index in [index for index, entry in enumerate(listed) if not entry.name][::-1]:

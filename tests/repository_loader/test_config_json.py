@@ -143,3 +143,12 @@ def test_one_value_stands_for_a_list_of_it() -> None:
 def test_refuses_what_is_no_configuration(document: str) -> None:
     with pytest.raises(ConfigJsonError):
         config_from_json(document)
+
+
+def test_what_is_corrected_in_a_file_is_corrected_here(caplog: pytest.LogCaptureFixture) -> None:
+    accelerator = {"name": "cuda", "parameters": {"enable_cuda_graph": "1", "gpu_mem_limit": "9"}}
+    accelerators = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
+    config = config_from_json({"name": "m", "optimization": accelerators})
+    (left,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert dict(left.parameters) == {"gpu_mem_limit": "9"}
+    assert "'enable_cuda_graph' is ignored" in caplog.text

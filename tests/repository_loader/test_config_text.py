@@ -109,6 +109,13 @@ LENIENT = {
         'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }',
         "3:2: warning: gpu_execution_accelerator",
     ),
+    "CUDA graphs": (
+        'optimization { execution_accelerators {\n gpu_execution_accelerator { name: "cuda"\n'
+        ' parameters { key: "enable_cuda_graph" value: "1" } parameters { key: "gpu_mem_limit" value: "9" } } } }',
+        'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda"'
+        ' parameters { key: "gpu_mem_limit" value: "9" } } } }',
+        "2:2: warning: 'enable_cuda_graph' is ignored",
+    ),
 }
 
 
