@@ -12,7 +12,7 @@ from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
 from deployments.control.group_deployment import deployment_options, group_application
 from deployments.replica.hosted_model import packages_by_name
-from deployments.serve_internals import application_owners, delete_applications
+from deployments.serve_internals import application_owners, application_states, delete_applications
 from repository_loader.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,10 @@ class Reconciler:
         self._plan: Plan | None = None
         self._needed: dict[str, float] = {}
         """Until when an ensemble that no longer has a step may ask it, by the step's application."""
+        self._refused: frozenset[str] = frozenset()
+        """Applications that were not deployed, as somebody else's have their names."""
+        self._free: frozenset[str] = frozenset()
+        """Those of them whose names were free at the last look."""
         self._later: set[str] = set()
         """Applications that the plan no longer holds, and that are still needed."""
 
@@ -45,7 +49,9 @@ class Reconciler:
         Returns why an application was not deployed, by its name: somebody else's has that name.
         """
         with self._turn:
-            return self._reconcile(desired)
+            refused = self._reconcile(desired)
+            self._refused, self._free = frozenset(refused), frozenset()
+            return refused
 
     def _reconcile(self, desired: DesiredState) -> dict[str, str]:
         owners = application_owners()
@@ -81,6 +87,16 @@ class Reconciler:
         self._later = ending & self._needed.keys()
         self._end(ending - self._later)
         return refused
+
+    def has_free_name(self) -> bool:
+        """Whether a name that was refused is free, as it was at the last look.
+
+        `serve.delete` looks once a second whether an application has gone: it would wait for what took its name.
+        """
+        with self._turn:
+            free = self._refused - application_states().keys()
+            before, self._free = self._free, free
+            return not free.isdisjoint(before)
 
     def _note_needed(self, plan: Plan) -> None:
         """Take what has changed since the last plan."""

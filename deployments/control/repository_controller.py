@@ -285,7 +285,9 @@ class RepositoryController:
             self._sweep_at_s = 0.0
         await self._commands.forget_files()
         if self._refused and self._loop.time() > self._refused_until_s:
-            self._reconciled = None  # a name may have become free
+            self._refused_until_s = self._loop.time() + _REFUSED_S
+            if await asyncio.to_thread(self._reconciler.has_free_name):
+                self._reconciled = None
 
     async def _take_over(self, desired: DesiredState) -> None:
         """Have the ingresses follow before anything ends: a former controller may have died before it told them."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,9 @@ class Serve:
                 name: {"status": "DEPLOYING", "deployments": dict(enumerate(deployments))} for name, deployments in rows
             }
         }
+
+    def list_serve_statuses(self) -> list[Any]:
+        return [SimpleNamespace(name=name, deployment_statuses=[]) for name in self.applications]
 
     def delete_apps(self, names: list[str], blocking: bool) -> None:
         for name in names:
@@ -100,6 +104,19 @@ def test_an_application_that_takes_the_name_of_one_that_was_deleted_is_let_be(se
     reconciler.reconcile(unloaded(repository.options, changed, ["m"]))
     reconciler.end_all()
     assert serving.applications["m"] is THEIRS
+
+
+def test_a_name_is_free_once_whoever_deleted_its_application_has_seen_that_it_has_gone(
+    serving: Serve, tmp_path: Path
+) -> None:
+    _, desired, reconciler = started(tmp_path)
+    serving.applications["m"] = THEIRS
+    assert set(reconciler.reconcile(desired)) == {"m"}
+    assert not any(reconciler.has_free_name() for _ in range(3))
+    del serving.applications["m"]
+    assert [reconciler.has_free_name() for _ in range(2)] == [False, True]
+    assert reconciler.reconcile(desired) == {}
+    assert not reconciler.has_free_name()
 
 
 def test_what_somebody_has_deleted_is_deployed_again(serving: Serve, tmp_path: Path) -> None:
