@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from repository_loader.enum_values import unknown_enum_values
 from repository_loader.leniency import normalise_spellings
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _STRINGS_STAY = frozenset(
     {
@@ -66,7 +66,7 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     for fault in unknown_enum_values(config):
         raise ConfigJsonError(fault.message)
     for fault in normalise_spellings(config):
-        _LOG.warning("configuration of model '%s' as JSON: %s", config.name, fault.message)
+        logger.warning("configuration of model '%s' as JSON: %s", config.name, fault.message)
     return config
 
 

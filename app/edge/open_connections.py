@@ -129,6 +129,7 @@ class OpenConnections(Generic[C]):
 
         Those that were accepted by now are let in first.
         """
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_LET_IN_S, timeout_s)):
                 while self._accepted:
@@ -138,7 +139,7 @@ class OpenConnections(Generic[C]):
             connection.shut()
         if self._open:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout_at(deadline_s):
                     await self._empty.wait()
         for connection in self:
             connection.abort()
