@@ -1,14 +1,11 @@
 """Much JSON keeps nobody waiting: how long the loop stood still beside it, on real sockets with a real codec."""
 
 import asyncio
-import contextlib
 import http.client
 import json
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +31,7 @@ from protocol.http_infer import HttpInferCodec
 from protocol.infer import InferRequest, InferResponse
 from protocol.limits import Limits
 from protocol.signature import Signature, TensorSpec
+from tests.app.http.stall import stall_s
 from tests.app.http.wire import EchoTarget, Wire, hello
 
 STALL_S = 0.05
@@ -92,31 +90,6 @@ class Server:
         connection.close()
         return response.status, content
 
-    async def stall_s(self, work: Callable[[], None]) -> float:
-        """Return the longest time between two turns of the loop while a thread works.
-
-        Time in which the system let others run instead, whatever they were doing, does not count, nor more than the
-        CPU time that this process took meanwhile.
-        """
-        worst_s = 0.0
-        working = asyncio.get_running_loop().run_in_executor(None, work)
-        while not working.done():
-            before_s, waited_s, cpu_s = time.perf_counter(), _queued_s(), time.process_time()
-            await asyncio.sleep(0.001)
-            passed_s = time.perf_counter() - before_s - (_queued_s() - waited_s)
-            worst_s = max(worst_s, min(passed_s, time.process_time() - cpu_s))
-        await working
-        return worst_s
-
-
-def _queued_s() -> float:
-    """Return how long the threads of this process have been ready to run while others ran (proc(5), schedstat)."""
-    queued_ns = 0
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            queued_ns += int((task / "schedstat").read_text().split()[1])
-    return queued_ns / 1e9
-
 
 def _kinds() -> list[tuple[str, str]]:
     return [(str(tensor["name"]), str(tensor["datatype"])) for tensor in INPUTS]
@@ -171,7 +144,7 @@ def test_large_json_does_not_stop_the_loop(make: Callable[[], tuple[str, bytes]]
         server.context.json_helper.submit({"task": "infer", "json_length": None, "limit": 1}, (b"{}",), lambda _: None)
         answers: list[tuple[int, bytes]] = []
         for _ in range(ATTEMPTS):  # others may be at work on this machine
-            stalls.append(await server.stall_s(lambda: answers.append(server.ask(path, body))))
+            stalls.append(await stall_s(lambda: answers.append(server.ask(path, body))))
             assert answers[-1][0] == (400 if body.endswith(b"0]") else 200), answers[-1][1][:300]
             if stalls[-1] <= STALL_S:
                 return
@@ -191,7 +164,7 @@ def test_a_large_json_response_does_not_stop_the_loop(path: str) -> None:
     async def test(server: Server) -> None:
         answers: list[tuple[int, bytes]] = []
         for _ in range(ATTEMPTS):
-            stalls.append(await server.stall_s(lambda: answers.append(server.ask(path, body))))
+            stalls.append(await stall_s(lambda: answers.append(server.ask(path, body))))
             document = json.loads(answers[-1][1])
             given = document["outputs"][0]["data"] if path == "infer" else document["X"]
             assert np.array_equal(np.array(given, np.float32), values)
@@ -222,7 +195,7 @@ def test_a_large_response_that_is_not_the_last_does_not_stop_the_loop() -> None:
         server.target = Streaming()  # type: ignore[assignment]
         answers: list[tuple[int, bytes]] = []
         for _ in range(ATTEMPTS):
-            stalls.append(await server.stall_s(lambda: answers.append(server.ask("generate_stream", b"{}"))))
+            stalls.append(await stall_s(lambda: answers.append(server.ask("generate_stream", b"{}"))))
             first, second = answers[-1][1].split(b"\n\n", 1)
             assert len(json.loads(first.removeprefix(b"data: "))["X"]) > MORE // 14
             assert b"X" not in second
@@ -261,9 +234,7 @@ def test_many_strings_do_not_stop_the_loop(strings: bytes) -> None:
         answers: list[tuple[int, bytes]] = []
         for _ in range(ATTEMPTS):
             stalls.append(
-                await server.stall_s(
-                    lambda: answers.append(server.ask("infer", body, Inference_Header_Content_Length=length))
-                )
+                await stall_s(lambda: answers.append(server.ask("infer", body, Inference_Header_Content_Length=length)))
             )
             assert answers[-1][0] == 200, answers[-1][1][:300]
             assert answers[-1][1].endswith(strings)
