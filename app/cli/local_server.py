@@ -163,6 +163,9 @@ class LocalServer:
 
     def _wait(self, progress: Progress) -> Directory:
         """Show the directory until every model has been tried and the ingresses can reach what loaded."""
+        from ray.exceptions import RayActorError
+        from ray.serve.exceptions import DeploymentUnavailableError
+
         deadline = time.monotonic() + _START_TIMEOUT_S
         controller = self._handle(CONTROLLER)
         directory = self._directory
@@ -175,6 +178,10 @@ class LocalServer:
                 news = watch.result(timeout_s=_STEP_S)
             except TimeoutError:
                 pass
+            except (RayActorError, DeploymentUnavailableError):  # Serve replaces it
+                directory.ask_for_all()
+                time.sleep(_STEP_S)
+                watch = controller.watch.remote(directory.epoch, directory.generation)
             else:
                 if news is not None:
                     directory.take(news)
@@ -190,11 +197,12 @@ class LocalServer:
 
     def _ingresses_settled(self) -> bool:
         """Whether the node's ingresses are there, and each of them can reach what loaded."""
+        from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError
 
         try:
             settled = self._handle(INGRESS).broadcast("settled").results(timeout_s=_INGRESS_TIMEOUT_S)
-        except (DeploymentUnavailableError, TimeoutError):
+        except (RayActorError, DeploymentUnavailableError, TimeoutError):
             return False
         return len(settled) >= ingresses_per_node(self._settings) and all(settled)
 

@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
@@ -35,6 +35,7 @@ class DirectoryFollower:
         loop: asyncio.AbstractEventLoop,
         routes_changed: Callable[[], None],
         node: str,
+        ingress: str,
     ) -> None:
         self._controller = controller
         self._host = host
@@ -42,6 +43,7 @@ class DirectoryFollower:
         self._loop = loop
         self._routes_changed = routes_changed
         self._node = node
+        self._ingress = ingress
         self._models = models
         self._directory = models.directory
         self._settings = settings
@@ -104,8 +106,20 @@ class DirectoryFollower:
         return news
 
     async def _report_embedded(self) -> None:
-        await answer(self._controller.report_embedded.remote(self._host.report(), self._node))
+        await answer(self._controller.report_embedded.remote(self._host.report(), self._node, self._ingress))
         self._reported = self._embedded
+
+    async def try_again(self, versions: Collection[tuple[str, int]]) -> None:
+        """Load what had been loaded before, and failed here, and tell the controller what came of it."""
+        if await self._host.try_again(versions):
+            self._routes_changed()
+            try:
+                await self._report_embedded()
+            except (Exception, asyncio.CancelledError) as error:
+                if is_cancelled():
+                    raise
+                logger.warning("the repository controller does not hear of %s: %s", versions, error)
+                self._reported = {}  # told with what changes next
 
     async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in wanted.keys() - self._watched.keys():

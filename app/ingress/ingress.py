@@ -144,7 +144,9 @@ class Ingress:
             self._loop,
             self._directory_changed,
             node_id,
+            own.replica_id.unique_id,
         )
+        self._trying: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -211,6 +213,12 @@ class Ingress:
         async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
             await self._follower.has_followed(epoch, generation)
 
+    async def try_again(self, versions: list[tuple[str, int]]) -> None:
+        """Begin to load embedded models that had been loaded before, and failed here; see `DirectoryFollower`."""
+        task = self._loop.create_task(self._follower.try_again([(name, version) for name, version in versions]))
+        self._trying.add(task)
+        task.add_done_callback(self._trying.discard)
+
     async def counts_of_node(self, asking_node_id: str) -> tuple[str, list[Any]] | None:
         """Return this node's id and what was counted here; None when another ingress speaks for the node."""
         return await self._cluster.answer(asking_node_id)
@@ -240,8 +248,8 @@ class Ingress:
 
     async def __del__(self) -> None:
         """Drain and free everything; Serve calls this when it stops the replica."""
-        for report in self._reports:
-            report.cancel()
+        for task in (*self._reports, *self._trying):
+            task.cancel()
         if self._task is not None:
             # First of all: the controller answers this before it ends.
             self._task.cancel()

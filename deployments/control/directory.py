@@ -50,6 +50,10 @@ class VersionEntry:
         """Note why the version will not be ready by itself."""
         self.state, self.reason, self.replacing = UNAVAILABLE, reason, False
 
+    def failed_this_time(self, reason: str) -> None:
+        """Note why a version that had been ready is not, and that it is tried again."""
+        self.state, self.reason, self.replacing = UNAVAILABLE, f"{reason}; it is tried again", True
+
     def lost_its_replicas(self, cause: str = "") -> None:
         """Note that the version will be ready when Serve has replaced its replicas, and why that fails, if it does."""
         reason = f"{NO_REPLICA}, but the last one failed to start: {cause}" if cause else NO_REPLICA

@@ -21,6 +21,7 @@ from deployments.control.directory import (
     VersionEntry,
 )
 from deployments.control.former_places import Version
+from deployments.control.second_tries import SecondTries
 from deployments.log.line_format import about
 from deployments.replica.hosted_model import HostedModel, packages_by_name
 from repository_loader.config_json import config_to_json
@@ -70,10 +71,12 @@ class ModelTable:
         self._embedded_on: dict[str, frozenset[tuple[str, int, str]]] = {}
         """Which embedded models are loaded on each node: name, version and digest."""
         self._copies: dict[str, dict[str, Any]] = {}
+        self.tries = SecondTries(clock)
 
     def replace(self, desired: DesiredState, refused: Mapping[str, str]) -> None:
         """Take a new desired state, and what was not deployed; versions that run as before keep their state."""
         before, self.models, self.plan = self.models, {}, desired.plan
+        self.tries.forget_all_but(desired.snapshot.models)
         moving, self.moving = self.moving, desired.plan.leaving
         self.moved = bool(moving - self.moving)
         self.refused = refused
@@ -242,11 +245,12 @@ class ModelTable:
         """Forget what nodes had loaded that are not alive."""
         self._embedded_on = {node: loaded for node, loaded in self._embedded_on.items() if node in alive}
 
-    def take_embedded(self, rows: Collection[Sequence[Any]], node: str) -> None:
+    def take_embedded(self, rows: Collection[Sequence[Any]], node: str, ingress: str) -> None:
         """Take from an ingress what became of the models it hosts: `[[name, version, reason, seconds, digest]]`.
 
         A version that it failed to load stays ready where another node has loaded it.
         """
+        self.tries.take(("", ingress), rows)
         served: set[tuple[str, int]] = set()
         self.reports = {}
         self._embedded_on[node] = frozenset((row[0], row[1], row[4]) for row in rows if not row[2])
@@ -260,8 +264,16 @@ class ModelTable:
                 whose = about(name, version)
                 logger.error("'%s' version %d is not loaded on node %s: %s", name, version, node, reason, extra=whose)
             elif not reason or (name, version) not in served:
-                entry.loaded(reason, seconds)
+                self.take_row(entry, (name, version, reason, seconds, digest))
                 served.add((name, version))
+
+    def take_row(self, entry: VersionEntry, row: Sequence[Any]) -> None:
+        """Take what became of a version in a process that hosts several: `name, version, reason, seconds, digest`."""
+        name, version, reason, seconds, digest = row
+        if reason and (entry.state == READY or entry.replacing) and self.tries.has_loaded(name, version, digest):
+            entry.failed_this_time(reason)
+        else:
+            entry.loaded(reason, seconds)
 
     def _failed_ensembles(self) -> dict[str, dict[int, _Missing]]:
         """Return what ensembles lack whose steps failed to load or were unloaded, by name and version."""

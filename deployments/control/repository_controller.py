@@ -70,6 +70,7 @@ _SWEEP_AFTER_S = 30.0
 _RELEASE_S = 8.0
 _REFUSED_S = 2.0
 _FOLLOW_TIMEOUT_S = 1.0
+_TRY_TIMEOUT_S = 2.0
 _DELETING = "DELETING"
 _TAKE_OVER_TIMEOUT_S = 5.0
 """Ingresses look for another controller, and tell it what they have, before they follow it."""
@@ -221,11 +222,11 @@ class RepositoryController:
         except TimeoutError:
             return None
 
-    async def report_embedded(self, rows: list[list[Any]], node: str = "") -> None:
+    async def report_embedded(self, rows: list[list[Any]], node: str = "", ingress: str = "") -> None:
         """Take from an ingress what became of the models it hosts; see `ModelTable.take_embedded`."""
         if any(row[2] for row in rows):
             self._table.keep_nodes(await asyncio.to_thread(living_nodes))
-        self._table.take_embedded(rows, node)
+        self._table.take_embedded(rows, node, ingress)
         self._publish()
 
     async def report_load(self, ingress: str, loads: dict[str, tuple[float, float]]) -> None:
@@ -283,11 +284,24 @@ class RepositoryController:
         if self._sweep_at_s and (self._publisher.settled or self._loop.time() > self._sweep_at_s):
             await asyncio.to_thread(self._reconciler.sweep, desired)
             self._sweep_at_s = 0.0
+        await self._try_again()
         await self._commands.forget_files()
         if self._refused and self._loop.time() > self._refused_until_s:
             self._refused_until_s = self._loop.time() + _REFUSED_S
             if await asyncio.to_thread(self._reconciler.has_free_name):
                 self._reconciled = None
+
+    async def _try_again(self) -> None:
+        """Have processes load what had been loaded, and failed in them; what comes of it they tell."""
+        for (app, name), versions in self._table.tries.due().items():
+            place = (app, name) if app else (self._app, self._options.ingress)
+            try:
+                told = handle_of(place[1], place[0]).broadcast("try_again", versions)
+                await told.results_async(timeout_s=_TRY_TIMEOUT_S, return_exceptions=True)
+            except Exception as error:  # none is there, or one takes long
+                logger.debug("not all of %s try %s again: %s", place, versions, error)
+            if app:
+                self._status.replicas_changed(place)
 
     async def _take_over(self, desired: DesiredState) -> None:
         """Have the ingresses follow before anything ends: a former controller may have died before it told them."""

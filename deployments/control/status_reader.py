@@ -1,6 +1,7 @@
 """Reads from Serve, and from the replicas, what became of each model version."""
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -81,6 +82,8 @@ class StatusReader:
             models = [model for model in shown if (model.name, model.version) not in unknown]
             if _is_packed(deployment) and state.status in _HEALTHY:
                 rows = described.get((deployment.app_name, deployment.name), [])
+                if (deployment.app_name, deployment.name) in described:
+                    table.tries.take((deployment.app_name, deployment.name), itertools.chain.from_iterable(rows))
                 _take_packed({(model.name, model.version) for model in models}, rows, table)
                 continue
             for model in models:
@@ -214,12 +217,13 @@ def _without_failed(applications: States) -> States:
 def _take_packed(wanted: set[tuple[str, int]], replicas: Iterable[list[Row]], table: ModelTable) -> None:
     for rows in replicas:
         served = {(name, version) for name, version, reason, *_ in rows if not reason}
-        for name, version, reason, seconds, _ in rows:
+        for row in rows:
+            name, version, reason, *_ = row
             found = table.find(name, version)
             if (name, version) not in wanted or found is None or (reason and (name, version) in served):
                 continue
             if found.state != READY or reason:
-                found.loaded(reason, seconds)
+                table.take_row(found, row)
 
 
 class _Part(NamedTuple):

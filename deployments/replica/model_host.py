@@ -124,6 +124,7 @@ class ModelHost:
         self.failures: dict[Key, tuple[str, str]] = {}
         self.faults: dict[Key, str] = {}
         self._down: set[Key] = set()
+        self._wanted: dict[Key, dict[str, Any]] = {}
         self.seconds: dict[Key, float] = {}
 
     async def apply(self, models: Sequence[dict[str, Any]], copies: Collection[Key] = ()) -> None:
@@ -137,11 +138,25 @@ class ModelHost:
             with nullcontext() if self.guard is None else self.guard.patient():
                 await self._change(models)
 
+    async def try_again(self, keys: Collection[Key]) -> bool:
+        """Load what failed here, as far as it is still wanted as it was; returns whether there was such a version."""
+        async with self._lock:
+            failed = [key for key in keys if self._has_failed(key)]
+            with nullcontext() if self.guard is None else self.guard.patient():
+                await asyncio.gather(*(self._load(key, self._wanted[key]) for key in failed))
+            if failed:
+                spare_long_lived_objects()
+            return bool(failed)
+
+    def _has_failed(self, key: Key) -> bool:
+        return key in self.failures and key in self._wanted and self.failures[key][1] == self._wanted[key]["digest"]
+
     async def _change(self, models: Sequence[dict[str, Any]]) -> None:
         wanted: dict[Key, dict[str, Any]] = {}
         for data in models:
             package = data["package"]
             wanted[(package["name"], int(package["version"]))] = data
+        self._wanted = wanted
         self._alone = len(wanted) == 1 and not self._shared
         for served in self.served.values():
             self._allow_inline(served.model)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class ModelReplica:
             self._loop.create_task(sweep.run(), name="counts of versions that are gone"),
         ]
         self._listening = False
-        self._applying: set[asyncio.Task[None]] = set()
+        self._applying: set[asyncio.Task[Any]] = set()
 
     async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Load what is new and unload what is gone; a replica that serves already does so behind Serve's back.
@@ -149,14 +150,21 @@ class ModelReplica:
         self._host.files = OverrideFiles(self._node.path, KeptFiles(ClusterTable(), self._owner))
         apply = self._host.apply(load["models"])
         if self._listening:
-            self._applying.add(task := self._loop.create_task(apply))
-            task.add_done_callback(self._applying.discard)
+            self._in_background(apply)
             return
         await apply
         if self._strict and self._host.failures:
             raise ModelLoadError("; ".join(reason for reason, _ in self._host.failures.values()))
         self._listening = True
         await self._lane.listen(self._address.sockets)
+
+    async def try_again(self, versions: list[tuple[str, int]]) -> None:
+        """Begin to load what had been loaded before, and failed here; `describe` tells what came of it."""
+        self._in_background(self._host.try_again([(name, version) for name, version in versions]))
+
+    def _in_background(self, change: Coroutine[Any, Any, Any]) -> None:
+        self._applying.add(task := self._loop.create_task(change))
+        task.add_done_callback(self._applying.discard)
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
         self._lane.set_model(name, version, served, "" if served else self._host.fault(name, version))

@@ -62,7 +62,7 @@ class Controller:
             raise self.failures.pop()
         return await self.publisher.news(epoch, generation)
 
-    async def _report(self, rows: list[list[Any]], node: str) -> None:
+    async def _report(self, rows: list[list[Any]], node: str, ingress: str) -> None:
         if self.failures:
             raise self.failures.pop()
         self.reports.append(rows)
@@ -85,6 +85,12 @@ class EmbeddingHost(FakeHost):
     def report(self) -> list[list[Any]]:
         return self.rows
 
+    async def try_again(self, keys: Collection[tuple[str, int]]) -> bool:
+        again = [row for row in self.rows if row[2] and (row[0], row[1]) in keys]
+        for row in again:
+            row[2] = ""
+        return bool(again)
+
 
 class Followed:
     """A follower and what it knows."""
@@ -102,7 +108,9 @@ class Followed:
         health = Health(self.models, Routing(self.models, Refusals(Totals())), strict_readiness=True)
         trace = TraceSettings()
         self.settings = ClientSettings(trace, LogSettings(), health, Tracing(trace))
-        self.follower = DirectoryFollower(controller, self.models, self.settings, host, fleet, loop, self._told, "node")
+        self.follower = DirectoryFollower(
+            controller, self.models, self.settings, host, fleet, loop, self._told, "node", "ingress"
+        )
         self.task = loop.create_task(self.follower.run())
 
     def _told(self) -> None:
@@ -193,7 +201,7 @@ def test_a_report_of_what_is_embedded_that_fails_is_made_again() -> None:
         await followed.until(lambda: known.known)
         failed: list[list[list[Any]]] = []
 
-        async def fail(rows: list[list[Any]], node: str) -> None:
+        async def fail(rows: list[list[Any]], node: str, ingress: str) -> None:
             failed.append(rows)
             controller.report_embedded = Method(controller._report)
             raise TimeoutError
@@ -203,6 +211,29 @@ def test_a_report_of_what_is_embedded_that_fails_is_made_again() -> None:
         controller.publisher.publish(embedded=embedded)
         await followed.until(lambda: bool(controller.reports))
         assert controller.reports == failed
+        await followed.end()
+
+    asyncio.run(run())
+
+
+def test_controller_hears_what_came_of_a_second_try() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, host, known = followed.controller, followed.host, followed.models.directory
+        embedded = {"model0/1": {"package": {"name": "model0", "model_path": "/r/model0"}, "label_files": {}}}
+        controller.publisher.publish(settled=True, models=rows("", READY), embedded=embedded)
+        await followed.until(lambda: len(controller.reports) == 1)
+        await followed.follower.try_again([("model0", 1)])
+        assert len(controller.reports) == 1, "nothing had failed"
+        host.rows = [["model0", 1, "no disk", 0.0]]
+        controller.failures.append(TimeoutError())
+        await followed.follower.try_again([("model0", 1)])
+        assert len(controller.reports) == 1
+        controller.publisher.publish(models=rows("", LOADING))
+        await followed.until(lambda: len(controller.reports) == 2)
+        host.rows[0][2] = "no disk"
+        await followed.follower.try_again([("model0", 1)])
+        assert len(controller.reports) == 3 and not host.rows[0][2] and known.known
         await followed.end()
 
     asyncio.run(run())

@@ -51,7 +51,7 @@ def test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other(tmp_pa
     table.replace(Repository(tmp_path).read(), {})
 
     def state(node: str, reason: str, digest: str = "now") -> tuple[str, str]:
-        table.take_embedded([["m", 1, reason, 1.0, digest]], node)
+        table.take_embedded([["m", 1, reason, 1.0, digest]], node, f"ingress-{node}")
         return told(table, "m").state, told(table, "m").reason
 
     assert state("b", "no such file") == (UNAVAILABLE, "no such file")
@@ -59,10 +59,14 @@ def test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other(tmp_pa
     assert state("b", "no such file") == (READY, "")
     assert state("b", "no such file", "changed") == (UNAVAILABLE, "no such file")
     assert state("a", "", "changed") == (READY, "")
-    assert state("a", "it broke", "changed") == (UNAVAILABLE, "it broke")
+    assert state("a", "it broke", "changed") == (UNAVAILABLE, "it broke; it is tried again")
+    assert told(table, "m").taken
     assert state("a", "", "changed") == (READY, "")
     table.keep_nodes({"b"})
-    assert state("b", "no such file", "changed") == (UNAVAILABLE, "no such file"), "the other one is gone"
+    again = (UNAVAILABLE, "no such file; it is tried again")
+    assert state("b", "no such file", "changed") == again, "the other one is gone"
+    assert state("b", "no such file", "changed anew") == (UNAVAILABLE, "no such file")
+    assert not told(table, "m").taken
 
 
 def test_what_was_unloaded_an_hour_ago_is_long_gone(tmp_path: Path) -> None:

@@ -147,37 +147,6 @@ def test_hosts_of_one_node_answer_for_each_other_until_the_model_is_another(tmp_
     asyncio.run(run())
 
 
-LOADS_LATE = """
-import os
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        with open(os.path.join(args["model_repository"], "tries"), "a+") as file:
-            file.write("x")
-            file.seek(0)
-            if len(file.read()) < 3:
-                raise RuntimeError("the disk is not mounted yet")
-
-    def execute(self, requests):
-        return []
-"""
-
-
-@pytest.mark.parametrize(("retry_count", "tries"), [(0, 1), (1, 2), (5, 3)])
-def test_a_model_that_does_not_load_is_tried_so_often_again(tmp_path: Path, retry_count: int, tries: int) -> None:
-    told = planned(tmp_path, "late", LOADS_LATE, "")
-
-    async def check() -> None:
-        host = await host_of(told, retry_count=retry_count)
-        assert (host.target("late") is not None) == (tries == 3)
-        assert ("late", 1) in (host.served if tries == 3 else host.failures)
-        await host.close()
-
-    asyncio.run(check())
-    assert (tmp_path / "late/tries").read_text() == "x" * tries
-
-
 MEETS = """
 import time
 

@@ -98,6 +98,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "deployments/control/test_status_reader.py::"
         "test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index",
     ),
+    "A packed or embedded model that had been loaded": (
+        "e2e/test_failed_starts.py::test_a_model_that_fails_in_a_new_process_is_tried_again_there",
+        "deployments/control/test_second_tries.py::test_what_had_been_loaded_is_tried_again_later_each_time",
+    ),
+    "The index says why it failed, and that": (
+        "e2e/test_failed_starts.py::test_a_model_that_fails_in_a_new_process_is_tried_again_there",
+    ),
     "Whatever a model raises": (FAULTS + "test_interrupt_raised_by_a_model_fails_its_requests_and_the_model_goes_on",),
     "A model with an instance that is stuck": (FAULTS + "test_replica_whose_model_is_stuck_is_replaced",),
     "A replica or ingress whose event loop stands still": (
