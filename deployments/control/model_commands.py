@@ -191,7 +191,7 @@ class ModelCommands:
             if (failure := read.models[each].failure) is not None:
                 await self._refuse(desired, each, failure)
         origins = dict.fromkeys(asked, origin)
-        failed = self._table.failed
+        failed = self._table.failed | self._table.hindered
         changed = await asyncio.to_thread(loaded, self._options, desired, read, origins, command, name, failed)
         for each in asked:
             if reason := displaced(desired, changed) or changed.plan.unplaced.get(each, ""):

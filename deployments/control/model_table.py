@@ -198,6 +198,15 @@ class ModelTable:
             if version.failed and version.placement and not version.left
         )
 
+    @property
+    def hindered(self) -> frozenset[Version]:
+        """The versions that had been ready, failed to load where they have their place now, and are tried again."""
+        return frozenset(
+            (name, number)
+            for name, number in self.tries.failed
+            if (version := self.find(name, number)) is not None and version.replacing and not version.left
+        )
+
     def shows(self, model: ModelPlan) -> bool:
         """Whether a model version of the plan is where the table tells of it."""
         return model.leaving or (model.name, model.version) not in self.moving
@@ -393,7 +402,7 @@ def _keep_states(
     """
     for number, version in entry.versions.items():
         known = before.versions.get(number)
-        if known is None or (known.failed and (name, number) in anew):
+        if known is None or ((known.failed or known.replacing) and (name, number) in anew):
             continue
         stays = (name, number) in moved or known.placement == version.placement
         if version.left and known.state in _RAN:

@@ -60,6 +60,11 @@ class SecondTries:
         """Return whether a version has been loaded with this digest, wherever."""
         return digest in self._loaded.get((name, version), ())
 
+    @property
+    def failed(self) -> set[Version]:
+        """What had been loaded and has failed, somewhere."""
+        return {version for _, version in self._failures}
+
     def due(self) -> dict[Place, list[Version]]:
         """Return what is to be tried again now, each once until its place tells what came of it."""
         now_s = self._clock()

@@ -11,7 +11,7 @@ from tests.e2e.tagged_models import write_tagged
 from tests.serving import CONTROLLER, Server, tensor, title_of, wait_until
 
 NAMES = ("packed", "isolated")
-HINDERED = ("packed", "embedded")
+HINDERED = {"of_a_group": "packed", "of_the_ingress": "embedded", "asked_for": "packed"}
 FLAGS = (
     *("--model-control-mode", "explicit", "--load-model", "*", "--strict-readiness=false"),
     *("--num-cpus", "3", "--no-dashboard", "--ingresses-per-node", "1"),
@@ -37,9 +37,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = folder / "models"
     for name in NAMES:
         write_tagged(repository, name, "nonesuch", config=placed(name))
-    for placement in HINDERED:
+    for name, placement in HINDERED.items():
         number = f"8 if not __import__('os').path.exists({str(folder / 'hindrance')!r}) else no_way"
-        write_tagged(repository, f"hindered_{placement}", number, config=placed(placement))
+        write_tagged(repository, name, number, config=placed(placement))
     started = Server(repository, folder / "log", *FLAGS)
     try:
         started.wait_for("state LOADING")
@@ -63,8 +63,8 @@ def test_a_model_that_failed_at_the_start_is_loaded_once_it_can_be(server: Serve
 
 @pytest.mark.timeout(300)
 def test_a_model_that_fails_in_a_new_process_is_tried_again_there(server: Server) -> None:
-    names = [f"hindered_{placement}" for placement in HINDERED]
-    assert [server.infer(name, X).status for name in names] == [200, 200]
+    names = list(HINDERED)
+    assert [server.infer(name, X).status for name in names] == [200] * 3
     hindrance = server.repository.parent / "hindrance"
     hindrance.touch()
     kill(server, INGRESS, PACKED)
@@ -75,9 +75,13 @@ def test_a_model_that_fails_in_a_new_process_is_tried_again_there(server: Server
         except OSError:  # no ingress yet
             return False
 
-    wait_until(failed, "both failed in the new processes", 60)
+    wait_until(failed, "all failed in the new processes", 60)
     refused = [server.infer(name, X) for name in names]
-    assert [(each.status, each.headers["retry-after"]) for each in refused] == [(503, "1")] * 2
+    assert [(each.status, each.headers["retry-after"]) for each in refused] == [(503, "1")] * 3
+    load = "/v2/repository/models/asked_for/load"
+    asked = server.post(load)
+    assert (asked.status, "'no_way' is not defined" in asked.json["error"]) == (400, True)
     hindrance.unlink()
-    wait_until(lambda: [server.infer(name, X).status for name in names] == [200, 200], "they are back", 60)
-    wait_until(lambda: [server.states(name)["1"] for name in names] == [("READY", "")] * 2, "they are READY", 30)
+    assert server.post(load).status == 200
+    wait_until(lambda: [server.infer(name, X).status for name in names] == [200] * 3, "they are back", 60)
+    wait_until(lambda: [server.states(name)["1"] for name in names] == [("READY", "")] * 3, "they are READY", 30)
