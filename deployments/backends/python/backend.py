@@ -42,8 +42,12 @@ _KNOWS_ITS_THREAD = re.compile(
 """Words that say it may have something that is bound to a thread, of its own or in a library."""
 _SETS_HANDLERS = re.compile(r"\bsignal\.signal\b|\bfrom signal import\b|\badd_signal_handler\b")
 """Words in a model's files that say it needs a main thread; what others call for it, its `initialize` tells."""
-_FORKS = re.compile(r"\bmultiprocessing\b|\bProcessPoolExecutor\b|\bos\.fork\b|\bfrom os import\b")
-"""Words that say it may fork, which is no good in a replica, whose connections to other models would be copied."""
+_STARTS_PROCESSES = re.compile(
+    r"\bmultiprocess(?:ing)?\b|\bProcessPoolExecutor\b|\bos\.fork\b|\bfrom os import\b.*\bfork\b"
+    r"|\bjoblib\b.*\bParallel\b"
+)
+"""Words that say it may fork or spawn: the connections of a replica would be copied, and what is spawned finds a
+model's functions by the plain names of their modules, which those of a model in a replica do not have."""
 _MAX_FILES: Final = 1000
 """Of a model's folders that are looked at for such words."""
 
@@ -194,12 +198,12 @@ def _load_order(
 
 
 def _needs_process(package: ModelPackage) -> bool:
-    """Return whether the model's files say that it sets signal handlers, or that what it forks may call models."""
+    """Return whether the model's files say that it sets signal handlers or starts processes."""
     folder = Path(package.file_path).parent
     helpers = chain(folder.glob("*.py"), Path(package.model_path).glob("*.py"), folder.glob("*/*.py"))
     files = (file for file in helpers if file.is_file())
     code = [Path(package.file_path), *islice(files, _MAX_FILES)]
-    return _any_has(_SETS_HANDLERS, code) or (_any_has(_FORKS, code) and _any_has(_MAY_WAIT, code))
+    return _any_has(_SETS_HANDLERS, code) or _any_has(_STARTS_PROCESSES, code)
 
 
 def _any_has(words: re.Pattern[str], files: Iterable[str | Path]) -> bool:

@@ -174,6 +174,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "One whose files name signal handlers, or whose `initialize` sets one": (
         "deployments/backends/test_python_loading.py::test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own",
     ),
+    "So has one whose files show that it starts processes": (
+        FORKED_CALLS + "test_processes_that_a_model_spawns_find_its_functions",
+    ),
     "Without a process of its own a model has a thread": (
         THREADS + "test_what_a_model_binds_to_its_thread_when_it_loads_is_there_in_each_batch",
         THREADS + "test_what_a_library_binds_to_the_thread_of_a_model_is_there_in_each_batch",
