@@ -5,12 +5,14 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
 from deployments.backends.backend import ModelInstance, ModelLoadError
 from deployments.backends.python import pb_utils  # noqa: F401, models import pb_utils by its own name
+from deployments.backends.python.home_thread import HomeThread
 from deployments.backends.python.loading import NEEDS_MAIN_THREAD, load_instance
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.process.child import LoadOrder
@@ -34,10 +36,18 @@ _MAY_WAIT = re.compile(
     r"\bInferenceRequest\b|\bget_response_sender\b|\basync_exec\b|\.exec\(|\b(?:un)?load_model\b|\bis_model_ready\b"
 )
 """Words in a model's code that say it may wait for the event loop or for a thread of its own."""
+_KNOWS_ITS_THREAD = re.compile(
+    r"\b(?:asyncio|contextvars|decimal|seterr|sqlite3|threading|cuda|cupy|jax|mxnet|paddle|pycuda|tensorflow|torch)\b"
+)
+"""Words that say it may have something that is bound to a thread, of its own or in a library."""
 _SETS_HANDLERS = re.compile(r"\bsignal\.signal\b|\bfrom signal import\b|\badd_signal_handler\b")
 """Words in a model's files that say it needs a main thread; what others call for it, its `initialize` tells."""
-_FORKS = re.compile(r"\bmultiprocessing\b|\bProcessPoolExecutor\b|\bos\.fork\b|\bfrom os import\b")
-"""Words that say it may fork, which is no good in a replica, whose connections to other models would be copied."""
+_STARTS_PROCESSES = re.compile(
+    r"\bmultiprocess(?:ing)?\b|\bProcessPoolExecutor\b|\bos\.fork\b|\bfrom os import\b.*\bfork\b"
+    r"|\bjoblib\b.*\bParallel\b"
+)
+"""Words that say it may fork or spawn: the connections of a replica would be copied, and what is spawned finds a
+model's functions by the plain names of their modules, which those of a model in a replica do not have."""
 _MAX_FILES: Final = 1000
 """Of a model's folders that are looked at for such words."""
 
@@ -105,10 +115,29 @@ class PythonBackend:
         if signature.decoupled:
             assert self._clock is not None
             replies = ReplyQueue(self._clock.call_soon_threadsafe)
-        args = initialize_args(package, spec)
-        on_gpus = keeps_inputs_on_gpus(package.config, spec)
-        instance = load_instance(module, package.file_path, spec.name, args, signature, replies, opens_devices=on_gpus)
-        instance.may_run_inline = instance.may_run_inline and not _may_wait(module)
+        load = partial(
+            load_instance,
+            module,
+            package.file_path,
+            spec.name,
+            initialize_args(package, spec),
+            signature,
+            replies,
+            opens_devices=keeps_inputs_on_gpus(package.config, spec),
+        )
+        home = HomeThread(spec.name)
+        try:
+            instance = home.call(load)
+        except BaseException:
+            home.end()
+            raise
+        code = [file for file in module.source_files() if file.endswith(".py")]
+        may_leave = read_overrides(package.config).inline or not _any_has(_KNOWS_ITS_THREAD, code)
+        instance.may_run_inline = instance.may_run_inline and may_leave and not _any_has(_MAY_WAIT, code)
+        if instance.may_run_inline:
+            home.end()
+        else:
+            instance.stay_on(home)
         return instance
 
 
@@ -169,16 +198,12 @@ def _load_order(
 
 
 def _needs_process(package: ModelPackage) -> bool:
-    """Return whether the model's files say that it sets signal handlers, or that what it forks may call models."""
+    """Return whether the model's files say that it sets signal handlers or starts processes."""
     folder = Path(package.file_path).parent
     helpers = chain(folder.glob("*.py"), Path(package.model_path).glob("*.py"), folder.glob("*/*.py"))
     files = (file for file in helpers if file.is_file())
     code = [Path(package.file_path), *islice(files, _MAX_FILES)]
-    return _any_has(_SETS_HANDLERS, code) or (_any_has(_FORKS, code) and _any_has(_MAY_WAIT, code))
-
-
-def _may_wait(module: ModelModule) -> bool:
-    return _any_has(_MAY_WAIT, (file for file in module.source_files() if file.endswith(".py")))
+    return _any_has(_SETS_HANDLERS, code) or _any_has(_STARTS_PROCESSES, code)
 
 
 def _any_has(words: re.Pattern[str], files: Iterable[str | Path]) -> bool:

@@ -5,6 +5,7 @@ import threading
 from asyncio import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -12,6 +13,7 @@ from deployments.backends.backend import Batch
 from deployments.backends.gpu_fault import GpuFault, internal_error, is_of_lost_gpu
 from deployments.backends.python.bls import parents_here
 from deployments.backends.python.errors import told
+from deployments.backends.python.home_thread import HomeThread
 from deployments.backends.python.model_loop import ModelLoop
 from deployments.backends.python.model_module import ModelModule
 from deployments.backends.python.outputs import OutputReader, Views, copy_kept, settle
@@ -128,6 +130,20 @@ class PythonInstance:
             _LOG.exception("is_ready() of model instance '%s' failed", self.name)
             return False
         return ready
+
+    def stay_on(self, home: HomeThread) -> None:
+        """Run batches, and `finalize`, on this thread, and end it with the instance."""
+        execute, close = self.execute, self.close
+
+        def execute_there(batch: Batch) -> None:
+            home.call(partial(execute, batch))
+
+        def close_there() -> None:
+            self.close = close  # type: ignore[method-assign]  # once more there is no thread
+            home.call(close)
+            home.end()
+
+        self.execute, self.close = execute_there, close_there  # type: ignore[method-assign]
 
     def close(self) -> None:
         """Call the model's `finalize` and forget its modules; what it raises is logged."""

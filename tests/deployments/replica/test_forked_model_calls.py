@@ -43,6 +43,21 @@ class TritonPythonModel:
         calls = request_to("add_one", np.array(numbers, np.int32)).exec()
         return [answer(np.array([*calls.output_tensors()[0].as_numpy(), *ready], np.int32))]
 """
+SPAWNS = """
+import multiprocessing
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def doubled(number):
+    return 2 * number
+
+class TritonPythonModel:
+    def execute(self, requests):
+        [x] = requests[0].inputs()
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            doubles = pool.map_async(doubled, x.as_numpy().tolist()).get(30)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array(doubles, np.int32))])]
+"""
 
 
 @on_a_loop
@@ -86,6 +101,14 @@ async def test_the_death_of_a_process_that_a_model_has_forked_is_nothing_to_the_
     async with models.hosted() as call:
         for number in range(3):
             assert await call("caller", number) == [number + 1]
+
+
+@on_a_loop
+async def test_processes_that_a_model_spawns_find_its_functions(models_here: Models) -> None:
+    models_here.add("spawns")
+    (models_here.root / "spawns" / "1" / "model.py").write_text(SPAWNS)
+    async with models_here.hosted() as call:
+        assert await call("spawns", 3, 4) == [6, 8]
 
 
 @on_a_loop

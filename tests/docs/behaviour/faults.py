@@ -23,6 +23,7 @@ from tests.docs.behaviour.modules import (
     ROUTING,
     SEVERAL,
     STALLS,
+    THREADS,
     TRACED_MODELS,
     TRACING,
 )
@@ -179,6 +180,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A single instance that is alone in its replica": (PLAN + "test_divides_instances_into_replicas",),
     "One whose files name signal handlers, or whose `initialize` sets one": (
         "deployments/backends/test_python_loading.py::test_a_model_that_sets_signal_handlers_gets_a_process_of_its_own",
+    ),
+    "So has one whose files show that it starts processes": (
+        FORKED_CALLS + "test_processes_that_a_model_spawns_find_its_functions",
+    ),
+    "Without a process of its own a model has a thread": (
+        THREADS + "test_what_a_model_binds_to_its_thread_when_it_loads_is_there_in_each_batch",
+        THREADS + "test_what_a_library_binds_to_the_thread_of_a_model_is_there_in_each_batch",
+        THREADS + "test_a_model_has_an_event_loop_that_does_not_run_from_its_initialize_on",
     ),
     "is three such processes behind one queue": (
         PROCESSES + "test_count_is_instances_behind_one_queue_which_run_at_the_same_time",
