@@ -116,7 +116,10 @@ class InstancePool:
             self.finished(batch)
             return
         if worker.thread is None:
-            thread = Thread(target=self._work, args=(worker,), name=worker.instance.name, daemon=True)
+            work = partial(self._work, worker)
+            at_home = getattr(worker.instance, "at_home", None)  # of one that belongs to a thread of its own
+            target = work if at_home is None else partial(at_home, work)
+            thread = Thread(target=target, name=worker.instance.name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # the system has no more

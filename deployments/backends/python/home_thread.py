@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -19,10 +19,13 @@ class HomeThread:
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        Thread(target=self._work, name=name, daemon=True).start()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Return what the function returns on the thread, or raise what it raises; blocks."""
+        if current_thread() is self._thread:
+            return function()
         outcomes: SimpleQueue[_Outcome[_T]] = SimpleQueue()
 
         def run() -> None:

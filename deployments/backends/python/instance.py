@@ -57,6 +57,8 @@ class PythonInstance:
         self._model = model
         self._model_execute: Callable[[list[ServedRequest]], Any] = model.execute
         self._loop = loop
+        self.at_home: Callable[[Callable[[], None]], None] | None = None
+        """Calls a function on the thread that the model belongs to, where it belongs to one."""
         self._asking: threading.Thread | None = None
         self._reader = OutputReader(signature)
         self.gpu_fault: GpuFault | None = None
@@ -133,7 +135,7 @@ class PythonInstance:
 
     def stay_on(self, home: HomeThread) -> None:
         """Run batches, and `finalize`, on this thread, and end it with the instance."""
-        execute, close = self.execute, self.close
+        self.at_home, execute, close = home.call, self.execute, self.close
 
         def execute_there(batch: Batch) -> None:
             home.call(partial(execute, batch))
