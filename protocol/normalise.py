@@ -34,14 +34,18 @@ def check_outputs(signature: Signature, requested: Collection[str]) -> None:
 
 
 def check_bounds(name: str, shape: Sequence[int], limits: Limits) -> None:
-    """Raise `InvalidArgument` if a shape, possibly negative, is beyond the limits, before anything is allocated."""
+    """Raise `InvalidArgument` if a shape, possibly negative, is beyond the limits, before anything is allocated.
+
+    A 0 does not make up for the other dimensions: NumPy multiplies them, and refuses a shape where that overflows.
+    """
     if len(shape) > limits.max_tensor_rank:
         raise InvalidArgument(f"input '{name}' has {len(shape)} dimensions, more than {limits.max_tensor_rank}")
     for dim in shape:
         if dim > limits.max_dim:
             raise InvalidArgument(f"input '{name}' has a dimension of {dim}, more than {limits.max_dim}")
-    if (count := math.prod(shape)) > limits.max_element_count:
-        raise InvalidArgument(f"input '{name}' has {count} elements, more than {limits.max_element_count}")
+    if (count := math.prod([dim for dim in shape if dim])) > limits.max_element_count:
+        besides = " beside its dimension of 0" if 0 in shape else ""
+        raise InvalidArgument(f"input '{name}' has {count} elements{besides}, more than {limits.max_element_count}")
 
 
 def normalise(

@@ -57,11 +57,12 @@ def config_from_json(document: str | Mapping[str, Any]) -> ModelConfig:
     """
     try:
         values = json.loads(document) if isinstance(document, str) else document
+        json.dumps(values, ensure_ascii=False).encode()  # refuses halves of characters, at which protobuf fails
         if not isinstance(values, Mapping):
             raise ConfigJsonError("a model configuration must be a JSON object")
         values = _as_protobuf(values, ModelConfig.DESCRIPTOR, 0)
         config = json_format.ParseDict(values, ModelConfig(), max_recursion_depth=_MAX_DEPTH)
-    except (json_format.ParseError, ValueError, RecursionError) as error:
+    except (json_format.ParseError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigJsonError(str(error)) from error
     for fault in unknown_enum_values(config):
         raise ConfigJsonError(fault.message)

@@ -89,9 +89,14 @@ class DesiredState:
 
     @property
     def traffic(self) -> dict[str, Traffic]:
-        """How the versions of each model share its requests; only models where anything is said of that."""
+        """How the versions of each model share its requests; only models where anything is said of that.
+
+        What serves while another is on trial shares them as before: weights of a version that loads would leave none.
+        """
         found = {}
-        for name, model in self.snapshot.models.items():
+        served = {name: before.model for name, before in self.on_trial.items() if before.model is not None}
+        for name, planned in self.snapshot.models.items():
+            model = served.get(name, planned)
             if not model.packages:  # whose configuration may be why
                 continue
             given = self.given_traffic.get(name)

@@ -164,7 +164,10 @@ class ModelHost:
         for key, data in wanted.items():
             if self._present.get(key) == data["digest"]:
                 self.failures.pop(key, None)  # of something else, which is wanted no more
-        await asyncio.gather(*(self._load(key, wanted[key]) for key in fresh))
+        loads: dict[Key, asyncio.Task[None]] = {}
+        for key in fresh:
+            loads[key] = self._loop.create_task(self._load_after_steps(key, wanted[key], loads))
+        await asyncio.gather(*loads.values())
         gone = [key for key in {**self._present, **self.failures} if key not in wanted]
         await self._unload_in_order(gone, DRAIN_TIMEOUT_S)
         if gone:
@@ -175,6 +178,17 @@ class ModelHost:
     def _known(self, key: Key) -> tuple[str, ...]:
         """Return the digests of what serves as this version, and of what could not be loaded for it last."""
         return self._present.get(key, ""), self.failures.get(key, ("", ""))[1]
+
+    async def _load_after_steps(self, key: Key, data: dict[str, Any], loads: Mapping[Key, asyncio.Task[None]]) -> None:
+        """Load a version; an ensemble that serves stays as it is until its steps are loaded, or when one of them fails.
+
+        Else it would ask the steps that serve for what those to come take and give.
+        """
+        steps = [each for each in loads if each[0] in data["steps"]] if key in self._present else []
+        if steps:
+            await asyncio.wait([loads[each] for each in steps])
+        if self.failures.keys().isdisjoint(steps):
+            await self._load(key, data)
 
     async def _load(self, key: Key, data: dict[str, Any]) -> None:
         self.loading.add(key)

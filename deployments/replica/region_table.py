@@ -17,6 +17,7 @@ from deployments.replica.region_row import Row
 _ROWS: Final = "regions"
 _GENERATION: Final = "regions-generation"
 _LOCK: Final = "regions-lock"
+_ROOM: Final = "regions-room"
 _OBJECT: Final = "region-object-"
 _WORD_BYTES: Final = 8
 
@@ -26,7 +27,8 @@ Rows = list[list[Any]]
 class RegionTable:
     """Rows of name, key, offset, size and serial; `generation` changes with them, and is quick to read.
 
-    The word that is shared is odd while the rows are being replaced, and stays so if who does that dies.
+    The word that is shared is odd while the rows are being replaced, and stays so if who does that dies. Memory for the
+    rows is kept in reserve, so that a region can be taken out, and its memory become free, where there is no more.
     """
 
     def __init__(self, folder: NodeFolder) -> None:
@@ -64,22 +66,43 @@ class RegionTable:
 
         Raises:
             TimeoutError: another process has kept the table for seconds.
+            OSError: there is no room for more rows, and nothing is changed.
             Exception: what `edit` raises, and nothing is changed.
         """
         with self._folder.locked(_LOCK):
             rows = self.rows()
             try:
-                rows = edit(rows)
-                self._replace(rows)
+                changed = edit(rows)
+                self._replace(changed, grows=len(changed) > len(rows))
+                rows = changed
             finally:
                 self._let_go_of_all_but(rows)
 
-    def _replace(self, rows: Rows) -> None:
+    def _replace(self, rows: Rows, *, grows: bool) -> None:
+        content = orjson.dumps(rows)
         beside = self._folder.path / f"{_ROWS}.new"
-        beside.write_bytes(orjson.dumps(rows))
+        if grows:
+            self._reserve(len(content))
+        try:
+            beside.write_bytes(content)
+        except OSError:
+            if grows:
+                raise
+            (self._folder.path / _ROOM).unlink(missing_ok=True)
+            beside.write_bytes(content)
         self._generation[0] |= 1
         beside.rename(self._folder.path / _ROWS)
         self._generation[0] += 1
+        with contextlib.suppress(OSError):
+            self._reserve(len(content))
+
+    def _reserve(self, size_bytes: int) -> None:
+        """Keep room for so many bytes of rows; raises OSError where there is none."""
+        descriptor = os.open(self._folder.path / _ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        finally:
+            os.close(descriptor)
 
     def keep(self, name: str, serial: str) -> None:
         """Give an object another name, by which it is found until the row with that serial is no more.

@@ -18,7 +18,7 @@ import tritonclient.grpc as grpc_client
 from click.testing import CliRunner, Result
 
 from app.cli.main import main
-from tests.e2e.tagged_models import TAGGED, TAGGED_CONFIG, write_tagged
+from tests.e2e.tagged_models import TAGGED, TAGGED_CONFIG, Asking, tag, write_tagged
 from tests.e2e.test_several_ingresses import one_client_of_each
 from tests.hostile.watch import grpc_address
 from tests.repeating import asking
@@ -189,6 +189,18 @@ def test_weights_of_the_configuration_hold_until_a_command_and_after_it_is_clear
             change(server, "set", weights={"1": 1, "2": 0})
             assert versions(client, "set", 10) == {"1": 10}
             change(server, "set", clear=True)
+
+
+def test_a_version_that_is_added_with_all_the_weight_has_it_once_it_is_loaded(server: Server, repository: Path) -> None:
+    write_tagged(repository, "added", "1")
+    assert server.post("/v2/repository/models/added/load").status == 200
+    weights = 'version_policy { all {} } parameters { key: "eagleray.traffic" value { string_value: "2=1" } }'
+    write_tagged(repository, "added", "2", 2, weights)
+    with Asking(server, "added").running() as asked:
+        assert server.post("/v2/repository/models/added/load").status == 200
+    asked.assert_served()
+    assert {tag(answer) for answer in asked.answers[:20]} == {1}
+    assert tag(asked.answers[-1]) == 2
 
 
 def test_a_sequence_stays_at_its_version_while_the_weights_change(server: Server) -> None:

@@ -222,6 +222,11 @@ for id, made, text in (
     ("2^60", _shape(2**60), "input 'X' has a dimension of"),
     ("product-overflows", _shape(2**4, 2**30), "input 'X' has 17179869184 elements, more than 2147483647"),
     ("product-overflows-64", _shape(*[2**16] * 4), "input 'X' has 18446744073709551616 elements"),
+    (
+        "product-beside-0-overflows",
+        _shape(0, 2**30, 2**30, 2**30, size=0),
+        "input 'X' has 1237940039285380274899124224",
+    ),
     ("33-dims", _shape(*[1] * 33), "input 'X' has 33 dimensions, more than 32"),
     ("10000-dims", _shape(*[1] * 10_000), "input 'X' has 10000 dimensions, more than 32"),
     ("one-byte-short", _shape(2, size=7), _SIZE.format(8, 7)),

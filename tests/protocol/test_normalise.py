@@ -120,8 +120,9 @@ def test_priorities_outside_the_levels_become_the_default(levels: int, default: 
         (Limits(max_tensor_rank=2), (1, 1), (1, 1, 1)),
         (Limits(max_dim=5), (5,), (6,)),
         (Limits(max_element_count=6), (2, 3), (7,)),
+        (Limits(max_element_count=6), (2, 0, 3), (0, 7)),
     ],
-    ids=["rank", "dim", "elements"],
+    ids=["rank", "dim", "elements", "elements beside a 0"],
 )
 def test_bounds_hold_on_both_sides(limits: Limits, inside: tuple[int, ...], outside: tuple[int, ...]) -> None:
     check_bounds("A", inside, limits)

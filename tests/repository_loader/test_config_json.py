@@ -137,6 +137,12 @@ def test_one_value_stands_for_a_list_of_it() -> None:
         '{"instance_group": ""}',
         '{"input": [{"data_type": "TYPE_X"}]}',
         '{"instance_group": [{"kind": 9}]}',
+        '{"instance_group": [{"kind": Infinity}]}',
+        '{"instance_group": [{"kind": NaN}]}',
+        r'{"instance_group": [{"kind": "\ud800"}]}',
+        r'{"\ud800": 1}',
+        r'{"name": "\ud800"}',
+        '{"max_batch_size": 1e400}',
         "[" * 100_000,
     ],
 )

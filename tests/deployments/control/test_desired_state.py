@@ -13,6 +13,7 @@ from deployments.control.desired_state import (
     read_desired_state,
     refused,
     reverted,
+    with_traffic,
 )
 from deployments.control.model_commands import read_models
 from protocol.limits import Limits
@@ -69,6 +70,21 @@ def test_a_model_whose_traffic_cannot_be_read_fails_alone(tmp_path: Path) -> Non
     desired = read_desired_state(options, SMALL)
     assert desired.waiting == {"bad"}
     assert desired.traffic == {"good": Traffic({}, {1: 50.0})}
+
+
+def test_weights_of_a_version_that_is_on_trial_hold_when_it_is_ready(tmp_path: Path) -> None:
+    write(tmp_path, "m", 'parameters { key: "eagleray.traffic" value { string_value: "1=3" } }')
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+    (tmp_path / "m/2").mkdir()
+    (tmp_path / "m/2/model.py").write_text(CODE)
+    weights = 'version_policy { all {} } parameters { key: "eagleray.traffic" value { string_value: "2=1" } }'
+    (tmp_path / "m/config.pbtxt").write_text(TENSORS + weights)
+    tried = loaded(options, before, read_models(options, before, "m", None), {"m": Origin()})
+    assert tried.traffic == {"m": Traffic({1: 3.0})}
+    assert with_traffic(tried, "m", Traffic({2: 7.0}), None).traffic == {}, "the highest that is ready has them"
+    assert committed(options, tried, tried.trials[0]).traffic == {"m": Traffic({2: 1.0})}
+    assert reverted(options, tried, tried.trials[0], {}, "").traffic == {"m": Traffic({1: 3.0})}
 
 
 def places(desired: DesiredState) -> dict[str, list[tuple[str, str, bool]]]:

@@ -102,11 +102,8 @@ class Models:
             (self.root / name / "1" / "model.py").write_text(PRELUDE + textwrap.dedent(code))
         return self
 
-    @asynccontextmanager
-    async def hosted(
-        self, *names: str, fleet: Fleet | None = None, counters: Rows | None = None
-    ) -> AsyncIterator["Hosted"]:
-        """Host all models, or those that are named."""
+    def planned(self, *names: str) -> list[dict[str, Any]]:
+        """Return all models, or those that are named, as a host is told of them."""
         repositories = [str(root) for root in (self.root, *self.others)]
         snapshot = load_repositories(repositories, LoaderOptions(namespacing=len(repositories) > 1), None)
         plan = make_plan(snapshot, PlanSettings("packed"), ClusterFacts((NodeFacts(2),)))
@@ -120,6 +117,14 @@ class Models:
         for spec in [spec for each in planned for spec in each["specs"]]:
             spec["own_process"] = self._own_processes
             spec["kind"] = self.kind or spec["kind"]
+        return planned
+
+    @asynccontextmanager
+    async def hosted(
+        self, *names: str, fleet: Fleet | None = None, counters: Rows | None = None
+    ) -> AsyncIterator["Hosted"]:
+        """Host all models, or those that are named."""
+        planned = self.planned(*names)
         loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
         host = ModelHost(loop, fleet, Limits(), counters or Totals(), regions, shared=False, changed=lambda *_: None)
         await host.apply(planned)

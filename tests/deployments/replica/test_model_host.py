@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -366,6 +367,11 @@ ensemble_scheduling {
   step { model_name: "last" model_version: -1 input_map { key: "X" value: "b" } output_map { key: "Y" value: "Y" } }
 }
 """
+STEP_CONFIG = """
+backend: "python" max_batch_size: 0
+input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "Z" data_type: TYPE_INT32 dims: [ -1 ] }
+"""
 SLOW_ADD_ONE = "import time\n" + ADD_ONE.replace("        return", "        time.sleep(0.3)\n        return")
 
 
@@ -382,6 +388,41 @@ def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_unloaded_togeth
             await hosted.host.apply([])
             assert (await under_way)["Y"].tolist() == [4]
             assert not hosted.host.served
+
+    asyncio.run(check())
+
+
+GATED = """
+class TritonPythonModel:
+    def initialize(self, args):
+        open(%r).read()
+        assert %s
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Z", x_of(r).as_numpy() + 2)]) for r in requests]
+"""
+
+
+@pytest.mark.parametrize(("loads", "answer"), [(True, 3), (False, 2)], ids=["loads", "fails"])
+def test_an_ensemble_that_is_loaded_anew_with_its_step_asks_what_serves_until_the_step_is_there(
+    loads: bool, answer: int, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    config = STEP.replace('key: "Y" value: "Y"', 'key: "Z" value: "Y"') % "first"
+    models = (
+        Models(tmp_path / "before", False).add("first", ADD_ONE).add("last", ADD_ONE).add("two", config=STEP % "first")
+    )
+    after = Models(tmp_path / "after", False).add("first", ADD_ONE)
+    after.add("last", GATED % (str(gate), loads), config=STEP_CONFIG).add("two", config=config)
+
+    async def check() -> None:
+        async with models.hosted() as hosted:
+            applied = asyncio.create_task(hosted.host.apply(after.planned()))
+            with await asyncio.to_thread(gate.open, "w"):  # the step is being loaded
+                assert [await hosted("two", 0) for _ in range(100)] == [[2]] * 100
+            await applied
+            assert await hosted("two", 0) == [answer]
 
     asyncio.run(check())
 

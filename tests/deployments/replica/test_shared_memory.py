@@ -327,15 +327,47 @@ def test_a_region_that_could_not_be_opened_is_opened_when_it_can_be(key: str, tm
     assert len(other.view("r", 0, 10)) == 10
 
 
-def test_a_registration_that_finds_no_room_changes_nothing(key: str, tmp_path: Path) -> None:
-    regions = regions_of(tmp_path)
+def test_a_registration_that_finds_no_room_changes_nothing(key: str, shm_root: Path) -> None:
+    regions = regions_of(shm_root)
     assert not regions.registered
     with full_disk(), pytest.raises(OSError):
         regions.register("r", key, 0, 10)
+    assert Path("/dev/shm", key[1:]).stat().st_nlink == 1
     with pytest.raises(NotFound):
         regions.view("r", 0, 1)
     regions.register("r", key, 0, 10)
-    assert regions_of(tmp_path).view("r", 0, 1) == b"\0"
+    assert regions_of(shm_root).view("r", 0, 1) == b"\0"
+
+
+FILLS_THE_MEMORY = """
+import errno
+from pathlib import Path
+from deployments.replica.node_folder import NodeFolder
+from deployments.replica.region_table import RegionTable
+from deployments.replica.shared_memory import Regions
+
+regions = Regions(RegionTable(NodeFolder("node")))
+for name in "ab":
+    Path("/dev/shm", name).write_bytes(bytes(4096))
+    regions.register(name, name, 0, 4096)
+try:
+    Path("/dev/shm/filler").write_bytes(bytes(1 << 20))
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+try:
+    regions.register("c", "a", 0, 1)
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+for name in "ab":
+    regions.unregister(name)
+assert not regions.registered
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts something else at /dev/shm, as root")
+def test_regions_are_unregistered_where_no_memory_is_left() -> None:
+    mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+    subprocess.run(["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, "-c", FILLS_THE_MEMORY], check=True)
 
 
 def test_a_refused_registration_changes_nothing(key: str, tmp_path: Path) -> None:

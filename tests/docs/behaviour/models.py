@@ -232,6 +232,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         SPLIT + "test_a_model_without_weights_or_copies_has_its_versions_own_target",
     ),
     "Weights of which no version exists": (SHARES + "test_weights_of_versions_that_are_gone_are_void",),
+    "While versions are loaded, those before them": (
+        TRAFFIC + "test_a_version_that_is_added_with_all_the_weight_has_it_once_it_is_loaded",
+        "deployments/control/test_desired_state.py::test_weights_of_a_version_that_is_on_trial_hold_when_it_is_ready",
+    ),
     "A change of weights by [`eagleray traffic`]": (
         TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
         TRAFFIC + "test_the_command_shows_and_changes_traffic",

@@ -123,6 +123,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         ENSEMBLES + "test_steps_of_clients_that_have_left_do_not_run",
         ENSEMBLES + "test_a_client_that_leaves_the_stream_of_an_ensemble_stops_its_step",
     ),
+    "An ensemble serves as it was until those of its steps": (
+        "deployments/replica/test_model_host.py::"
+        "test_an_ensemble_that_is_loaded_anew_with_its_step_asks_what_serves_until_the_step_is_there",
+    ),
     "A tensor passes between models of one process": (
         "deployments/core/test_loaded_ensembles.py::test_tensors_between_steps_of_a_core_are_the_same_memory",
         "deployments/core/test_loaded_ensembles.py::test_independent_steps_run_at_the_same_time",

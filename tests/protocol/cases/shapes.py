@@ -29,6 +29,7 @@ for id, shape, data, text in (
     ("overflow-to-8-elements", "[4,1152921504606846978]", "[1]", "has a dimension of"),
     ("2^31-elements", "[65536,32768]", "[1]", "has 2147483648 elements, more than 2147483647"),
     ("2^62-elements", "[2147483647,2147483647]", "[1]", "elements, more than"),
+    ("0-beside-2^62-elements", "[0,2147483647,2147483647]", "[]", "elements beside its dimension of 0, more than"),
     ("33-dims", json.dumps([1] * 33), "[1]", "has 33 dimensions, more than 32"),
     ("10000-dims", json.dumps([1] * 10_000), "[1]", "has 10000 dimensions, more than 32"),
     (
