@@ -118,7 +118,7 @@ class StreamInferCall(Call):
         idle_s = self.context.loop.time() - self.progress_s if self.queued_bytes else 0.0
         if falls_behind(waiting_bytes, self.context.options.max_stream_queued_bytes, idle_s):
             self.connection.sender.forget(self)
-            self.finish(RESOURCE_EXHAUSTED, "the client does not read its responses")
+            self.finish(RESOURCE_EXHAUSTED, "the client reads its responses more slowly than they come")
             return
         send_response(self, parts, size)
 

@@ -221,7 +221,7 @@ class GenerateExchange:
     def _stream(self, flat: Buffer | None, final: bool) -> None:
         if not final and self._falls_behind():
             self.disconnect()
-            self._connection.give_up("the client does not read its events")
+            self._connection.give_up("the client reads its events more slowly than they come")
             return
         if not self._started:
             self._start_stream(200)

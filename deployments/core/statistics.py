@@ -249,9 +249,11 @@ class ModelStatistics:
             each.fail_count += 1
             each.fail_ns += duration_ns
         elif result.outputs:
+            # Another thread has read the outputs, and may have begun before the loop had heard of the last response.
+            output_ns = min(result.output_ns, duration_ns)
             each.success_count += 1
-            each.infer_ns += duration_ns - result.output_ns
-            each.output_ns += result.output_ns
+            each.infer_ns += duration_ns - output_ns
+            each.output_ns += output_ns
         else:
             each.empty_count += 1
             each.empty_ns += duration_ns

@@ -231,6 +231,7 @@ def test_more_responses_at_once_than_four_times_what_may_wait_end_a_stream(over:
             with pytest.raises(grpc.RpcError):
                 list(call)
             assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert call.details() == "the client reads its responses more slowly than they come"
         else:
             assert len(list(call)) == 30
 

@@ -46,6 +46,19 @@ def test_every_operation_can_be_told_from_the_others_and_is_shown() -> None:
         assert operation["summary"] and operation["responses"]
 
 
+def test_what_is_read_of_a_model_that_there_is_not_is_answered_as_the_document_says() -> None:
+    async def run() -> None:
+        served, undocumented = Served(), {}
+        for path, operations in read_document()["paths"].items():
+            if "get" in operations and "{model}" in path and path.startswith("/v2/models/"):
+                answer = await served.request("GET", path.format(model="nope", version=1))
+                if str(answer.status) not in operations["get"]["responses"]:
+                    undocumented[path] = answer.status
+        assert not undocumented
+
+    asyncio.run(run())
+
+
 def test_the_page_needs_nothing_from_elsewhere_and_may_do_nothing_else() -> None:
     async def run() -> None:
         answer = await Served().request("GET", "/v2/docs")

@@ -14,7 +14,7 @@ from deployments.core.statistics import ModelStatistics
 from deployments.core.statistics_document import documents
 from deployments.core.traced_request import begin_streams
 from deployments.schedulers.sequence import SequenceScheduler
-from protocol.infer import RESCHEDULED, InferRequest, InferResponse
+from protocol.infer import RESCHEDULED, InferRequest, InferResponse, StreamedResponse
 from repository_loader.package import InstanceSpec, ModelPackage
 from tests.deployments.fakes import Answers, FakeClock, FakePool, config_of
 
@@ -108,3 +108,19 @@ def test_a_request_that_runs_again_and_is_cancelled_meanwhile_is_counted_once():
     clock.run()
     assert answers.error("r") == "Cancelled: " and not streams.open_count
     assert statistics.counts.canceled_count + statistics.counts.backend_count == 1
+
+
+def test_responses_that_arrive_together_took_no_negative_time():
+    clock = FakeClock()
+    statistics = ModelStatistics("m", 1, Totals())
+    streams = ResponseStreams(statistics, clock)
+    request = Answers().request("r")
+    streams.open(request)
+    request.started_ns = clock.now_ns()
+    clock.advance(1)
+    for _ in range(2):
+        # Its outputs were read while the response before it had not left yet.
+        request.reply(request, StreamedResponse({"I": np.zeros(1, np.int32)}, None, False, 20_000))
+    first, second = documents(statistics.rows)[0]["response_stats"].values()
+    assert first["compute_infer"]["ns"] == 980_000 and first["compute_output"]["ns"] == 20_000
+    assert second["compute_infer"]["ns"] == second["compute_output"]["ns"] == second["success"]["ns"] == 0

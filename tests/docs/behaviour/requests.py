@@ -43,6 +43,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         TIMES + "test_a_client_that_takes_64_kib_in_time_is_not_given_up",
         TIMES + "test_a_client_that_takes_one_byte_at_a_time_is_given_up",
     ),
+    "| answers on one `generate_stream`, on one gRPC stream": (
+        "app/http/test_generate_exchange.py::test_a_client_that_takes_nothing_or_very_little_is_given_up",
+        "app/http/test_generate_exchange.py::test_too_much_behind_a_large_response_ends_the_stream",
+        "app/grpc/test_stream_infer.py::test_more_responses_at_once_than_four_times_what_may_wait_end_a_stream",
+        "app/grpc/test_stream_infer.py::test_a_client_that_stops_reading_loses_its_stream_with_the_next_response",
+    ),
     "| time without a request on a connection |": (
         TIMES + "test_a_connection_without_a_request_is_closed_when_its_time_is_over",
     ),
