@@ -121,7 +121,10 @@ class RemoteServer:
             raise ValueError("a URL begins with http:// or https:// and a host")
         if address.scheme == "http":
             return http.client.HTTPConnection(address.hostname, address.port)
-        context = ssl.create_default_context(cafile=self._ca_file or None)
+        try:
+            context = ssl.create_default_context(cafile=self._ca_file or None)
+        except OSError as error:
+            raise click.UsageError(f"--ca-file {self._ca_file}: {error.strerror}") from None
         return http.client.HTTPSConnection(address.hostname, address.port, context=context)
 
 

@@ -44,7 +44,8 @@ class Status:
         from rich.text import Text
 
         console = table_console()
-        titles = ("version", "state", "requests", "failed", "mean ms", "queue ms", *([] if before is None else ["req/s"]))
+        rate = [] if before is None else ["req/s"]
+        titles = ("version", "state", "requests", "failed", "mean ms", "queue ms", *rate)
         columns = (Column(title, no_wrap=True) for title in titles)  # what is too wide for a terminal folds the names
         table = Table(Column("model", overflow="fold"), *columns, box=None, pad_edge=False)
         for row in self.index:

@@ -120,6 +120,21 @@ def test_a_url_that_is_none_is_one_sentence(url: str) -> None:
         RemoteServer(url).get("/")
 
 
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("")
+    for name in ("absent.pem", "none.pem"):
+        done = CliRunner().invoke(main, ["status", "--url", "https://127.0.0.1:1", "--ca-file", str(tmp_path / name)])
+        assert (done.exit_code, f"Error: --ca-file {tmp_path / name}: " in done.output) == (2, True), done.output
+        assert "None" not in done.output
+
+
+def test_copies_are_not_begun_and_ended_in_one_command() -> None:
+    with counting() as (url, seen):
+        done = CliRunner().invoke(main, ["traffic", "m", "--shadow", "1=10", "--no-shadow", "--url", url])
+    assert (done.exit_code, "--shadow does not go with --no-shadow" in done.output) == (2, True), done.output
+    assert not seen.connections
+
+
 COMMANDS = [
     "status",
     "load x",
