@@ -63,12 +63,12 @@ def _read_file(path: Path, datatype: str, shape: list[int]) -> np.ndarray:
         with path.open("rb") as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
     if suffix == ".json":
-        return _of_json(json.loads(path.read_text()), datatype)
+        return _of_json(json.loads(path.read_text("utf-8-sig")), datatype)
     if datatype == "BYTES":
         return object_array([path.read_bytes()], (1,))
     if suffix in _IMAGES:
         return _read_image(path, datatype, shape)
-    return _parse(path.read_text().strip(), datatype)
+    return _parse(path.read_text("utf-8-sig").strip(), datatype)
 
 
 def _read_image(path: Path, datatype: str, shape: list[int]) -> np.ndarray:

@@ -213,6 +213,49 @@ def test_headers_of_a_restricted_api_are_sent_with_every_request() -> None:
         assert done.exit_code == 2 and "NAME=VALUE" in done.output and "secret" not in done.output
 
 
+def test_no_secret_is_printed_that_cannot_be_sent() -> None:
+    with counting() as (url, seen):
+        assert CliRunner().invoke(ask, ["--url", url], env={"EAGLERAY_CLIENT_KEY": "secret\r\n"}).exit_code == 0
+        assert seen.headers["authorization"] == "Bearer secret"
+        for wrong in (
+            ["--api-key", "sec ret"],
+            ["--api-key", "sec\nret"],
+            ["--api-key", "secr\xe9t"],
+            ["--header", "tenant=sec\nret"],
+            ["--header", "tenant=secret\u540d"],
+        ):
+            done = CliRunner().invoke(ask, ["--url", url, *wrong])
+            assert (done.exit_code, f"Error: {wrong[0]}: " in done.output) == (2, True), done.output
+            assert "sec" not in done.output
+
+
+def test_a_configuration_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_bytes(b'\xef\xbb\xbf{"max_batch_size": 4}')
+    sent: list[Any] = []
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(main, ["load", "m", "--config", str(config), "--url", url])
+        server.shutdown()
+        thread.join()
+    assert done.exit_code == 0, done.output
+    assert sent[0] == {"parameters": {"config": '{"max_batch_size": 4}'}}
+
+
 def test_what_is_no_text_is_one_sentence_or_bytes_in_a_path(tmp_path: Path) -> None:
     assert quoted("a/é\udcff") == "a%2F%C3%A9%FF"
     config = tmp_path / "config"

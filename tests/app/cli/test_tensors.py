@@ -71,7 +71,7 @@ def test_files(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(6, dtype=np.int64).reshape(2, 3))
     (tmp_path / "a.json").write_text(json.dumps([[1.5, 2.5]]))
     (tmp_path / "a.txt").write_text("guten Tag\n")
-    (tmp_path / "a.csv").write_text("1,2\n")
+    (tmp_path / "a.csv").write_text("\ufeff1,2\r\n")
     assert read_tensor("X", f"@{tmp_path}/a.npy", "FP32", [-1, 3]).dtype == np.float32
     assert read_tensor("X", f"@{tmp_path}/a.json", "FP32", [-1, 2]).tolist() == [[1.5, 2.5]]
     assert read_tensor("X", f"@{tmp_path}/a.txt", "BYTES", [1]).tolist() == [b"guten Tag\n"]
