@@ -10,7 +10,15 @@ _PREFIX = "EAGLERAY_"
 _NOT_OURS = ("EAGLERAY_BENCH", "EAGLERAY_TEST")
 """What the variables of the benchmarks and of the tests begin with."""
 _ONE_PER_LINE = frozenset(
-    {"api_key", "http_restricted_api", "grpc_restricted_protocol", "metrics_config", "rate_limit_resource"}
+    {
+        "api_key",
+        "http_restricted_api",
+        "grpc_restricted_protocol",
+        "metrics_config",
+        "rate_limit_resource",
+        "backend_config",
+        "trace_config",
+    }
 )
 _CLIENT = ("EAGLERAY_CLIENT_HEADERS", "EAGLERAY_CLIENT_KEY", "EAGLERAY_CLIENT_URL")
 """What the commands that ask a server take from the environment."""

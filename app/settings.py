@@ -78,8 +78,8 @@ class Settings(BaseModel):
     )
     model_cache_dir: str = Field(
         DEFAULT_CACHE_DIR,
-        description="Folder for the models of repositories that are no folders; its variable, where it is set on a "
-        "node, says another for that node.",
+        description="Folder for the models of repositories that are no folders; EAGLERAY_MODEL_CACHE_DIR, where it is "
+        "set on a node, names another one for that node.",
     )
     id: str = Field("triton", description="Name of the server in its metadata.")
     placement: PlacementChoice = Field(

@@ -196,6 +196,8 @@ def _why_ignored(config: ModelConfig, key: str, value: str) -> str:
         return ""
     if key.startswith(PREFIX):
         name = key.removeprefix(PREFIX)
+        if name == "execution_timeout_ms" and traits_of(config).name != PYTHON:
+            return "only batches of Python models are ended"
         if name in OVERRIDES or (is_ensemble(config) and key.startswith((WHEN, DEFAULT))):
             return ""
         close = get_close_matches(name, OVERRIDES, 1)

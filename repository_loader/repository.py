@@ -231,6 +231,9 @@ def choose_models(paths: Sequence[str], options: LoaderOptions, names: Sequence[
 def _model_names(folder: RepositoryFolder, findings: list[Finding]) -> list[str]:
     """List the folders that may be models."""
     models = []
+    config = os.path.join(folder.path, "config.pbtxt")
+    if os.path.isfile(config):
+        findings.append(Finding("warning", config, 1, 1, "this folder is a model; the repository is the one above it"))
     for name, may_be_model in folder.models.items():
         if not may_be_model:
             path = os.path.join(folder.path, name)

@@ -2,17 +2,15 @@
 
 import json
 import sys
+from collections.abc import Iterator
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from app.cli.printable import printable, printable_lines
+from app.cli.printable import printable_lines
 from app.settings import Settings
 from deployments.backends.python.auto_complete import complete
-from repository_loader.plan import ClusterFacts, Plan
+from repository_loader.plan import ClusterFacts, ModelPlan, Plan
 from repository_loader.planned_repository import read_and_plan
 
+NO_MODEL = "there is no model"
 OK = 0
 FAULTY = 2
 
@@ -32,37 +30,27 @@ def print_plan(settings: Settings, facts: ClusterFacts, as_json: bool) -> int:
         json.dump({**plan.to_dict(), "unplaced": unplaced}, sys.stdout, indent=2)
         print()
     else:
-        _print_table(plan)
-        for name, reason in sorted(unplaced.items()):
-            print(printable_lines(f"not placed: {name}: {reason}"))
+        lines = [*_lines(plan), *(f"not placed: {name}: {reason}" for name, reason in sorted(unplaced.items()))]
+        for line in lines or [NO_MODEL]:
+            print(printable_lines(line))
     return FAULTY if unplaced else OK
 
 
-def _print_table(plan: Plan) -> None:
-    """Print a row for each model, and a deployment's resources with the first of its models."""
-    columns = ("application", "deployment", "placement", "model", "why", "replicas", "instances", "CPUs", "device")
-    table = Table(*columns, "memory")
-    for deployment in plan.deployments:
-        resources = (str(deployment.replica_count), f"{deployment.num_cpus:g}", deployment.device)
-        for model in deployment.models:
-            replicas, cpus, device = resources
-            table.add_row(
-                *_cells(deployment.app_name, deployment.name, deployment.placement),
-                *_cells(f"{model.name} {model.version}", model.why),
-                replicas,
-                str(len(model.specs)),
-                cpus,
-                device,
-                f"{deployment.memory_bytes / 2**20:.0f} MiB" if device else "",
-            )
-            resources = ("", "", "")
-    for model in plan.embedded:
-        row = _cells("eagleray", "Ingress", "embedded", f"{model.name} {model.version}", model.why)
-        table.add_row(*row, "-", str(len(model.specs)), "-", "-", f"{model.file_bytes / 2**20:.0f} MiB")
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table)
+def _lines(plan: Plan) -> Iterator[str]:
+    """Return a line on each deployment and its resources, and below it one on each of its models."""
+    for each in plan.deployments:
+        resources = f"CPUs {each.num_cpus:g}, device {each.device}, memory {_mebibytes(each.memory_bytes)}"
+        yield f"{each.app_name} {each.name}: placement {each.placement}, replicas {each.replica_count}, {resources}"
+        yield from map(_model_line, each.models)
+    if plan.embedded:
+        file_bytes = sum(each.file_bytes for each in plan.embedded)
+        yield f"eagleray Ingress: placement embedded, files {_mebibytes(file_bytes)}"
+        yield from map(_model_line, plan.embedded)
 
 
-def _cells(*texts: str) -> list[Text]:
-    """Return texts as they are: a name may hold what a table would take for a style."""
-    return [Text(printable(text)) for text in texts]
+def _model_line(model: ModelPlan) -> str:
+    return f"  {model.name} {model.version}: instances {len(model.specs)}; {model.why}"
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

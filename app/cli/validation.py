@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from app.cli.offline import NO_MODEL
 from app.cli.printable import printable, printable_lines
 from deployments.backends.python.auto_complete import complete
 from deployments.free_memory import free_memory_bytes
@@ -121,6 +122,8 @@ class Validation:
         for name, output in self.outputs.items():
             yield f"{printable(name)} printed:"
             yield from (f"    {for_terminal(line)}" for line in output.splitlines()[-_OUTPUT_LINES:])
+        if not self.snapshot.models:
+            yield NO_MODEL
         for name, model in sorted(self.snapshot.models.items()):
             versions = ", ".join(str(package.version) for package in model.packages)
             failure = self.failures.get(name)

@@ -58,6 +58,9 @@ def new_key(name: str, scopes: str) -> tuple[str, str]:
     """
     if name.startswith("#"):
         raise ValueError("a name cannot begin with '#', as a remark does")
+    for what, given in (("a name", name), ("what a key is good for", scopes)):
+        if given.split() != [given]:
+            raise ValueError(f"{what} is one word without spaces, and not '{given}'")
     key = secrets.token_urlsafe(32)
     line = f"{name} {scopes} {hashlib.sha256(key.encode()).hexdigest()}"
     ApiKey.parse(line)

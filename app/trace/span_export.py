@@ -4,17 +4,25 @@ The spans of a request are Triton's: `InferRequest`, below it one with the name 
 and `receive`, `send`, `lane`, `queue`, `batch`, `compute_input`, `compute_infer` and `compute_output` besides.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from app.trace.collector import Item
 from app.trace.trace_parent import TraceParent, read_parent
 from deployments.lane.trace_frames import wall_ahead_ns
 from protocol.trace import Trace, new_id
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_URL: Final = "http://localhost:4318/v1/traces"
 DEFAULT_SERVICE: Final = "triton-inference-server"
@@ -122,6 +130,34 @@ def _linked(link: str) -> TraceParent | None:
     return read_parent(link.encode("utf-8", "replace"))
 
 
+class ToldExporter:
+    """Sends spans, and says in the log when the collector begins to take none, and when it takes some again."""
+
+    def __init__(self, exporter: "SpanExporter", collector: str) -> None:
+        self._exporter = exporter
+        self._collector = collector
+        self._loses = False
+
+    def export(self, batch: "Sequence[ReadableSpan]") -> "SpanExportResult":
+        """Send a batch; blocks."""
+        result = self._exporter.export(batch)
+        loses = result.name != "SUCCESS"
+        if loses and not self._loses:
+            logger.warning("traces are lost: the collector at %s does not take them", self._collector)
+        elif self._loses and not loses:
+            logger.info("the collector at %s takes traces again", self._collector)
+        self._loses = loses
+        return result
+
+    def shutdown(self) -> None:
+        """Give up what is being sent."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Return whether nothing waits."""
+        return bool(self._exporter.force_flush(timeout_millis))
+
+
 class SpanExport:
     """Hands spans to OpenTelemetry's batch processor, whose queue is bounded; it sends them on a thread of its own.
 
@@ -151,7 +187,8 @@ class SpanExport:
         numbers = {name: max(1, int(options[option])) for option, name in _PROCESSOR.items() if option in options}
         url = options.get("url", DEFAULT_URL)
         endpoint = url if "://" in url else f"http://{url}"  # as Triton's exporter takes it
-        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint), **numbers)
+        collector = urlsplit(endpoint).netloc.rpartition("@")[2]
+        self._processor = BatchSpanProcessor(ToldExporter(OTLPSpanExporter(endpoint=endpoint), collector), **numbers)
 
     def export(self, items: Sequence[Item]) -> None:
         """Export the spans of some traces."""

@@ -12,6 +12,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import psutil
 import pytest
@@ -24,6 +25,27 @@ from tests.serving import READY_LINE, ROOT, Process, environment, free_port, run
 README = (ROOT / "README.md").read_text()
 SHELL_BLOCK = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+APPLICATION = """
+import sys
+import ray
+from examples.held_out import LABELS, held_out_pngs
+from ray import serve as ray_serve
+
+@ray_serve.deployment(ray_actor_options={"num_cpus": 0}, graceful_shutdown_wait_loop_s=0.1)
+class Reader:
+    async def __call__(self, png):
+%s
+        return int(scores["SCORES"].argmax())
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+handle = ray_serve.run(Reader.bind(), name="reader", route_prefix=None)
+images, labels = held_out_pngs()
+print(LABELS[handle.remote(images[0]).result(timeout_s=60)] == labels[0])
+ray_serve.delete("reader")
+"""
+"""An application of somebody else's, around the README's lines on handles."""
 
 
 def commands() -> list[str]:
@@ -63,7 +85,7 @@ class Reader:
         self._env = environment(HOME=str(self.home), PATH=path)
         self._running: list[Process] = []
         self._new_ports()
-        self._dashboard = ""
+        self._dashboard = self._address = ""
 
     def _new_ports(self) -> None:
         self._ports = {"8000": free_port(), "8001": free_port(), "8002": free_port()}
@@ -97,6 +119,7 @@ class Reader:
                 self._finish([*words[:2], str(self._config()), "--address", self._dashboard])
             case ["serve", "status"]:
                 wait_until(lambda: self._all_running(words), "all applications RUNNING", 120, 0.5)
+                self._run_application()
             case _:
                 raise AssertionError(f"this test does not know how to run {line!r}")
 
@@ -150,11 +173,17 @@ class Reader:
         scores = self._finish([sys.executable, "-c", code.replace("8000", str(self._ports["8000"]))])
         assert scores.startswith("[[")
 
+    def _run_application(self) -> None:
+        lines = next(block for block in PYTHON_BLOCK.findall(README) if "get_app_handle" in block)
+        code = APPLICATION % indent(lines, " " * 8)
+        assert self._finish([sys.executable, "-c", code, self._address]).splitlines()[-1:] == ["True"]
+
     def _start_head(self) -> None:
-        port = free_port()
+        gcs_port, port = free_port(), free_port()
+        self._address = f"127.0.0.1:{gcs_port}"
         self._dashboard = f"http://127.0.0.1:{port}"
         self._env |= ray_head.ENDS_SOON
-        self._start(ray_head.command(self._folder / "ray", free_port(), port)).wait_for("Ray runtime started")
+        self._start(ray_head.command(self._folder / "ray", gcs_port, port)).wait_for("Ray runtime started")
 
     def _config(self) -> Path:
         """Return the README's file with other ports."""

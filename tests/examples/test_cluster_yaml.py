@@ -1,5 +1,6 @@
 """cluster.yaml is a file that Ray's cluster launcher takes, and keeps the cluster closed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ def test_every_process_asks_for_the_token(cluster: dict[str, Any]) -> None:
     assert "--env RAY_AUTH_MODE=token" in options
     (path,) = [option.split("=", 1)[1] for option in options if "RAY_AUTH_TOKEN_PATH" in option]
     assert cluster["file_mounts"][path] == "~/.ray/auth_token"
+
+
+def test_the_repository_that_its_steps_name_is_among_what_is_copied(cluster: dict[str, Any]) -> None:
+    (path,) = re.findall(r"model_repository: \[(/\S+)\]", FILE.read_text())
+    (copied,) = [there for there, here in cluster["file_mounts"].items() if here == "."]
+    assert (FILE.parent / Path(path).relative_to(copied)).is_dir()
 
 
 def test_dashboard_listens_on_loopback_only(cluster: dict[str, Any]) -> None:

@@ -263,6 +263,18 @@ PARAMETERS = {
         "Eagleray has no such parameter; did you mean 'eagleray.replicas'?",
     ),
     "unknown": ("python", "eagleray.zzz", "2", "Eagleray has no such parameter"),
+    "time of another backend": (
+        "onnxruntime",
+        "eagleray.execution_timeout_ms",
+        "50",
+        "only batches of Python models are ended",
+    ),
+    "time of an ensemble": (
+        "ensemble",
+        "eagleray.execution_timeout_ms",
+        "50",
+        "only batches of Python models are ended",
+    ),
 }
 
 
@@ -281,6 +293,7 @@ def test_a_parameter_without_effect_is_warned_of(column: str, key: str, value: s
     ("column", "key", "value"),
     [
         ("python", "colour", "red"),
+        ("python", "eagleray.execution_timeout_ms", "50"),
         ("onnxruntime", "", ""),
         ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "yes"),
         ("python", "FORCE_CPU_ONLY_INPUT_TENSORS", "no"),

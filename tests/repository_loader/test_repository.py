@@ -212,6 +212,13 @@ def test_ignores_the_folder_that_a_disk_has_for_files_it_has_lost(tmp_path: Path
     assert [finding.path for finding in snapshot.findings] == [str(tmp_path / "lost+found")]
 
 
+def test_says_that_a_folder_is_a_model_and_no_repository(tmp_path: Path) -> None:
+    write(tmp_path, python_model("model"))
+    (finding,) = load_repositories([str(tmp_path / "model")], LoaderOptions(), None).findings
+    assert finding.path == str(tmp_path / "model/config.pbtxt")
+    assert finding.message == "this folder is a model; the repository is the one above it"
+
+
 def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> None:
     write(tmp_path, {**python_model("m"), **python_model("bad\udcff")})
     assert list(find_models([str(tmp_path)], LoaderOptions())) == ["m"]

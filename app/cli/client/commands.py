@@ -109,7 +109,12 @@ def _by_name(inputs: tuple[str, ...], names: list[str]) -> dict[str, str]:
 
 @click.command()
 @click.argument("model")
-@click.option("--config", "config", type=click.File(), help="File with a configuration (JSON) in place of the model's.")
+@click.option(
+    "--config",
+    "config",
+    type=click.File(encoding="utf-8-sig"),
+    help="File with a configuration (JSON) in place of the model's.",
+)
 @server_options
 def load(model: str, config: Any, server: RemoteServer, as_json: bool) -> None:
     """Load a model, or load it again with what has changed."""

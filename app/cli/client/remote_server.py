@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import ssl
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from app.cli.printable import printable_lines
 _TIMEOUT_S: Final = 600.0
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _OTHER: Final = "is it Eagleray's?"
+_KEY: Final = re.compile(r"[\x21-\x7e]+")
+_SENDABLE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]+")
 
 
 class RemoteServer:
@@ -33,7 +36,9 @@ class RemoteServer:
     def __init__(self, url: str, api_key: str = "", ca_file: str = "", headers: Sequence[str] = ()) -> None:
         self.url = (url if "://" in url or not url else f"http://{url}").rstrip("/")
         self._headers = dict(map(_header, headers))
-        if api_key:
+        if api_key := api_key.strip():
+            if not _KEY.fullmatch(api_key):
+                raise click.UsageError("--api-key: a key has no spaces, and nothing but ASCII")
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._ca_file = ca_file
         self._connection: http.client.HTTPConnection | None = None
@@ -121,7 +126,10 @@ class RemoteServer:
             raise ValueError("a URL begins with http:// or https:// and a host")
         if address.scheme == "http":
             return http.client.HTTPConnection(address.hostname, address.port)
-        context = ssl.create_default_context(cafile=self._ca_file or None)
+        try:
+            context = ssl.create_default_context(cafile=self._ca_file or None)
+        except OSError as error:
+            raise click.UsageError(f"--ca-file {self._ca_file}: {error.strerror}") from None
         return http.client.HTTPSConnection(address.hostname, address.port, context=context)
 
 
@@ -129,6 +137,8 @@ def _header(given: str) -> tuple[str, str]:
     name, equals, value = given.partition("=")
     if not equals or not name:
         raise click.UsageError("--header: write NAME=VALUE")
+    if not _SENDABLE.fullmatch(f"{name}{value}"):  # what refuses it below would print it
+        raise click.UsageError("--header: a header is of one line, and in Latin-1")
     return name, value
 
 

@@ -25,9 +25,11 @@ def register(path: str, names: tuple[str, ...], server: RemoteServer, as_json: b
     """Have the models of a repository, by its path or address, be there to be loaded."""
     called = {}
     for each in names:
-        folder, equals, name = each.partition("=")
-        if not equals:
+        folder, _, name = each.partition("=")
+        if not folder or not name:
             raise click.UsageError(f"--name {each}: write FOLDER=NAME")
+        if folder in called:
+            raise click.UsageError(f"--name {each}: folder '{folder}' has a name already")
         called[folder] = name
     _ask(server, "register", {"repository": _absolute(path), "names": called}, as_json)
 
@@ -54,6 +56,8 @@ def list_repositories(server: RemoteServer, as_json: bool) -> None:
 
 
 def _absolute(path: str) -> str:
+    if not path:  # which would be the current folder
+        raise click.UsageError("PATH is empty")
     return path if "://" in path else os.path.abspath(path)
 
 

@@ -8,10 +8,10 @@ import click
 
 from app.cli.client.remote_server import RemoteServer
 from app.cli.printable import printable, printable_lines
+from app.cli.table_console import table_console
 
 _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
 _NS_PER_MS = 1e6
-_NAME_WIDTH = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,14 @@ class Status:
 
     def print(self, before: "Status | None", *, clear: bool) -> None:
         """Print a table, and below it a line for each reason; requests a second are those since `before`."""
-        from rich.console import Console
         from rich.table import Column, Table
         from rich.text import Text
 
-        console = Console(highlight=False)
-        names = [row["name"] for row in self.index]
+        console = table_console()
         rate = [] if before is None else ["req/s"]
-        name = Column("model", overflow="fold", min_width=min(_NAME_WIDTH, max(map(len, names), default=0)))
-        columns = ("version", "state", "requests", "failed", "mean ms", "queue ms", *rate)
-        table = Table(name, *columns, box=None, pad_edge=False)
+        titles = ("version", "state", "requests", "failed", "mean ms", "queue ms", *rate)
+        columns = (Column(title, no_wrap=True) for title in titles)  # what is too wide for a terminal folds the names
+        table = Table(Column("model", overflow="fold"), *columns, box=None, pad_edge=False)
         for row in self.index:
             state = row.get("state", "-")
             table.add_row(

@@ -23,7 +23,7 @@ def read_tensor(name: str, given: str, datatype: str, shape: list[int]) -> np.nd
     or, for BYTES, anything.
 
     Raises:
-        click.ClickException: it cannot be read, or does not fit.
+        click.UsageError: it cannot be read, or does not fit.
     """
     try:
         array = _read_file(Path(given[1:]), datatype, shape) if given.startswith("@") else _parse(given, datatype)
@@ -35,7 +35,7 @@ def read_tensor(name: str, given: str, datatype: str, shape: list[int]) -> np.nd
             array = _as_type(array, BY_NAME[datatype].numpy)
         return _fit(array, shape)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise click.ClickException(f"input '{name}' ({datatype} {shape}): {error}") from None
+        raise click.UsageError(f"input '{name}' ({datatype} {shape}): {error}") from None
 
 
 def to_bytes(array: np.ndarray, datatype: str) -> bytes:
@@ -63,23 +63,28 @@ def _read_file(path: Path, datatype: str, shape: list[int]) -> np.ndarray:
         with path.open("rb") as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
     if suffix == ".json":
-        return _of_json(json.loads(path.read_text()), datatype)
+        return _of_json(json.loads(path.read_text("utf-8-sig")), datatype)
     if datatype == "BYTES":
         return object_array([path.read_bytes()], (1,))
     if suffix in _IMAGES:
         return _read_image(path, datatype, shape)
-    return _parse(path.read_text().strip(), datatype)
+    return _parse(path.read_text("utf-8-sig").strip(), datatype)
 
 
 def _read_image(path: Path, datatype: str, shape: list[int]) -> np.ndarray:
-    """Return an image in the layout and size that the shape asks for; floats are from 0 to 1."""
+    """Return an image in the layout and size that the shape asks for; floats are from 0 to 1.
+
+    A shape with nothing but a height and a width, or with a batch before these, is of grey images.
+    """
     try:
         from PIL import Image
     except ImportError:
         raise ValueError("images need Pillow: pip install pillow") from None
-    if len(shape) < 2:
+    if len(shape) < 2 or (len(shape) == 2 and shape[0] < 0 < shape[1]):
         raise ValueError("an image is for an input with a height and a width")
-    dims = shape[-3:] if len(shape) >= 3 else [-1, *shape[-2:]]
+    dims = shape[-3:] if len(shape) >= 3 else [1, *shape]
+    if dims[0] < 0 < min(dims[1:]) and dims[2] not in _COLOURS:
+        dims = [1, *dims[1:]]
     first = dims[0] in _COLOURS or dims[2] not in _COLOURS
     channels = dims[0] if first else dims[2]
     height, width = (dims[1], dims[2]) if first else (dims[0], dims[1])
@@ -94,6 +99,7 @@ def _read_image(path: Path, datatype: str, shape: list[int]) -> np.ndarray:
     array = np.asarray(image).reshape(size[1], size[0], -1)
     click.echo(f"{path.name}: {image.mode}, {size[0]} x {size[1]}", err=True)
     array = array.transpose(2, 0, 1) if first else array
+    array = array if len(shape) >= 3 else array[0]
     return array / np.float32(255) if datatype in ("FP16", "FP32", "FP64", "BF16") else array
 
 
@@ -104,7 +110,14 @@ def _parse(given: str, datatype: str) -> np.ndarray:
         pass
     if datatype == "BYTES":
         return object_array([given], (1,))
-    return _of_json([json.loads(value) for value in given.split(",")], datatype)
+    return _of_json([_number(value) for value in given.split(",")], datatype)
+
+
+def _number(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        raise ValueError(f"'{value}' is no number") from None
 
 
 def _of_json(value: Any, datatype: str) -> np.ndarray:

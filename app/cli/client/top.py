@@ -18,6 +18,7 @@ import click
 from app.cli.client.live_rates import Rates, rates_between
 from app.cli.client.remote_server import RemoteServer, server_options
 from app.cli.printable import printable
+from app.cli.table_console import table_console
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -106,9 +107,7 @@ def _rows(states: "deque[dict[str, Any]]") -> list[dict[str, Any]]:
 
 
 def _print(states: "deque[dict[str, Any]]", order: str) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = table_console()
     console.print(picture(tuple(states), order, console.width, None))
 
 

@@ -41,6 +41,8 @@ def traffic(
     `eagleray traffic digits 1=95 2=5` gives version 2 one request of twenty, from the answer on.
     """
     change: dict[str, Any] = {}
+    if shadow and no_shadow:
+        raise click.UsageError("--shadow does not go with --no-shadow")
     try:
         if weights:
             change["weights"] = _numbers(" ".join(weights))

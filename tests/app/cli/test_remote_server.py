@@ -120,6 +120,21 @@ def test_a_url_that_is_none_is_one_sentence(url: str) -> None:
         RemoteServer(url).get("/")
 
 
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("")
+    for name in ("absent.pem", "none.pem"):
+        done = CliRunner().invoke(main, ["status", "--url", "https://127.0.0.1:1", "--ca-file", str(tmp_path / name)])
+        assert (done.exit_code, f"Error: --ca-file {tmp_path / name}: " in done.output) == (2, True), done.output
+        assert "None" not in done.output
+
+
+def test_copies_are_not_begun_and_ended_in_one_command() -> None:
+    with counting() as (url, seen):
+        done = CliRunner().invoke(main, ["traffic", "m", "--shadow", "1=10", "--no-shadow", "--url", url])
+    assert (done.exit_code, "--shadow does not go with --no-shadow" in done.output) == (2, True), done.output
+    assert not seen.connections
+
+
 COMMANDS = [
     "status",
     "load x",
@@ -196,6 +211,49 @@ def test_headers_of_a_restricted_api_are_sent_with_every_request() -> None:
         assert seen.headers["admin-key"] == "from-there"
         done = CliRunner().invoke(ask, ["--url", url, "--header", "secret"])
         assert done.exit_code == 2 and "NAME=VALUE" in done.output and "secret" not in done.output
+
+
+def test_no_secret_is_printed_that_cannot_be_sent() -> None:
+    with counting() as (url, seen):
+        assert CliRunner().invoke(ask, ["--url", url], env={"EAGLERAY_CLIENT_KEY": "secret\r\n"}).exit_code == 0
+        assert seen.headers["authorization"] == "Bearer secret"
+        for wrong in (
+            ["--api-key", "sec ret"],
+            ["--api-key", "sec\nret"],
+            ["--api-key", "secr\xe9t"],
+            ["--header", "tenant=sec\nret"],
+            ["--header", "tenant=secret\u540d"],
+        ):
+            done = CliRunner().invoke(ask, ["--url", url, *wrong])
+            assert (done.exit_code, f"Error: {wrong[0]}: " in done.output) == (2, True), done.output
+            assert "sec" not in done.output
+
+
+def test_a_configuration_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_bytes(b'\xef\xbb\xbf{"max_batch_size": 4}')
+    sent: list[Any] = []
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(main, ["load", "m", "--config", str(config), "--url", url])
+        server.shutdown()
+        thread.join()
+    assert done.exit_code == 0, done.output
+    assert sent[0] == {"parameters": {"config": '{"max_batch_size": 4}'}}
 
 
 def test_what_is_no_text_is_one_sentence_or_bytes_in_a_path(tmp_path: Path) -> None:

@@ -32,6 +32,36 @@ def test_names_and_reasons_are_whole_in_80_columns(
     assert lines[-1] == "broken 1: no file"
 
 
+LONG = "a_name_that_says_what_the_model_is_for_and_who_made_it"
+
+
+def print_long(columns: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    took = {"success": {"count": 100, "ns": 12_345_000_000}, "fail": {"count": 0}, "queue": {"ns": 98_765_000_000}}
+    counts = {(LONG, "1"): {"inference_stats": took}}
+    rows = [row(LONG), row("broken", "UNAVAILABLE")]
+    Status({"name": "triton", "version": "1"}, True, rows, counts, "http://x").print(None, clear=False)
+    return capsys.readouterr().out.splitlines()[2:]
+
+
+def test_long_names_take_no_digit_of_a_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = print_long("80", capsys, monkeypatch)
+    assert max(map(len, lines)) <= 80
+    first, *rest = (line.split() for line in lines)
+    assert first[1:] == ["1", "READY", "100", "0", "123.45", "987.65"]
+    assert "".join(line[0] for line in (first, *rest[:-1])) == LONG
+
+
+def test_a_pipe_gets_every_model_in_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = print_long(None, capsys, monkeypatch)
+    assert first.split() == [LONG, "1", "READY", "100", "0", "123.45", "987.65"]
+    assert second.split() == ["broken", "1", "UNAVAILABLE", "-", "-", "-", "-"]
+
+
 ODD = "mask:fire:[red]\x1b[2J"
 """A name that rich would take for an emoji and a style, and a terminal for an order to clear it."""
 SHOWN = "mask:fire:[red]\N{REPLACEMENT CHARACTER}[2J"

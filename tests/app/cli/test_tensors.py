@@ -36,7 +36,10 @@ def test_what_may_be_written(given: str, datatype: str, shape: list[int], expect
 
 
 BAD = {
-    "not numbers": ("a,b", "FP32", [2], "input 'X' (FP32 [2]): "),
+    "not numbers": ("a,b", "FP32", [2], "input 'X' (FP32 [2]): 'a' is no number"),
+    "another input's name": ("Z=1,2", "FP32", [2], "input 'X' (FP32 [2]): 'Z=1' is no number"),
+    "nothing": ("", "FP32", [2], "input 'X' (FP32 [2]): '' is no number"),
+    "half a list": ("[1, 2", "FP32", [2], "input 'X' (FP32 [2]): '[1' is no number"),
     "too many": ("1,2,3", "FP32", [2], "3 values in shape [3] do not fit"),
     "too large": ("300", "UINT8", [1], "values must be from 0 to 255"),
     "negative": ("-1", "UINT64", [1], "values must be from 0 to"),
@@ -59,7 +62,7 @@ BAD = {
 
 @pytest.mark.parametrize(("given", "datatype", "shape", "text"), BAD.values(), ids=BAD)
 def test_what_does_not_fit_is_one_sentence(given: str, datatype: str, shape: list[int], text: str) -> None:
-    with pytest.raises(click.ClickException) as raised:
+    with pytest.raises(click.UsageError) as raised:
         read_tensor("X", given, datatype, shape)
     assert text in raised.value.message
 
@@ -68,7 +71,7 @@ def test_files(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(6, dtype=np.int64).reshape(2, 3))
     (tmp_path / "a.json").write_text(json.dumps([[1.5, 2.5]]))
     (tmp_path / "a.txt").write_text("guten Tag\n")
-    (tmp_path / "a.csv").write_text("1,2\n")
+    (tmp_path / "a.csv").write_text("\ufeff1,2\r\n")
     assert read_tensor("X", f"@{tmp_path}/a.npy", "FP32", [-1, 3]).dtype == np.float32
     assert read_tensor("X", f"@{tmp_path}/a.json", "FP32", [-1, 2]).tolist() == [[1.5, 2.5]]
     assert read_tensor("X", f"@{tmp_path}/a.txt", "BYTES", [1]).tolist() == [b"guten Tag\n"]
@@ -89,6 +92,9 @@ def test_files(tmp_path: Path) -> None:
         ("UINT8", [-1, 8, 8, 3], (1, 8, 8, 3), 255),
         ("FP32", [1, 8, 8], (1, 8, 8), 1.0),
         ("FP32", [3, -1, -1], (3, 4, 6), 1.0),
+        ("FP32", [8, 8], (8, 8), 1.0),
+        ("FP32", [-1, 8, 8], (1, 8, 8), 1.0),
+        ("FP32", [-1, -1], (4, 6), 1.0),
     ],
 )
 def test_images_get_the_layout_and_size_of_the_input(
@@ -105,8 +111,9 @@ def test_images_get_the_layout_and_size_of_the_input(
 def test_an_image_is_for_an_input_that_has_a_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("L", (8, 8)).save(tmp_path / "a.png")
-    with pytest.raises(click.ClickException, match="an image is for an input with a height and a width"):
-        read_tensor("X", f"@{tmp_path}/a.png", "FP32", [4])
+    for shape in ([4], [-1, 64]):  # the latter is a batch of rows
+        with pytest.raises(click.ClickException, match="an image is for an input with a height and a width"):
+            read_tensor("X", f"@{tmp_path}/a.png", "FP32", shape)
     monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 10)
     with pytest.raises(click.ClickException, match="exceeds limit of 20 pixels"):
         read_tensor("X", f"@{tmp_path}/a.png", "FP32", [8, 8])

@@ -94,3 +94,31 @@ def test_what_models_are_called_and_print_steers_no_terminal(tmp_path: Path) -> 
     assert not set("\x1b\x07") & set(done.output)
     planned = CliRunner().invoke(main, ["plan", str(tmp_path)])
     assert name in planned.output
+
+
+@pytest.mark.parametrize("columns", [None, "40"])
+def test_plan_says_every_model_and_its_reason_whole_and_in_a_line(
+    columns: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a_name_that_says_what_the_model_is_for_and_who_made_it_when_and_of_which_data_and_still_has_a_version_v17"
+    for model in (name, "digits"):
+        shutil.copytree(EXAMPLES / "digits", tmp_path / model)
+    config = tmp_path / name / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "digits"', ""))
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    lines = CliRunner().invoke(main, ["plan", str(tmp_path)]).output.splitlines()
+    assert lines == [
+        "eagleray-packed models: placement packed, replicas 1, CPUs 0.05, device CPU, memory 256 MiB",
+        *(
+            f"  {model} {version}: instances 1; small and on the CPU"
+            for model in (name, "digits")
+            for version in (1, 2)
+        ),
+    ]
+
+
+def test_a_repository_without_models_is_said_to_have_none(tmp_path: Path) -> None:
+    for command in ("validate", "plan"):
+        done = CliRunner().invoke(main, [command, str(tmp_path)])
+        assert (done.exit_code, done.output) == (0, "there is no model\n")

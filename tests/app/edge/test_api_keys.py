@@ -59,6 +59,10 @@ def test_a_key_is_added_behind_a_last_line_without_an_end(tmp_path: Path) -> Non
     assert (tmp_path / "new").read_text() == f"{line}\n"
     with pytest.raises(ValueError, match="a name cannot begin with '#'"):
         new_key("#web", "infer")  # which would be a remark in a file
+    with pytest.raises(ValueError, match="a name is one word without spaces, and not 'our shop'"):
+        new_key("our shop", "infer")
+    with pytest.raises(ValueError, match="what a key is good for is one word without spaces, and not 'infer, read'"):
+        new_key("shop", "infer, read")
 
 
 def test_the_scheme_is_read_in_any_case_and_one_key_may_have_two_lines() -> None:

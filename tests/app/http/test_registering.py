@@ -144,7 +144,16 @@ def test_the_command_sends_an_absolute_path_or_an_address(
         ("/v2/repository/register", {"repository": "/srv/more", "names": {"folder": "model"}}),
         ("/v2/repository/unregister", {"repository": "s3://bucket/path"}),
     ]
-    assert CliRunner().invoke(main, ["repository", "register", "/srv", "--name", "model"]).exit_code == 2
+    for wrong, text in (
+        (["register", "/srv", "--name", "model"], "--name model: write FOLDER=NAME"),
+        (["register", "/srv", "--name", "a="], "--name a=: write FOLDER=NAME"),
+        (["register", "/srv", "--name", "a=x", "--name", "a=y"], "--name a=y: folder 'a' has a name already"),
+        (["register", ""], "PATH is empty"),
+        (["unregister", ""], "PATH is empty"),
+    ):
+        result = CliRunner().invoke(main, ["repository", *wrong, "--url", url])
+        assert (result.exit_code, f"Error: {text}\n" in result.output) == (2, True), result.output
+    assert len(sent) == 2
 
 
 def test_the_command_lists_the_repositories(told: tuple[str, list[tuple[str, Any]]]) -> None:

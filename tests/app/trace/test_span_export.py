@@ -1,9 +1,10 @@
 """Traces as a collector gets them."""
 
 import asyncio
+import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from app.trace.sampler import Sampler, Sampling
 from protocol.trace import CONTEXT, TIMESTAMPS, Trace
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-from app.trace.span_export import SpanExport
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from app.trace.span_export import SpanExport, ToldExporter
 from tests.app.http.served import Served
 from tests.otlp_collector import Collector, Span, collector
 from tests.rotel import forwarding, needs_rotel
@@ -294,6 +298,38 @@ def test_a_collector_that_does_not_answer_holds_up_no_request(monkeypatch: pytes
         bench = asyncio.run(run())
     # Its thread draws random numbers between tries, which disturbs the strategies of other tests.
     bench.service.tracing.close(60)
+
+
+def test_the_log_says_once_that_the_collector_takes_nothing_and_once_that_it_does_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
+    caplog.set_level(logging.INFO, "app.trace.span_export")
+    with socket.socket() as taken:  # and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        export = SpanExport({"url": f"http://user:secret@{address}/v1/traces", "bsp_max_export_batch_size": "1"}, {})
+        trace = marked(Trace(TIMESTAMPS | CONTEXT, 1, 2, 0, "m", 1), time.monotonic_ns(), *FRONT, *SENT)
+        export.export([(trace, SAMPLER)])
+        export.finish()
+    told = [record.getMessage() for record in caplog.records if record.name == "app.trace.span_export"]
+    assert told == [f"traces are lost: the collector at {address} does not take them"]
+    caplog.clear()
+
+    results = [SpanExportResult[name] for name in ("SUCCESS", "FAILURE", "FAILURE", "SUCCESS", "SUCCESS")]
+
+    class Collecting(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return results.pop(0)
+
+    exporter = ToldExporter(Collecting(), "there")
+    while results:
+        exporter.export([])
+    told = [record.getMessage() for record in caplog.records if record.name == "app.trace.span_export"]
+    assert told == [
+        "traces are lost: the collector at there does not take them",
+        "the collector at there takes traces again",
+    ]
 
 
 def test_heads_that_differ_in_their_parent_are_not_read_anew(collected: Collector) -> None:
