@@ -7,10 +7,12 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import ray
 from ray import PlacementGroupID, serve
+from ray._private import services
 from ray._private.node import Node
 from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
@@ -189,6 +191,21 @@ def sigterm_kept() -> Iterator[None]:
         ray._private.utils.set_sigterm_handler = replace
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         signal.alarm(0)
+
+
+@contextlib.contextmanager
+def process_groups() -> Iterator[None]:
+    """Have each process of Ray's that `ray.init` starts be of a group of its own, with what it starts in turn.
+
+    A signal to this process's group (of `timeout`, say, or of a shell that ends) is then for this process alone, which
+    drains before it ends Ray.
+    """
+    kept = services.ConsolePopen
+    services.ConsolePopen = partial(kept, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = kept
 
 
 @contextlib.contextmanager

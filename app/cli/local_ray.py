@@ -51,13 +51,13 @@ class LocalRay:
             raise StartFailed(other)
         import ray
 
-        from deployments.serve_internals import fewer_processes, sigterm_kept
+        from deployments.serve_internals import fewer_processes, process_groups, sigterm_kept
 
         options = self._options
         # It logs pages on a dashboard that does not start.
         logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
         try:
-            with sigterm_kept(), fewer_processes(dashboard=options.dashboard):
+            with sigterm_kept(), process_groups(), fewer_processes(dashboard=options.dashboard):
                 context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster(options))
         except Exception as error:  # Ray raises whatever its parts raise, plain Exception included
             raise self.failed(explain(error, options.address)) from error

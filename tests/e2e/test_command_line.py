@@ -1,13 +1,14 @@
 """The commands, run as a user runs them: what they print, and how they end."""
 
 import json
+import os
 import re
 import resource
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -255,14 +256,16 @@ def test_taken_port_is_named_with_its_holder(listener: int, flag: str, purpose: 
     assert "Traceback" not in done.stderr
 
 
-def start(repository: Path, tmp_path: Path, *flags: str, env: dict[str, str] | None = None) -> Server:
+def start(
+    repository: Path, tmp_path: Path, *flags: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
+) -> Server:
     small = ("--placement", "embedded", "--num-cpus", "2", "--no-dashboard")
-    return Server(repository, tmp_path / "log", *small, *flags, env=env)
+    return Server(repository, tmp_path / "log", *small, *flags, env=env, within=within)
 
 
 def test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_comes(tmp_path: Path) -> None:
     shutil.copytree(write_small_models(tmp_path / "small") / "floats", tmp_path / "repository" / "floats")
-    server = start(tmp_path / "repository", tmp_path, "--drain-delay-s", "3")
+    server = start(tmp_path / "repository", tmp_path, "--drain-delay-s", "3", within=("setsid",))
     size = 24 << 20
     taken = {"name": "X", "datatype": "FP32", "shape": [size // 4], "parameters": {"binary_data_size": size}}
     header = json.dumps({"inputs": [taken], "parameters": {"binary_data_output": True}})
@@ -273,11 +276,12 @@ def test_a_stop_is_told_to_load_balancers_first_and_loses_no_answer_whatever_com
     try:
         server.wait_ready()
         assert rays_programs(server) == {"monitor.py"}
+        assert [title_of(each) for each in server.descendants() if os.getpgid(each.pid) == server.pid] == []
         host, _, port = server.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=30) as slow:
             slow.sendall((head + header).encode() + bytes(size))
             answer = slow.recv(1 << 16)  # it has begun to come, and most of it will wait
-            server.send_signal(signal.SIGTERM)
+            os.killpg(server.pid, signal.SIGTERM)  # the whole group, as `timeout` sends it
             wait_until(lambda: server.get("/v2/health/ready").status == 400, "readiness fails")
             assert server.infer("floats", tensor("X", "FP32", [1], [2.5])).status == 200
             server.send_signal(signal.SIGTERM)
