@@ -215,7 +215,7 @@ class Ingress:
 
     async def try_again(self, versions: list[tuple[str, int]]) -> None:
         """Begin to load embedded models that had been loaded before, and failed here; see `DirectoryFollower`."""
-        task = self._loop.create_task(self._follower.try_again([(name, version) for name, version in versions]))
+        task = self._loop.create_task(self._follower.try_again(versions))
         self._trying.add(task)
         task.add_done_callback(self._trying.discard)
 

@@ -82,7 +82,7 @@ class StatusReader:
             models = [model for model in shown if (model.name, model.version) not in unknown]
             if _is_packed(deployment) and state.status in _HEALTHY:
                 rows = described.get((deployment.app_name, deployment.name), [])
-                if (deployment.app_name, deployment.name) in described:
+                if rows:  # else nobody was asked, or nobody answered
                     table.tries.take((deployment.app_name, deployment.name), itertools.chain.from_iterable(rows))
                 _take_packed({(model.name, model.version) for model in models}, rows, table)
                 continue

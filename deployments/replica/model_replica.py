@@ -160,7 +160,7 @@ class ModelReplica:
 
     async def try_again(self, versions: list[tuple[str, int]]) -> None:
         """Begin to load what had been loaded before, and failed here; `describe` tells what came of it."""
-        self._in_background(self._host.try_again([(name, version) for name, version in versions]))
+        self._in_background(self._host.try_again(versions))
 
     def _in_background(self, change: Coroutine[Any, Any, Any]) -> None:
         self._applying.add(task := self._loop.create_task(change))
