@@ -51,20 +51,21 @@ class DirectoryFollower:
         self._reported: dict[str, dict[str, Any]] = {}
         """Of which embedded models the controller knows what became."""
         self._copies: dict[str, dict[str, Any]] = {}
+        self._hosting: asyncio.Task[None] | None = None
         self._watched: dict[str, Callable[[], None]] = {}
 
     async def run(self) -> None:
         """Follow for ever; without a controller, what is served goes on being served."""
-        while True:
-            try:
-                await self._follow()
-            except (Exception, asyncio.CancelledError) as error:
-                if is_cancelled():
-                    raise
-                # A call to a controller that is being stopped may end as cancelled, too.
-                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
-                self._directory.ask_for_all()
-                await asyncio.sleep(_RETRY_S)
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except (Exception, asyncio.CancelledError) as error:
+                    await _pause(error)
+                    self._directory.ask_for_all()
+        finally:
+            if self._hosting is not None:
+                self._hosting.cancel()
 
     async def has_followed(self, epoch: str, generation: int) -> None:
         """Wait until the directory is that of the epoch and at least of the generation, for as long as it takes."""
@@ -91,14 +92,23 @@ class DirectoryFollower:
         self._models.changed()
         await self._watch(directory.deployments)
         self._routes_changed()
-        if directory.embedded != self._embedded or directory.copies != self._copies:
-            embedded, copies = dict(directory.embedded), dict(directory.copies)
-            hosted = list(copy.deepcopy({**copies, **embedded}).values())
-            await self._host.apply(hosted, [_key(row) for key, row in copies.items() if key not in embedded])
-            self._embedded, self._copies = embedded, copies
-            self._routes_changed()
-        if self._embedded != self._reported:
-            await self._report_embedded()
+        if self._hosting is None or self._hosting.done():
+            self._hosting = self._loop.create_task(self._host_wanted(), name="models that the ingress hosts")
+
+    async def _host_wanted(self) -> None:
+        """Load and unload until this process hosts what the directory says, which goes on changing meanwhile."""
+        directory = self._directory
+        while not (directory.embedded == self._embedded == self._reported and directory.copies == self._copies):
+            try:
+                embedded, copies = dict(directory.embedded), dict(directory.copies)
+                hosted = list(copy.deepcopy({**copies, **embedded}).values())
+                await self._host.apply(hosted, [_key(row) for key, row in copies.items() if key not in embedded])
+                self._embedded, self._copies = embedded, copies
+                self._routes_changed()
+                if self._embedded != self._reported:
+                    await self._report_embedded()
+            except (Exception, asyncio.CancelledError) as error:
+                await _pause(error)
         self._forget_all_but(directory.deployments)  # whose models ensembles here may have needed until now
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
@@ -140,6 +150,17 @@ class DirectoryFollower:
                 self._fleet.set_replicas(group, addresses)
 
         return changed
+
+
+async def _pause(error: BaseException) -> None:
+    """Wait before the controller is asked again; raises where this task is to end.
+
+    A call to a controller that is being stopped may end as cancelled, too.
+    """
+    if is_cancelled():
+        raise error
+    logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+    await asyncio.sleep(_RETRY_S)
 
 
 def _key(row: dict[str, Any]) -> tuple[str, int]:

@@ -31,6 +31,8 @@ _LOOK_S: Final = 0.05
 """How often calls are compared with those on whose behalf they are made."""
 _READY_S: Final = 5.0
 """How long it may take to find a model that is asked whether it is ready."""
+_WAITS_IN_VAIN_S: Final = 2.0
+"""How long a model that is not loaded itself waits for one that is to be loaded after it."""
 
 
 class ModelCalls:
@@ -64,9 +66,19 @@ class ModelCalls:
             opened.end(Unavailable("Server is stopping"))
         return opened.give_up
 
-    def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load a model; see `ModelServer`."""
-        self._wait(self.neighbours.load(name, config, files))
+    def load_for(self, caller: "LoadedModel", name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model for one that may be loading itself; refused where it would wait for what waits for it."""
+        self._wait(self._load_for(caller, name, config, files))
+
+    async def _load_for(self, caller: "LoadedModel", name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        load = self._loop.create_task(self.neighbours.load(name, config, files))
+        try:
+            while not (await asyncio.wait([load], timeout=_WAITS_IN_VAIN_S))[0]:
+                if caller.loading and self.neighbours.is_here(name):
+                    raise InvalidArgument(_LOADED_AFTER.format(name))
+        finally:
+            load.cancel()
+        load.result()
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         """Unload a model; see `ModelServer`."""
@@ -131,6 +143,22 @@ class ModelCalls:
         self._looking = bool(self._open)
         if self._looking:
             self.clock.call_later(_LOOK_S, self._look)
+
+
+class LoadedModel:
+    """The `ModelServer` of one model of the process, from before its `initialize` on."""
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self.loading = True
+        self._calls = calls
+        self.may_wait = calls.may_wait
+        self.call = calls.call
+        self.unload_model = calls.unload_model
+        self.is_model_ready = calls.is_model_ready
+
+    def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model; see `ModelServer`."""
+        self._calls.load_for(self, name, config, files)
 
 
 class _OpenCall:
@@ -255,6 +283,10 @@ def _parameters(call: ModelCall) -> RequestParameters:
     return read_parameters({"parameters": dict(call.parameters)}, DEFAULT_LIMITS)
 
 
+_LOADED_AFTER: Final = (
+    "model '{}' has its place in the process of the model that loads it while it is loading itself, and is loaded "
+    "there after it; one of the two needs a process of its own ('eagleray.placement' 'isolated')"
+)
 _NOT_FOR_DECOUPLED: Final = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
     "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models."

@@ -30,7 +30,7 @@ from deployments.log.line_format import about
 from deployments.replica.device_memory import visible_gpus
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
-from deployments.replica.model_calls import ModelCalls
+from deployments.replica.model_calls import LoadedModel, ModelCalls
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
@@ -214,6 +214,7 @@ class ModelHost:
         name, version = key
         held: list[int] = []
         model: ModelVersion | None = None
+        calls = LoadedModel(self.calls)
         try:
             await self._bring(data)
             hosted = await asyncio.to_thread(HostedModel.from_dict, data)
@@ -229,9 +230,10 @@ class ModelHost:
                 signatures,
                 None if self._cache is None else self._cache.of(data["digest"]),
                 self._max_queue_s,
-                self.calls,
+                calls,
                 self._limiter,
             )
+            calls.loading = False
             self._allow_inline(model)
             on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")

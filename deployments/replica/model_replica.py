@@ -100,6 +100,7 @@ class ModelReplica:
         )
         self._watch = GroupWatch(self._fleet, self._loop, self._drain_timeout_s)
         self._owner = ""
+        own = serve.get_replica_context()
         self._neighbours = DirectoryNeighbours(
             self._loop,
             self._fleet,
@@ -107,6 +108,7 @@ class ModelReplica:
             self._host.router.set_signatures,
             self._host.expect,
             lambda: handle_of(CONTROLLER, self._owner),
+            (own.app_name, own.deployment),
         )
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
@@ -115,7 +117,6 @@ class ModelReplica:
         self._guard = self._host.guard = StallGuard(self._loop, options.max_batch_duration_s, descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
         self._sampler = StateSampler(self._host, self._fleet, self._counters, options.metrics.interval_s)
-        own = serve.get_replica_context()
         ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, options.metrics.interval_s)
         sweep = CounterSweep(self._neighbours.directory, self._counters.give_back, [self._host.let_go])
         self._sampling = [

@@ -10,7 +10,8 @@ from tests.serving import Answer, Server, tensor, wait_until
 
 FLAGS = ("--model-control-mode", "explicit", "--placement", "packed", "--num-cpus", "6", "--no-dashboard")
 LOADED = ("--load-model", "[!l]*")
-PLACED = {"outer": "embedded"} | dict.fromkeys(("add_one", "countdown", "pong"), "isolated")
+PLACED = dict.fromkeys(("outer", "loads_lent", "lent"), "embedded")
+PLACED |= dict.fromkeys(("add_one", "countdown", "pong", "lone"), "isolated")
 CONFIG = """
 backend: "python"
 input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
@@ -42,6 +43,14 @@ class TritonPythonModel:
     def execute(self, requests):
         return [outcome(request_to(%r, r).exec()) for r in requests]
 """
+SEVEN = "class TritonPythonModel:\n    def execute(self, requests): return [answer([7]) for r in requests]"
+LOADER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.load_model(%r)
+    def execute(self, requests):
+        return [answer([8]) for r in requests]
+"""
 MODELS = {
     "add_one": """
         class TritonPythonModel:
@@ -52,7 +61,7 @@ MODELS = {
                 self.added.increment(len(requests))
                 return [answer(r.inputs()[0].as_numpy() + 1) for r in requests]
     """,
-    "lazy": "class TritonPythonModel:\n    def execute(self, requests): return [answer([7]) for r in requests]",
+    "lazy": SEVEN,
     "caller": CALLER % "add_one",
     "outer": CALLER % "caller",
     "to_lazy": CALLER % "lazy",
@@ -83,6 +92,12 @@ MODELS = {
                 pb_utils.unload_model("lazy")
                 return [answer(ready) for r in requests]
     """,
+    "loads_later": LOADER % "later",
+    "later": SEVEN,
+    "loads_lent": LOADER % "lent",
+    "lent": SEVEN,
+    "loads_lone": LOADER % "lone",
+    "lone": SEVEN,
 }
 
 
@@ -132,3 +147,17 @@ def test_a_model_loads_and_unloads_others(server: Server) -> None:
     assert data(wait_until(lambda: found if (found := ask(server, "to_lazy", 1)).status == 200 else None, "lazy")) == [
         7
     ]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["later", "lent"])
+def test_a_model_that_loads_one_of_its_own_process_while_it_is_loading_is_told_so(server: Server, name: str) -> None:
+    refused = server.post(f"/v2/repository/models/loads_{name}/load")
+    assert refused.status == 400 and f"model '{name}' has its place in the process of the model that" in refused.error
+    wait_until(lambda: ask(server, name, 1).status == 200, "the model that was to be loaded first")
+    assert server.post(f"/v2/repository/models/loads_{name}/load").status == 200
+    assert data(ask(server, f"loads_{name}", 1)) == [8]
+
+
+def test_a_model_loads_one_of_another_process_while_it_is_loading(server: Server) -> None:
+    assert server.post("/v2/repository/models/loads_lone/load").status == 200
+    assert (data(ask(server, "loads_lone", 1)), data(ask(server, "lone", 1))) == ([8], [7])

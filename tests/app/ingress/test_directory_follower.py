@@ -77,8 +77,11 @@ class EmbeddingHost(FakeHost):
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[list[Any]] = []
+        self.may_load = asyncio.Event()
+        self.may_load.set()
 
     async def apply(self, models: list[dict[str, Any]], copies: Collection[tuple[str, int]] = ()) -> None:
+        await self.may_load.wait()
         self.copies = copies
         self.rows = [[model["package"]["name"], 1, "", 0.1] for model in models]
 
@@ -186,6 +189,28 @@ def test_new_controller_is_told_what_is_embedded_before_its_directory_is_taken()
         old.publish(models={})  # ends the long poll at the old controller
         await followed.until(lambda: known.epoch == controller.publisher.epoch)
         assert len(controller.reports) >= 2 and controller.reports[-1] == [["model0", 1, "", 0.1]]
+        await followed.end()
+
+    asyncio.run(run())
+
+
+def test_an_ingress_follows_while_it_loads_a_model() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, known = followed.controller, followed.models.directory
+        followed.host.may_load.clear()
+        embedded = {
+            f"model{number}/1": {"package": {"name": f"model{number}", "version": 1}, "label_files": {}}
+            for number in range(2)
+        }
+        controller.publisher.publish(settled=True, models=rows("", LOADING), embedded=embedded | {"model1/1": None})
+        await followed.until(lambda: bool(known.embedded))
+        controller.publisher.publish(models=rows("", LOADING, 3), embedded=embedded)
+        await followed.until(lambda: len(known.models) == 3)
+        assert not controller.reports
+        followed.host.may_load.set()
+        await followed.until(lambda: len(controller.reports) == 2)
+        assert [len(report) for report in controller.reports] == [1, 2]
         await followed.end()
 
     asyncio.run(run())
