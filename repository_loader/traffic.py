@@ -37,7 +37,7 @@ class Traffic:
             return {} if best is None else {best: 1.0}
         weights = {version: weight for version, weight in self.weights.items() if weight and version in ready}
         total = math.fsum(weights.values())
-        return {version: weight / total for version, weight in weights.items()}
+        return {version: share for version, weight in weights.items() if (share := weight / total)}
 
     def unknown(self, versions: Collection[int]) -> list[int]:
         """Return the versions in here that are not among these."""

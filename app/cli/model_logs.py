@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -101,6 +102,6 @@ def logs(
         raise click.ClickException(f"no replica on this machine has logged a line that names '{model}'")
     for each in last:
         show(*each)
-    if follow:
-        for each in found.follow():
+    with suppress(KeyboardInterrupt):
+        for each in found.follow() if follow else ():
             show(*each)

@@ -37,6 +37,10 @@ def test_a_version_that_is_not_ready_or_has_no_weight_gets_nothing() -> None:
     assert Traffic({1: 100, 2: 0}).shares([2, 3]) == {}
 
 
+def test_a_weight_of_which_no_part_is_left_gets_nothing() -> None:
+    assert Traffic({1: 1e9, 2: 5e-324}).shares({1, 2}) == {1: 1.0}
+
+
 def test_weights_of_versions_that_are_gone_are_void() -> None:
     assert Traffic({1: 95, 2: 5}).among([2, 3]).weights == {2: 5}
     assert not Traffic({1: 95, 2: 5}).among([3])

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import click
@@ -23,16 +24,17 @@ def status(server: RemoteServer, as_json: bool, watch: bool) -> None:
     Exit code 1 says that the server is not ready.
     """
     before: Status | None = None
-    while True:
-        now = Status.of(server)
-        if as_json:
-            click.echo(json.dumps(now.document()))
-        else:
-            now.print(before, clear=watch)
-        if not watch:
-            sys.exit(0 if now.ready else 1)
-        before = now
-        time.sleep(_WATCH_S)
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        while True:
+            now = Status.of(server)
+            if as_json:
+                click.echo(json.dumps(now.document()))
+            else:
+                now.print(before, clear=watch)
+            if not watch:
+                sys.exit(0 if now.ready else 1)
+            before = now
+            time.sleep(_WATCH_S)
 
 
 @click.command()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from app.cli.client.live_rates import Rates, rates_between
 from app.cli.client.remote_server import RemoteServer, server_options
@@ -68,6 +69,8 @@ _COLUMNS: Final[tuple[tuple[str, int, Callable[[Rates], str]], ...]] = (
 def top(address: str, once: bool, order: str, server: RemoteServer, as_json: bool) -> None:
     """Show what all models do, every second: requests, latencies, queues. Keys: s sorts otherwise, q ends it."""
     if address:
+        if click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("the server's URL is given twice")
         server = server.at(address)
     states = deque([_state_of(server)], maxlen=_WINDOW + 1)
     if as_json or once or not sys.stdout.isatty():

@@ -1,7 +1,10 @@
 """Which lines are a model's."""
 
 import json
+import signal
+import subprocess
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,19 @@ def test_the_lines_of_a_models_replicas(folder: Path) -> None:
     assert len(run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--lines", "1").stdout.splitlines()) == 1
     lines = run(EAGLERAY, "logs", "digits", "--folder", str(folder), "--json").stdout.splitlines()
     assert {"file": "replica_digits_v2_def.log", "line": "three"} in map(json.loads, lines)
+
+
+def test_following_ends_by_ctrl_c(folder: Path) -> None:
+    command = [EAGLERAY, "logs", "digits", "--folder", str(folder), "--follow"]
+    interruptible = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), preexec_fn=interruptible
+    ) as following:
+        assert following.stdout is not None
+        lines = {following.stdout.readline() for _ in range(3)}
+        following.send_signal(signal.SIGINT)
+        rest, errors = following.communicate(timeout=30)
+    assert (lines, rest, errors, following.returncode) == ({b"one\n", b"two\n", b"three\n"}, b"", b"", 0)
 
 
 def test_a_server_of_the_environment_gives_way_to_what_the_line_says(folder: Path) -> None:
