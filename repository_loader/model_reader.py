@@ -116,6 +116,7 @@ class ModelReader:
             policy = config.version_policy if config.HasField("version_policy") else None
             selected = select_versions(policy, available, self._name)
         except NoVersionError as error:
+            self._say_if_repository()
             self._fail(text, [Fault("version_policy", str(error))])
         for number in missing_versions(config.version_policy, available):
             self._warn(text, Fault("version_policy", f"version {number} is specified for '{self._name}' but not found"))
@@ -127,6 +128,16 @@ class ModelReader:
         packages = tuple(self._package(text, config, number) for number in selected)
         self._config = packages[-1].config
         return packages
+
+    def _say_if_repository(self) -> None:
+        models = sorted(
+            name for name in os.listdir(self._path) if os.path.isfile(os.path.join(self._path, name, "config.pbtxt"))
+        )
+        if models:
+            remark = (
+                f"'{models[0]}' in this folder is a model, so the folder may be a repository; it is read as a model"
+            )
+            self._findings.append(Finding("warning", self._path, 1, 1, remark))
 
     def _read_config(self) -> ConfigText:
         path = self._config_path

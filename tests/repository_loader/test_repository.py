@@ -219,6 +219,15 @@ def test_says_that_a_folder_is_a_model_and_no_repository(tmp_path: Path) -> None
     assert finding.message == "this folder is a model; the repository is the one above it"
 
 
+def test_a_repository_that_is_read_as_a_model_of_the_folder_above_it_is_told(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.pbtxt").write_text('backend: "identity"')
+    findings = load_repositories([str(tmp_path)], LoaderOptions(), None).models["models"].findings
+    told = [finding.message for finding in findings if finding.path == str(tmp_path / "models")]
+    assert "'a' in this folder is a model, so the folder may be a repository; it is read as a model" in told
+
+
 def test_ignores_folders_whose_names_no_client_could_be_told(tmp_path: Path) -> None:
     write(tmp_path, {**python_model("m"), **python_model("bad\udcff")})
     assert list(find_models([str(tmp_path)], LoaderOptions())) == ["m"]
