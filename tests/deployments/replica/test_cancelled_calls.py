@@ -55,7 +55,9 @@ class TritonPythonModel:
         got.cancel()
         return [answer(np.array([got.__next__().error().code()], np.int32)) for _ in requests]
 """
-NEVER_ENDS = WINDS_DOWN.replace("not request.is_cancelled()", "True")
+ENDS_LATE = WINDS_DOWN.replace(
+    "not request.is_cancelled()", 'not __import__("pathlib").Path(__file__ + ".end").exists()'
+)
 UNAVAILABLE = 4
 
 
@@ -78,7 +80,7 @@ async def test_one_whose_request_still_waits_ends_as_cancelled(models: Models, f
 
 @on_a_loop
 async def test_one_whose_replica_dies_fails_and_runs_in_no_other(models: Models) -> None:
-    models.add("winds_down", NEVER_ENDS, DECOUPLED).add("caller", IS_LEFT)
+    models.add("winds_down", ENDS_LATE, DECOUPLED).add("caller", IS_LEFT)
     async with two_processes(models, "winds_down") as call:
         waiting = call.start("caller", 5)
         fleet = call.host.calls.neighbours._fleet
@@ -87,3 +89,4 @@ async def test_one_whose_replica_dies_fails_and_runs_in_no_other(models: Models)
         call.there.die()
         outputs = await asyncio.wait_for(waiting, 10)
         assert outputs["Y"].tolist() == [UNAVAILABLE]
+        (models.root / "winds_down" / "1" / "model.py.end").touch()
