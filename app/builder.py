@@ -19,6 +19,7 @@ from app.settings import Settings
 from app.triton_flags import merged_settings
 from deployments.control.controller_options import CONTROLLER, ControllerOptions
 from deployments.control.repository_controller import RepositoryController
+from deployments.serve_internals import share_of_node
 from protocol.limits import Limits
 
 APPLICATION = "eagleray"
@@ -47,6 +48,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         logging.getLogger("ray.serve").warning("%s", warning)
     limits = Limits.of_input_size(settings.http_max_input_size)
     per_node = ingresses_per_node(settings)
+    deployed = secrets.token_hex(8)
     controller = serve.deployment(RepositoryController).options(
         name=CONTROLLER,
         num_replicas=1,
@@ -72,19 +74,20 @@ def build(args: dict[str, Any]) -> serve.Application:
             ),
         ),
         max_ongoing_requests=10_000,
-        max_replicas_per_node=per_node,
+        # Those that are deployed anew serve before the ones that they replace end: they share the ports meanwhile.
+        max_surge_percent=100,
         user_config={},
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "resources": share_of_node(f"eagleray-ingress-{deployed}", per_node)},
         health_check_period_s=settings.health_check_period_s,
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=settings.drain_delay_s + settings.exit_timeout_secs + 5.0,
     )
-    bound = controller.bind(controller_options(settings, limits))
+    bound = controller.bind(controller_options(settings, limits, deployed))
     return ingress.bind(settings.model_dump(exclude_unset=True), limits, bound)
 
 
-def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
-    """Translate the settings for the controller."""
+def controller_options(settings: Settings, limits: Limits, deployed: str) -> ControllerOptions:
+    """Translate the settings for the controller of the application that is `deployed` so."""
     return ControllerOptions(
         repositories=settings.model_repository,
         loader=settings.loader_options(),
@@ -97,7 +100,7 @@ def controller_options(settings: Settings, limits: Limits) -> ControllerOptions:
         repository_poll_s=settings.repository_poll_secs,
         repository_quiet_s=settings.repository_quiet_secs,
         ingress=INGRESS,
-        deployed=secrets.token_hex(8),
+        deployed=deployed,
         lane_tcp=settings.lane_tcp,
         health_check_period_s=settings.health_check_period_s,
         drain_timeout_s=min(10.0, settings.exit_timeout_secs),

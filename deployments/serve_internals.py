@@ -17,6 +17,7 @@ from ray._private.node import Node
 from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
+from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 from ray.serve._private.common import DeploymentID, DeploymentStatus
 from ray.serve._private.logging_utils import get_serve_logs_dir
@@ -438,6 +439,15 @@ def share_of_gpu(group: PlacementGroup, share: float) -> dict[str, float]:
     They are those that Ray itself writes for an actor scheduled there, which Serve has no option for.
     """
     return {f"GPU_group_{group.id.hex()}": share, f"GPU_group_0_{group.id.hex()}": share}
+
+
+def share_of_node(name: str, count: int) -> dict[str, float]:
+    """Return the resource of which `count` actors that ask for it fit on each node, and no more.
+
+    Every node has 1 of it, whatever the name. So does Serve place `max_replicas_per_node`, but by the name of the
+    deployment: those of another version find no room beside the ones that they are to replace.
+    """
+    return {f"{IMPLICIT_RESOURCE_PREFIX}{name}": 1.0 / count}
 
 
 def placement_group_of(group_id: str) -> PlacementGroup:

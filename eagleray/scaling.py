@@ -12,7 +12,7 @@ _ASK_AGAIN_S = 2.0
 class OnEveryNode:
     """Asks for `per_node` replicas for each node that is alive.
 
-    `max_replicas_per_node` of the deployment, the same number, then puts so many on each.
+    The resource that they ask for, a share of each node's, then puts so many on each.
     """
 
     def __init__(self, per_node: int) -> None:

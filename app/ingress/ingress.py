@@ -16,6 +16,7 @@ from app.ingress.cluster_counters import ClusterCounters
 from app.ingress.directory_follower import DirectoryFollower
 from app.ingress.ingress_neighbours import IngressNeighbours
 from app.ingress.listeners import Listeners
+from app.ingress.listening_mark import ListeningMark
 from app.ingress.niceness import warn_of_niceness
 from app.ingress.node_ports import NodePorts
 from app.ingress.serve_cluster_view import Examination, ServeClusterView
@@ -56,6 +57,8 @@ from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
 _SETTLE_TIMEOUT_S: Final = 10.0
+_REACH_TIMEOUT_S: Final = 600.0
+_REACH_POLL_S: Final = 0.5
 _TRACES_TIMEOUT_S: Final = 3.0
 _COMMANDS_S: Final = 2.0
 """How long an ingress that stops waits for a model that loads or unloads."""
@@ -120,6 +123,7 @@ class Ingress:
         self._host.calls.neighbours = neighbours
         self._files = OverrideFiles(node.path, KeptFiles(table, own.app_name))
         self._host.files = self._files
+        self._mark = ListeningMark(node)
         self._listeners = Listeners(self._settings, self.service, NodePorts(node), self._loop, meters)
         self._load = LoadReport(controller, self._fleet)
         interval_s = self._settings.metrics_interval_ms / 1000
@@ -153,8 +157,8 @@ class Ingress:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Open the ports, once; Serve reports the ingress as running when they are open.
 
-        The kernel shares clients between the ingresses of a machine, so this one listens when it can answer as they do,
-        or after 10 s: what takes longer is a first start.
+        The kernel shares clients between the ingresses of a machine, so this one listens when it can answer as they do.
+        Where none of the node's listens, it does so after 10 s at the latest: what takes longer is a first start.
         """
         if self._task is not None:
             return
@@ -162,8 +166,13 @@ class Ingress:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_TIMEOUT_S):
                 await self.service.models.until_settled()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REACH_TIMEOUT_S):
+                while self._mark.others_listen() and not self.service.models.reached():
+                    await asyncio.sleep(_REACH_POLL_S)
         await self._cluster.connect()
         await self._listeners.open()
+        self._mark.set()
         spare_long_lived_objects()
         self._reports = [
             self._loop.create_task(self._load.run(), name="load report"),
@@ -242,6 +251,7 @@ class Ingress:
 
     async def _drain(self) -> None:
         self.service.health.draining = True
+        self._mark.clear()
         await asyncio.sleep(self._settings.drain_delay_s)
         self._loop.call_later(_COMMANDS_S, self._control.stop)
         await self._listeners.close(self._settings.exit_timeout_secs)

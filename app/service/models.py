@@ -47,7 +47,11 @@ class Models:
 
     def settled(self) -> bool:
         """Whether every model has been tried, and every one that loaded can be reached from here."""
-        return self.directory.settled and all(
+        return self.directory.settled and self.reached()
+
+    def reached(self) -> bool:
+        """Whether it is known here which models there are, and every one that has loaded can be reached."""
+        return self.directory.known and all(
             state.state != READY or state.held or self.version_ready(name, number, state)
             for name, entry in self.directory.models.items()
             for number, state in entry.versions.items()

@@ -39,3 +39,16 @@ def test_files_that_are_there_are_taken(tmp_path: Path) -> None:
     assert build(
         {"model_repository": [str(tmp_path)], "http_use_ssl": True, "api_key_file": str(tmp_path / "keys"), **files}
     )
+
+
+def test_each_deployment_has_room_of_its_own_for_ingresses_on_a_node(tmp_path: Path) -> None:
+    """Those of the last one, which serve until its own do, hold theirs."""
+
+    def room() -> dict[str, float]:
+        built = build({"model_repository": [str(tmp_path)], "ingresses_per_node": 3})
+        options = built._bound_deployment.ray_actor_options or {}
+        return dict(options["resources"])
+
+    first, second = room(), room()
+    assert [*first.values(), *second.values()] == [1 / 3, 1 / 3]
+    assert not first.keys() & second.keys()

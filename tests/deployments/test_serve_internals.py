@@ -20,6 +20,7 @@ from ray.serve._private.application_state import ApplicationStateManager, Status
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.common import DeploymentID, DeploymentStatusInfo, RunningReplicaInfo
 from ray.serve._private.controller import ServeController
+from ray.serve._private.deployment_scheduler import AvailableNodeResources
 from ray.serve._private.deployment_state import DeploymentStateManager
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve._private.request_router.replica_wrapper import RunningReplica as ServesReplica
@@ -29,7 +30,15 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
-from deployments.serve_internals import LANE_ROUTER, GpuReader, local_gpus, only_gpu, pin_version, serve_logs_folder
+from deployments.serve_internals import (
+    LANE_ROUTER,
+    GpuReader,
+    local_gpus,
+    only_gpu,
+    pin_version,
+    serve_logs_folder,
+    share_of_node,
+)
 from eagleray.lane_router import LaneRouter
 from tests.e2e.ray_head import DEAD_SOON
 from tests.serving import environment, run
@@ -65,6 +74,12 @@ def test_processes_that_a_ray_that_is_started_here_need_not_have_can_be_left_out
     assert parameters(Node.start_api_server) == ["self", "include_dashboard", "raise_on_failure"]
     source = inspect.getsource(Node.start_head_processes) + inspect.getsource(Node.start_ray_processes)
     assert "self.start_api_server(" in source and "self.start_log_monitor()" in source
+
+
+def test_each_node_has_one_of_a_resource_whatever_its_name() -> None:
+    ((name, share),) = share_of_node("anything", 4).items()
+    assert (AvailableNodeResources().get(name), share) == (1, 0.25)
+    assert "max_surge_percent" in inspect.signature(serve.deployment).parameters
 
 
 def test_the_autoscaler_of_a_cluster_that_was_started_here_can_be_ended() -> None:

@@ -329,8 +329,18 @@ def ingresses(cluster: Cluster) -> tuple[str, dict[str, int]]:
     return found["status"], Counter(each["state"] for each in found["deployments"]["Ingress"]["replicas"])
 
 
+def nodes_of_ingresses(cluster: Cluster) -> dict[str, str]:
+    """Return the node on which each ingress runs."""
+    deployments = cluster.applications()["eagleray"]["deployments"]
+    replicas = deployments["Ingress"]["replicas"] if "Ingress" in deployments else []
+    return {each["replica_id"]: each["node_id"] for each in replicas}
+
+
 def test_application_is_healthy_again_after_a_node_has_died(cluster: Cluster, own: Deployment, tmp_path: Path) -> None:
-    """There is one ingress on each node: with a node less, one less is wanted, and no other waits for a place."""
+    """There is one ingress on each node, also of those that are deployed anew beside others.
+
+    With a node less, one less is wanted, and no other waits for a place.
+    """
     env = cluster.env | {"RAY_worker_niceness": "7"}
     node = Process(ray_head.node_command(cluster.address), tmp_path / "node", env)
     try:
@@ -338,6 +348,18 @@ def test_application_is_healthy_again_after_a_node_has_died(cluster: Cluster, ow
         own.deploy("isolated", "simple", exit_timeout_secs=1, ingresses_per_node=1)
         wait_until(lambda: ingresses(cluster) == ("RUNNING", {"RUNNING": 2}), "two ingresses", 120.0)
         cluster.wait_for_log("what serves here runs at niceness 7")
+        before = nodes_of_ingresses(cluster)
+        own.deploy("isolated", exit_timeout_secs=1, ingresses_per_node=1, http_idle_timeout_s=100)
+        wait_until(
+            lambda: (
+                ingresses(cluster) == ("RUNNING", {"RUNNING": 2})
+                and not before.keys() & nodes_of_ingresses(cluster).keys()
+            ),
+            "both replaced",
+            120.0,
+        )
+        assert sorted(nodes_of_ingresses(cluster).values()) == sorted(before.values())
+        assert len(set(before.values())) == 2
     finally:
         node.kill()
     wait_until(lambda: ingresses(cluster)[0] == "UNHEALTHY", "Serve's word of the dead node", 30.0)

@@ -1,13 +1,17 @@
 """`serve deploy` again: what it refuses leaves what runs alone, and what it replaces is replaced without a gap."""
 
+import contextlib
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.deployed_cluster import Cluster, Deployment, running_cluster, serve_pid
+from tests.repository_loader.repositories import TENSORS, write
 from tests.serving import Client, tensor, wait_until
 
 
@@ -56,31 +60,94 @@ def test_a_second_eagleray_in_the_cluster_is_refused(cluster: Cluster, own: Depl
     assert {own.index()["simple"] for _ in range(20)} == {("READY", "")}
 
 
-def test_of_two_ingresses_of_a_node_one_always_takes_requests(cluster: Cluster, own: Deployment) -> None:
-    own.deploy("packed", "simple", ingresses_per_node=2)
-    wait_until(lambda: status(cluster)[0] == "RUNNING" and own.index(), "ready", timeout_s=90)
-    answers: list[str] = []
-    replaced = threading.Event()
+@contextlib.contextmanager
+def asked(address: str) -> Iterator[Counter[str]]:
+    """Have a client connect anew for each request; what was answered, or became of the connection, is counted."""
+    answers: Counter[str] = Counter()
+    ended = threading.Event()
+    row = [tensor(name, "INT32", [1, 16], [1] * 16) for name in ("INPUT0", "INPUT1")]
 
     def ask() -> None:
-        row = [tensor(name, "INT32", [1, 16], [1] * 16) for name in ("INPUT0", "INPUT1")]
-        while not replaced.is_set():
+        while not ended.is_set():
             try:
-                with Client(own.address) as client:
+                with Client(address) as client:
                     answer = client.infer("simple", *row)
-                    answers.append("200" if answer.status == 200 else f"{answer.status} {answer.body!r}")
+                    answers["200" if answer.status == 200 else f"{answer.status} {answer.body!r}"] += 1
             except OSError as error:
-                answers.append(repr(error))
+                answers[repr(error)] += 1
 
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        own.deploy("packed", ingresses_per_node=2, http_idle_timeout_s=100)
-        wait_until(lambda: status(cluster)[0] == "DEPLOYING", "it begins")
-        wait_until(lambda: status(cluster)[0] == "RUNNING", "all are replaced", timeout_s=120)
+        yield answers
     finally:
-        replaced.set()
+        ended.set()
         asking.join()
+
+
+def replace(cluster: Cluster, own: Deployment, **arguments: Any) -> None:
+    """Deploy other settings, and wait until Serve says that all runs by them."""
+    own.deploy("packed", **arguments)
+    wait_until(lambda: status(cluster)[0] == "DEPLOYING", "it begins")
+    wait_until(lambda: status(cluster)[0] == "RUNNING", "all are replaced", timeout_s=120)
+
+
+SLOW_TO_COMPLETE = """
+import os, time
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        time.sleep(15 if os.path.exists("HELD_UP") else 0)
+        config.set_max_batch_size(0)
+        return config
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def test_the_only_ingress_of_a_node_serves_until_another_knows_as_much(
+    cluster: Cluster, own: Deployment, tmp_path: Path
+) -> None:
+    """The new controller needs longer to read the repository than an ingress waits for it that is alone."""
+    code = SLOW_TO_COMPLETE.replace("HELD_UP", str(tmp_path / "held up"))
+    write(tmp_path / "packed", {"slow/config.pbtxt": f'backend: "python" {TENSORS}', "slow/1/model.py": code})
+    own.deploy("packed", "simple", ingresses_per_node=1)
+    wait_until(lambda: own.index() == dict.fromkeys(("simple", "slow"), ("READY", "")), "ready", timeout_s=90)
+    ingress = serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress")
+    (tmp_path / "held up").touch()
+    with asked(own.address) as answers:
+        replace(cluster, own, ingresses_per_node=1, http_idle_timeout_s=100)
+    wait_until(
+        lambda: serve_pid(cluster, "ray::ServeReplica:eagleray:Ingress") not in (0, ingress), "the next", timeout_s=60
+    )
+    assert set(answers) == {"200"}
+
+
+def test_ingresses_that_cannot_start_leave_those_that_run_where_they_are(cluster: Cluster, own: Deployment) -> None:
+    own.deploy("packed", "simple")
+    wait_until(lambda: status(cluster)[0] == "RUNNING" and own.index(), "ready", timeout_s=90)
+    with socket.create_server(("127.0.0.1", 0)) as taken, asked(own.address) as answers:
+        own.deploy("packed", metrics_port=taken.getsockname()[1])
+        told = wait_until(lambda: reason_of_the_ingress(cluster), "why it does not start", timeout_s=90)
+        assert "Address already in use" in told
+        answered = answers["200"]
+        wait_until(lambda: answers["200"] > answered, "an answer")
+    assert set(answers) == {"200"}
+
+
+def reason_of_the_ingress(cluster: Cluster) -> str:
+    """Return why ingresses do not start, "" while Serve does not say."""
+    deployments = cluster.applications()["eagleray"]["deployments"]
+    return str(deployments["Ingress"]["message"]) if "Ingress" in deployments else ""
+
+
+def test_of_two_ingresses_of_a_node_one_always_takes_requests(cluster: Cluster, own: Deployment) -> None:
+    own.deploy("packed", "simple", ingresses_per_node=2)
+    wait_until(lambda: status(cluster)[0] == "RUNNING" and own.index(), "ready", timeout_s=90)
+    with asked(own.address) as answers:
+        replace(cluster, own, ingresses_per_node=2, http_idle_timeout_s=100)
     # Each of the two closes once, and who connects in that moment is reset.
-    others = [answer for answer in answers if answer != "200"]
-    assert len(others) <= 2 and all(answer.startswith("Connection") for answer in others), Counter(answers)
+    others = answers - Counter({"200": answers["200"]})
+    assert others.total() <= 2 and all(answer.startswith("Connection") for answer in others), answers

@@ -176,6 +176,22 @@ def test_errors_of_the_controller_do_not_end_the_follower() -> None:
     asyncio.run(run())
 
 
+def test_what_has_loaded_is_reached_once_it_is_known_and_has_a_target() -> None:
+    async def run() -> None:
+        followed = Followed()
+        controller, models = followed.controller, followed.models
+        assert not models.reached()
+        controller.publisher.publish(settled=False, models=rows("", LOADING))
+        await followed.until(lambda: models.directory.known)
+        assert models.reached() and not models.settled()
+        controller.publisher.publish(models=rows("", READY))
+        await followed.until(lambda: models.directory.generation == controller.publisher.generation)
+        assert not models.reached()
+        await followed.end()
+
+    asyncio.run(run())
+
+
 def test_new_controller_is_told_what_is_embedded_before_its_directory_is_taken() -> None:
     async def run() -> None:
         followed = Followed()

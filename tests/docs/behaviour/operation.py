@@ -418,8 +418,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/test_builder.py::test_what_no_ingress_could_start_with_is_refused",
         "e2e/test_redeployment.py::test_what_runs_goes_on_when_a_deployment_is_refused",
     ),
-    "`serve deploy` replaces the ingresses of a node one after the other": (
+    "`serve deploy` starts the ingresses of each node anew": (
+        "e2e/test_redeployment.py::test_the_only_ingress_of_a_node_serves_until_another_knows_as_much",
+        "e2e/test_redeployment.py::test_ingresses_that_cannot_start_leave_those_that_run_where_they_are",
         "e2e/test_redeployment.py::test_of_two_ingresses_of_a_node_one_always_takes_requests",
+        CLUSTER + "test_application_is_healthy_again_after_a_node_has_died",
     ),
     "Linux resets who is still connecting": (
         "app/edge/test_listening_socket.py::test_clients_of_a_socket_that_closes_are_handed_to_the_one_that_listens_on",

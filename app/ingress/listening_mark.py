@@ -1,0 +1,38 @@
+"""Whether a node's ingresses listen already: a lock in the node's folder that those share who do."""
+
+import fcntl
+import os
+from typing import Final
+
+from deployments.replica.node_folder import NodeFolder
+
+_NAME: Final = "listening"
+
+
+class ListeningMark:
+    """It ends with the process, whatever ends that."""
+
+    def __init__(self, folder: NodeFolder) -> None:
+        """Open the node's file.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._descriptor = os.open(folder.path / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def others_listen(self) -> bool:
+        """Whether another ingress listens; ask only before `set`."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return False
+
+    def set(self) -> None:
+        """Say that this ingress listens; blocks for the moment in which another one asks."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def clear(self) -> None:
+        """Say that it stops."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
