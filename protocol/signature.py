@@ -1,6 +1,7 @@
 """A model's inputs and outputs, taken from its configuration once, when it is loaded."""
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from protocol.datatypes import BY_ENUM, BY_NAME, DataType
@@ -45,6 +46,15 @@ class Signature:
     default_priority_level: int = 0
     decoupled: bool = False
     iterative: bool = False
+
+    @property
+    def interface(self) -> str:
+        """A digest of what requests and responses look like: models of one interface can be asked in the same way."""
+        tensors = [
+            [(spec.name, spec.datatype.name, spec.dims, spec.model_dims, spec.optional, spec.ragged) for spec in specs]
+            for specs in (self.inputs.values(), self.outputs.values())
+        ]
+        return blake2b(repr((self.max_batch_size, self.decoupled, tensors)).encode(), digest_size=6).hexdigest()
 
     @property
     def bfloat16_outputs(self) -> frozenset[str]:

@@ -53,6 +53,8 @@ class DirectoryFollower:
         self._copies: dict[str, dict[str, Any]] = {}
         self._hosting: asyncio.Task[None] | None = None
         self._watched: dict[str, Callable[[], None]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        host.loaded_late = self._loaded_late
 
     async def run(self) -> None:
         """Follow for ever; without a controller, what is served goes on being served."""
@@ -122,14 +124,22 @@ class DirectoryFollower:
     async def try_again(self, versions: Collection[tuple[str, int]]) -> None:
         """Load what had been loaded before, and failed here, and tell the controller what came of it."""
         if await self._host.try_again(versions):
-            self._routes_changed()
-            try:
-                await self._report_embedded()
-            except (Exception, asyncio.CancelledError) as error:
-                if is_cancelled():
-                    raise
-                logger.warning("the repository controller does not hear of %s: %s", versions, error)
-                self._reported = {}  # told with what changes next
+            await self._tell()
+
+    def _loaded_late(self) -> None:
+        self._telling.add(task := self._loop.create_task(self._tell()))
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self) -> None:
+        """Tell the controller what has become of embedded models."""
+        self._routes_changed()
+        try:
+            await self._report_embedded()
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
+            logger.warning("the repository controller does not hear what was loaded: %s", error)
+            self._reported = {}  # told with what changes next
 
     async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in wanted.keys() - self._watched.keys():

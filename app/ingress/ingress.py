@@ -195,6 +195,7 @@ class Ingress:
     def _routes_changed(self) -> None:
         self._listeners.routes_changed()
         self.service.models.changed()
+        self._host.late.routes_changed()
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
         self._routes_changed()

@@ -25,11 +25,15 @@ class VersionState:
 
 @dataclass(slots=True)
 class _Model:
-    """The versions of a model: those that are ready, and the states of all that have been heard of."""
+    """The versions of a model: those that are ready, and the states of all that have been heard of.
+
+    `former` are those in whose place versions of another interface are ready.
+    """
 
     name: str
     ready: dict[int, ModelVersion] = field(default_factory=dict)
     latest: ModelVersion | None = None
+    former: dict[int, ModelVersion] = field(default_factory=dict)
     states: dict[int, VersionState] = field(default_factory=dict)
 
 
@@ -51,9 +55,14 @@ class Core:
             self._update(model)
 
     def add(self, model_version: ModelVersion) -> ModelVersion | None:
-        """Serve a loaded version from now on; returns the one it takes the place of, which the caller closes."""
+        """Serve a loaded version from now on; returns the one it takes the place of, which the caller closes.
+
+        One of another interface is asked until then by those that are made for it, see `forget_former`.
+        """
         model = self._model(model_version.name)
         replaced = model.ready.get(model_version.version)
+        if replaced is not None and replaced.interface != model_version.interface:
+            model.former[model_version.version] = replaced
         model.ready[model_version.version] = model_version
         model.states[model_version.version] = VersionState("READY")
         self._update(model)
@@ -73,6 +82,12 @@ class Core:
         self._update(model)
         return removed
 
+    def forget_former(self, former: ModelVersion) -> None:
+        """Give a version that was replaced nothing more."""
+        model = self._models.get(former.name, _NONE)
+        if model.former.get(former.version) is former:
+            del model.former[former.version]
+
     def set_state(self, name: str, version: int, state: str, reason: str = "") -> None:
         """Note the state of a version that is not served: loading, or failed with a reason."""
         self._model(name).states[version] = VersionState(state, reason)
@@ -85,6 +100,15 @@ class Core:
         """Whether a version of the model is ready here."""
         model = self._models.get(name)
         return model is not None and model.latest is not None
+
+    def serves(self, name: str, version: int, interface: str) -> bool:
+        """Whether a version (-1: the latest) can be asked here by an interface."""
+        return self._find(self._models.get(name, _NONE), version, interface) is not None
+
+    def interfaces(self, name: str, version: int) -> set[str]:
+        """Return the interface that a version (-1: the latest) has here; none where it is not ready."""
+        found = self._find(self._models.get(name, _NONE), version, "")
+        return set() if found is None else {found.interface}
 
     def instance_count(self, name: str) -> int:
         """Return the least number of instances that a ready version of the model has; an ensemble has 0."""
@@ -105,24 +129,32 @@ class Core:
         """Return the states of all versions, by model and version."""
         return {name: dict(model.states) for name, model in self._models.items()}
 
-    def resolve(self, name: str, version: int = LATEST) -> ModelVersion:
+    def resolve(self, name: str, version: int = LATEST, interface: str = "") -> ModelVersion:
         """Return a ready version; for `LATEST` the highest that takes requests, or the highest where none is known to.
 
         Raises:
             NotFound: the model or version does not exist here, or the model has no version that is ready.
-            Unavailable: the version exists and is not ready.
+            Unavailable: the version exists and is not ready, or not for this interface.
         """
         model = self._models.get(name)
         if model is not None:
-            found = model.latest if version == LATEST else model.ready.get(version)
+            found = self._find(model, version, interface)
             if found is not None:
                 return found
         raise _unresolved(name, version, model)
 
-    def infer(self, model_name: str, version: int, request: InferRequest) -> None:
+    @staticmethod
+    def _find(model: _Model, version: int, interface: str) -> ModelVersion | None:
+        found = model.latest if version == LATEST else model.ready.get(version)
+        if not interface or found is None or found.interface == interface:
+            return found
+        former = model.former.get(found.version)
+        return former if former is not None and former.interface == interface else None
+
+    def infer(self, model_name: str, version: int, request: InferRequest, interface: str = "") -> None:
         """Give the request to a model; every outcome comes through its `reply`, never before this returns."""
         try:
-            model_version = self.resolve(model_name, version)
+            model_version = self.resolve(model_name, version, interface)
         except ServingError as error:
             self._clock.call_soon(partial(reply, request, error))
         else:
@@ -154,6 +186,8 @@ def _unresolved(name: str, version: int, model: _Model | None) -> ServingError:
     if model is None:
         return NotFound(f"{what} is not found")
     if version == LATEST:
+        if model.latest is not None:  # for another interface
+            return Unavailable(f"{what} is not at ready state")
         return NotFound(f"{what} has no available versions")
     if version not in model.states:
         return NotFound(f"{what} version {version} is not found")

@@ -37,6 +37,7 @@ class ModelVersion:
         "_passive",
         "_submit",
         "cancel",
+        "interface",
         "older",
         "package",
         "pool",
@@ -59,6 +60,7 @@ class ModelVersion:
     ) -> None:
         self.package = package
         self.signature = signature
+        self.interface = signature.interface
         self.statistics = statistics
         self.scheduler = scheduler
         self.pool = pool

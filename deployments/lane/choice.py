@@ -18,7 +18,7 @@ class LaneChoice:
     by lane, those that lie in this node and whose memory the model takes inputs from; most models have none.
     """
 
-    __slots__ = ("_capacities", "_chance", "_far", "_near", "_spill", "gpus", "lanes")
+    __slots__ = ("_capacities", "_chance", "_far", "_interfaces", "_near", "_spill", "gpus", "lanes")
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self.lanes: dict[LaneClient, int] = {}
@@ -27,14 +27,22 @@ class LaneChoice:
         self._far: list[LaneClient] = []
         self._chance = chance
         self._capacities: dict[LaneClient, int] = {}
+        self._interfaces: dict[LaneClient, str] = {}
         self._spill: LaneChoice | None = None
 
     def add(
-        self, lane: LaneClient, index: int, *, capacity: int = 1, spill: bool = False, gpus: Sequence[str] = ()
+        self,
+        lane: LaneClient,
+        index: int,
+        *,
+        capacity: int = 1,
+        spill: bool = False,
+        gpus: Sequence[str] = (),
+        interface: str = "",
     ) -> None:
         """Use a lane, or take what is new of it; `capacity` requests keep all instances behind it busy."""
         self.remove(lane)
-        self.lanes[lane], self._capacities[lane] = index, capacity
+        self.lanes[lane], self._capacities[lane], self._interfaces[lane] = index, capacity, interface
         if gpus and lane.near:
             self.gpus[lane] = frozenset(gpus)
         if spill:
@@ -47,13 +55,18 @@ class LaneChoice:
         """Use a lane no longer; returns whether it was used."""
         if self.lanes.pop(lane, None) is None:
             return False
-        del self._capacities[lane]
+        del self._capacities[lane], self._interfaces[lane]
         self.gpus.pop(lane, None)
         if self._spill is not None and self._spill.remove(lane):
             self._spill = self._spill if self._spill.lanes else None
             return True
         (self._near if lane.near else self._far).remove(lane)
         return True
+
+    @property
+    def interfaces(self) -> set[str]:
+        """The interfaces that the version has behind the lanes: one, unless only some replicas have changed."""
+        return {*self._interfaces.values()}
 
     def near(self) -> list[LaneClient]:
         """Return the lanes whose replicas share memory with this process."""

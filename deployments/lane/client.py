@@ -145,7 +145,8 @@ class TableRow(NamedTuple):
     `capacity` requests keep all its instances there busy. A `spill` gets what other replicas have no idle instance for.
     `says_ready` is what the model itself says, which only who asks for readiness needs to know.
     `sequence_idle_us` is 0 but for models that batch sequences: how long one lasts without a request. `gpus` are the
-    UUIDs of those from whose memory the model takes inputs as they are.
+    UUIDs of those from whose memory the model takes inputs as they are. `interface` is that of its signature; what is
+    `former` served as the version when it had another one, and is for those that are made for that.
     """
 
     number: int
@@ -157,6 +158,8 @@ class TableRow(NamedTuple):
     sequence_idle_us: int = 0
     says_ready: bool = True
     gpus: Sequence[str] = ()
+    interface: str = ""
+    former: bool = False
 
 
 class LaneOwner(Protocol):

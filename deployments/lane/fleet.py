@@ -148,9 +148,9 @@ class Fleet:
             self._dismiss_overdue()
         self._retry.take(calls, death)
 
-    def target(self, name: str, version: int = -1) -> LaneTarget | None:
-        """Return the target of a model version, None when no live replica serves it; -1 as `Routes.find` says."""
-        return self._routes.find(name, version)
+    def target(self, name: str, version: int = -1, interface: str = "") -> LaneTarget | None:
+        """Return the target of a model version, None when no live replica serves it; see `Routes.find`."""
+        return self._routes.find(name, version, interface)
 
     def awaited(self, name: str, version: int = -1) -> LaneTarget | None:
         """Return the target of a version (-1: any) whose last replica died, while requests wait for another one."""

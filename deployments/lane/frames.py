@@ -57,7 +57,7 @@ LISTENS: Final = 0x01
 SHARED: Final = 0x80
 PLACE: Final = struct.Struct("<QQ")
 """Offset and size of a body in an arena."""
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 """Raised when frames change: an older replica may still run beside a newer ingress."""
 MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 # From this size on a body goes through shared memory, where both sides are on one node.

@@ -6,6 +6,7 @@ from typing import Final
 
 from deployments.core.version_choice import expected
 from deployments.lane.client import LaneClient, TableRow
+from deployments.lane.interface_targets import InterfaceTargets
 from deployments.lane.target import LaneTarget, Limits
 from deployments.lane.waiting_calls import WaitingCalls
 
@@ -20,17 +21,24 @@ class Routes:
         self._limits = limits
         self._changed = changed
         self._targets: dict[str, dict[int, LaneTarget]] = {}
+        self._interfaces = InterfaceTargets(limits)
         self._awaited: dict[tuple[str, int], LaneTarget] = {}
         self._taken: Collection[tuple[str, int]] = ()
         self._faults: dict[LaneClient, dict[tuple[str, int], str]] = {}
         self._unready: dict[LaneClient, set[tuple[str, int]]] = {}
 
-    def find(self, name: str, version: int = -1) -> LaneTarget | None:
-        """Return the target of a model version, None when no live replica serves it.
+    def find(self, name: str, version: int = -1, interface: str = "") -> LaneTarget | None:
+        """Return the target of a model version, None when no live replica serves it, or not with that interface.
 
         -1 is the highest that takes requests. Where none is known to, it is the highest that is served, unless there is
         one to wait for (`awaited`).
         """
+        target = self._find(name, version)
+        if not interface or target is None or not target.choice.lanes or target.choice.interfaces == {interface}:
+            return target
+        return self._interfaces.find(name, version, interface, self._taken)
+
+    def _find(self, name: str, version: int) -> LaneTarget | None:
         versions = self._targets.get(name)
         if not versions:
             return None
@@ -100,6 +108,8 @@ class Routes:
         """Take the list of model versions that a replica has."""
         if lane.withdrawn:
             return
+        self._interfaces.take(lane, [row for row in rows if not row.fault])
+        rows = [row for row in rows if not row.former]
         served = [row for row in rows if not row.fault]
         faults = {(row.name, row.version): row.fault for row in rows if row.fault}
         emptied = self._drop(lane, {(row.name, row.version) for row in served})
@@ -109,7 +119,14 @@ class Routes:
             if row.version not in versions:
                 versions[row.version] = self._new_target(row.name, row.version)
             choice = versions[row.version].choice
-            choice.add(lane, row.number, capacity=row.capacity, spill=row.spill, gpus=row.gpus)
+            choice.add(
+                lane,
+                row.number,
+                capacity=row.capacity,
+                spill=row.spill,
+                gpus=row.gpus,
+                interface=row.interface,
+            )
             versions[row.version].follow_sequences(row.sequence_idle_us)
             versions[row.version].lane_added()
         self._unready.pop(lane, None)
@@ -127,6 +144,7 @@ class Routes:
         lane.withdrawn = True
         self._faults.pop(lane, None)
         self._unready.pop(lane, None)
+        self._interfaces.withdraw(lane)
         emptied = self._drop(lane, set())
         if lost:
             self._await_replacements(emptied)

@@ -57,6 +57,7 @@ class LaneModel(Protocol):
     sequence_idle_us: int
     says_ready: bool
     gpus: Sequence[str]
+    interface: str
 
     def end_sequence(self, sequence_id: int | str) -> None:
         """End a sequence that has started anew in another replica."""
@@ -81,8 +82,9 @@ class LaneServer:
     """Accepts lanes for one replica and keeps the table of models that their requests index.
 
     A model keeps its index for as long as it is in the table, and no other gets that before all others had their turn:
-    frames on their way when the table changes find their model, or a clear error. `spill` tells clients to prefer other
-    replicas while these have an idle instance.
+    frames on their way when the table changes find their model, or a clear error. One of another interface has another
+    index, and what was there before keeps its own as a former one, until it is let go of. `spill` tells clients to
+    prefer other replicas while these have an idle instance.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class LaneServer:
         self._strangers: dict[LaneServerConnection, None] = {}
         self._rows: dict[tuple[str, int], tuple[int, str]] = {}
         """Index and fault of each model version."""
+        self._former: dict[int, tuple[str, int]] = {}
+        """What served as versions before they had other interfaces, by index."""
         self._last_index = -1
         self._listeners: list[asyncio.Server] = []
         self.lone = LoneRequests(self.connections, loop)
@@ -138,6 +142,10 @@ class LaneServer:
         """Add, replace or (None) withdraw a model version and tell every client; `fault` says why it serves no more."""
         key = (name, version)
         index = self._rows[key][0] if key in self._rows else self._new_index()
+        before = self.models.get(index)
+        if model is not None and before is not None and before.interface != model.interface:
+            self._former[index] = key
+            index = self._new_index()
         if model is not None or fault:
             self._rows[key] = index, fault
         else:
@@ -146,30 +154,38 @@ class LaneServer:
             self.models[index] = model
         else:
             self.models.pop(index, None)
+        self._send_tables()
+
+    def forget_former(self, model: LaneModel) -> None:
+        """Give nothing more to what served as a version before it had another interface."""
+        for index in [index for index in self._former if self.models[index] is model]:
+            del self._former[index], self.models[index]
+            self._send_tables()
+
+    def _send_tables(self) -> None:
         for connection in self.connections:
             connection.send_table()
 
     def _new_index(self) -> int:
-        taken = {index for index, _ in self._rows.values()}
+        taken = {*(index for index, _ in self._rows.values()), *self._former}
         while (index := (self._last_index + 1) % MAX_MODELS) in taken:
             self._last_index = index
         self._last_index = index
         return index
 
     def table(self) -> bytes:
-        """Return the table of models as the TABLE frame carries it."""
+        """Return the table of models as the TABLE frame carries it; of two rows of one interface the last counts."""
         rows: list[tuple[Any, ...]] = []
+        for index, (name, version) in self._former.items():
+            rows.append((index, name, version, "", *self._columns(self.models[index]), True))
         for (name, version), (index, fault) in self._rows.items():
             model = self.models.get(index)
-            if model is not None:
-                row = (index, name, version, fault, model.capacity, self.spill, model.sequence_idle_us)
-                if model.gpus:
-                    rows.append((*row, model.says_ready, model.gpus))
-                else:
-                    rows.append(row if model.says_ready else (*row, False))
-            else:
-                rows.append((index, name, version, fault))
+            rows.append((index, name, version, fault, *(self._columns(model) if model is not None else ())))
         return orjson.dumps(rows)
+
+    def _columns(self, model: LaneModel) -> tuple[Any, ...]:
+        says = model.says_ready, model.gpus, model.interface
+        return (model.capacity, self.spill, model.sequence_idle_us, *says)
 
     @property
     def inflight_count(self) -> int:

@@ -17,6 +17,8 @@ from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResp
 from protocol.signature import Signature
 from repository_loader.traffic import Traffic
 
+_MAX_INTERFACES: Final = 4
+"""Of one model, that requests are written for: those of ensembles before a change, and of ensembles after it."""
 _WAITS_FOR_ITSELF: Final = (
     "Failed for execute the inference request. Model '{}' would wait for an instance of its own that waits for it: {}"
 )
@@ -33,7 +35,8 @@ class HostRouter:
         self._fleet = fleet
         self._clock = clock
         self._slow = slow
-        self._codecs: dict[str, StepCodec] = {}
+        self._codecs: dict[str, dict[str, StepCodec]] = {}
+        """By model, and by the interface that each writes for; the last is what was told last."""
         self._returning: dict[str, int] = {}
         self._choices: dict[str, VersionChoice] = {}
         self._taken: Collection[tuple[str, int]] = ()
@@ -41,7 +44,11 @@ class HostRouter:
     def set_signatures(self, signatures: Mapping[str, Signature]) -> None:
         """Take the signatures of models in other processes; a request to them is written by these."""
         for name, signature in signatures.items():
-            self._codecs[name] = StepCodec(signature, self._slow)
+            codecs = self._codecs.setdefault(name, {})
+            codecs.pop(signature.interface, None)
+            codecs[signature.interface] = StepCodec(signature, self._slow)
+            if len(codecs) > _MAX_INTERFACES:
+                del codecs[next(iter(codecs))]
 
     def expect(self, taken: Collection[tuple[str, int]]) -> None:
         """Take which versions of all models take requests: those that name no version go to these."""
@@ -74,7 +81,14 @@ class HostRouter:
             chosen = max(choice.traffic.shares(self._fleet.awaited_versions(model_name)), default=None)
         return chosen
 
-    def infer(self, model_name: str, version: int, request: InferRequest) -> None:
+    def fits(self, model_name: str, version: int, interface: str) -> bool:
+        """Whether a version has an interface, as far as it serves anywhere; what it has had before does not count."""
+        target = self._fleet.target(model_name, version) if self._fleet else None
+        found = self._core.interfaces(model_name, version)
+        found |= target.choice.interfaces if target is not None else set()
+        return not found or interface in found
+
+    def infer(self, model_name: str, version: int, request: InferRequest, interface: str = "") -> None:
         """Send the request; every outcome comes through `request.reply`, never before this returns."""
         if version == LATEST and self._choices:
             chosen = self._version(model_name, request)
@@ -87,20 +101,31 @@ class HostRouter:
             callers = " -> ".join((*request.callers, model_name))
             self._refuse(request, InvalidArgument(_WAITS_FOR_ITSELF.format(model_name, callers)))
             return
-        if here:
-            self._core.infer(model_name, version, request)
+        target = None
+        if here and interface and not self._core.serves(model_name, version, interface):
+            target = self._target(model_name, version, interface)  # where it is to be, or has been until now
+        if here and target is None:
+            self._core.infer(model_name, version, request, interface)
             return
-        target = self._target(model_name, version)
-        codec = self._codecs.get(model_name)
+        target = target or self._target(model_name, version, interface)
+        codec = (
+            None if target is None else self._codec(model_name, {interface} if interface else target.choice.interfaces)
+        )
         if target is None or codec is None:
             self._refuse(request, _not_ready(model_name))
             return
         step = request.context = RemoteStep(request, codec, target, self._clock)
         step.begin()
 
-    def _target(self, name: str, version: int) -> LaneTarget | None:
+    def _codec(self, name: str, interfaces: Collection[str]) -> StepCodec | None:
+        """Return a codec for one of the interfaces, else the one that was told last."""
+        codecs = self._codecs.get(name, {})
+        latest = next(reversed(codecs.values()), None)
+        return next((codecs[interface] for interface in interfaces if interface in codecs), latest)
+
+    def _target(self, name: str, version: int, interface: str = "") -> LaneTarget | None:
         fleet = self._fleet
-        return (fleet.target(name, version) or fleet.awaited(name, version)) if fleet else None
+        return (fleet.target(name, version, interface) or fleet.awaited(name, version)) if fleet else None
 
     def awaits(self, name: str, version: int) -> bool:
         """Whether requests for a model version wait, in other processes, for a replica in place of one that died."""

@@ -28,8 +28,10 @@ from deployments.lane.wire import WireCodec
 from deployments.lane.work_queue import WorkQueue
 from deployments.log.line_format import about
 from deployments.replica.device_memory import visible_gpus
+from deployments.replica.former_models import FormerModels
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
+from deployments.replica.late_loads import LateLoads, asked_steps
 from deployments.replica.model_calls import LoadedModel, ModelCalls
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.override_files import OverrideFiles
@@ -126,6 +128,10 @@ class ModelHost:
         self._down: set[Key] = set()
         self._wanted: dict[Key, dict[str, Any]] = {}
         self.seconds: dict[Key, float] = {}
+        self.former = FormerModels(self.core, loop.time)
+        self.late = LateLoads(loop, self.router)
+        self.loaded_late: Callable[[], None] = lambda: None
+        """Is told when an ensemble has been loaded, or has failed, after `apply` has returned."""
 
     async def apply(self, models: Sequence[dict[str, Any]], copies: Collection[Key] = ()) -> None:
         """Make the hosted models be these (as `HostedModel.to_dict` writes them); `copies` have replicas elsewhere.
@@ -164,6 +170,7 @@ class ModelHost:
         for key, data in wanted.items():
             if self._present.get(key) == data["digest"]:
                 self.failures.pop(key, None)  # of something else, which is wanted no more
+        self.late.give_up()
         loads: dict[Key, asyncio.Task[None]] = {}
         for key in fresh:
             loads[key] = self._loop.create_task(self._load_after_steps(key, wanted[key], loads))
@@ -182,13 +189,25 @@ class ModelHost:
     async def _load_after_steps(self, key: Key, data: dict[str, Any], loads: Mapping[Key, asyncio.Task[None]]) -> None:
         """Load a version; an ensemble that serves stays as it is until its steps are loaded, or when one of them fails.
 
-        Else it would ask the steps that serve for what those to come take and give.
+        Else it would ask the steps that serve for what those to come take and give. Nobody waits for the steps that
+        load in other processes.
         """
         steps = [each for each in loads if each[0] in data["steps"]] if key in self._present else []
         if steps:
             await asyncio.wait([loads[each] for each in steps])
-        if self.failures.keys().isdisjoint(steps):
+        if not self.failures.keys().isdisjoint(steps):
+            return
+        asked = await asyncio.to_thread(asked_steps, data) if key in self._present and data["steps"] else []
+        if self.late.fits(asked):
             await self._load(key, data)
+        else:
+            self.late.begin(key, asked, partial(self._load_late, key, data))
+
+    async def _load_late(self, key: Key, data: dict[str, Any]) -> None:
+        async with self._lock:
+            with nullcontext() if self.guard is None else self.guard.patient():
+                await self._load(key, data)
+        self.loaded_late()
 
     async def _load(self, key: Key, data: dict[str, Any]) -> None:
         self.loading.add(key)
@@ -269,6 +288,7 @@ class ModelHost:
             old.ready = False
             self._readiness.forget(old)
         self._changed(name, version, served)
+        self.late.routes_changed()
         if replaced is not None:
             self._close_in_background(replaced, old, model, self._held.pop(key, ()))
         self._held[key] = held
@@ -308,6 +328,8 @@ class ModelHost:
         self, replaced: ModelVersion, old: ServedModel | None, new: ModelVersion, held: Sequence[int]
     ) -> None:
         if old is not None:
+            if old.interface != new.interface:
+                await self.former.until_unasked(old)
             await old.slow.all_decoded(DRAIN_TIMEOUT_S)
         while new.older is replaced and replaced.sequence_count:
             await asyncio.sleep(_SEQUENCE_POLL_S)
@@ -363,6 +385,7 @@ class ModelHost:
             left -= turn
 
     async def _unload(self, key: Key, timeout_s: float) -> None:
+        self.former.drop(*key)
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self._down.discard(key)
@@ -455,6 +478,7 @@ class ModelHost:
         """Finish what is under way and free every model within `timeout_s` and some seconds."""
         async with self._lock:
             deadline_s = self._loop.time() + timeout_s
+            self.late.give_up()
             await self._unload_in_order(self.served, timeout_s)
             if self._closing:
                 await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))

@@ -76,7 +76,7 @@ class ModelReplica:
         show_model_output(self._log.is_on)
         hide_arguments()
         self._counters = NodeCounters(node)
-        self._fleet = Fleet(node_id, self._loop, lambda: self._neighbours.changed(), Refusals(self._counters))
+        self._fleet = Fleet(node_id, self._loop, self._routes_changed, Refusals(self._counters))
         regions = Regions(RegionTable(node))
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
         given = options.rate_limit
@@ -116,6 +116,7 @@ class ModelReplica:
         descriptor = self._address.death_mark.descriptor
         self._guard = self._host.guard = StallGuard(self._loop, options.max_batch_duration_s, descriptor)
         self._lane = LaneServer(self._address.secret, self._loop, lane_count_changed=self._address.set_lane_count)
+        self._host.former.gone = self._lane.forget_former
         self._sampler = StateSampler(self._host, self._fleet, self._counters, options.metrics.interval_s)
         ray_metrics = RayMetrics(self._counters, own.replica_id.unique_id, own.app_name, options.metrics.interval_s)
         sweep = CounterSweep(self._neighbours.directory, self._counters.give_back, [self._host.let_go])
@@ -166,6 +167,10 @@ class ModelReplica:
     def _in_background(self, change: Coroutine[Any, Any, Any]) -> None:
         self._applying.add(task := self._loop.create_task(change))
         task.add_done_callback(self._applying.discard)
+
+    def _routes_changed(self) -> None:
+        self._neighbours.changed()
+        self._host.late.routes_changed()
 
     def _model_changed(self, name: str, version: int, served: ServedModel | None) -> None:
         self._lane.set_model(name, version, served, "" if served else self._host.fault(name, version))

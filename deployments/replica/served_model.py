@@ -40,6 +40,7 @@ class ServedModel:
         self.model_name = model.package.name
         self.version = model.package.version
         self.model = model
+        self.interface = model.interface
         self.gpus = gpus
         self.codecs = codecs
         self.slow = slow or SlowCodec(codecs)

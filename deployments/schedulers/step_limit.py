@@ -69,7 +69,9 @@ def withdraw_waiting(requests: Iterable[InferRequest]) -> None:
 
 def limited(limit: int, router: Router, steps: Sequence[Step], clock: Clock) -> tuple[list[Send], Send]:
     """Return how each step is sent requests, and how one is given up; a `limit` of 0 is none."""
-    sends: list[Send] = [partial(router.infer, step.model_name, step.version) for step in steps]
+    sends: list[Send] = [
+        partial(router.infer, step.model_name, step.version, interface=step.signature.interface) for step in steps
+    ]
     if not limit:
         return sends, router.cancel
 

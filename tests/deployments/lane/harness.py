@@ -54,6 +54,7 @@ class EchoModel:
         self.sequence_idle_us = 0
         self.says_ready = True
         self.gpus: tuple[str, ...] = ()
+        self.interface = ""
         self.held: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.hold = False
@@ -121,8 +122,9 @@ class Sink:
 class Replica:
     """A lane server with one echo model, `echo` version 1."""
 
-    def __init__(self, folder: str, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, folder: str, name: str, loop: asyncio.AbstractEventLoop, interface: str = "") -> None:
         self.model = EchoModel()
+        self.model.interface = interface
         self.server = LaneServer("secret", loop, hello_timeout_s=0.5)
         self.server.set_model("echo", 1, self.model)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -155,7 +157,8 @@ class Replica:
 class Lanes:
     """A fleet and some replicas; use as an async context manager."""
 
-    def __init__(self, count: int = 1, max_inflight: int = 100) -> None:
+    def __init__(self, count: int = 1, max_inflight: int = 100, interface: str = "") -> None:
+        self._interface = interface
         self._count = count
         self._max_inflight = max_inflight
         self.counted = Totals()
@@ -167,7 +170,7 @@ class Lanes:
         refusals, self.meters = Refusals(self.counted), RequestMeters(self.counted)
         self.fleet = Fleet(NODE, loop, lambda: None, refusals, self._max_inflight, away_s=0.0, meters=self.meters)
         for number in range(self._count):
-            replica = Replica(self._folder.name, f"r{number}", loop)
+            replica = Replica(self._folder.name, f"r{number}", loop, self._interface)
             await replica.server.listen([replica.sock])
             self.replicas.append(replica)
         self.publish()

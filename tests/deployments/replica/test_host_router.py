@@ -23,6 +23,10 @@ ENSEMBLE = model(
 ECHO = model("echo", "X:-1", "Y:-1")
 
 
+def echoes(count: int = 1) -> Lanes:
+    return Lanes(count, interface=Signature.from_config(ECHO).interface)
+
+
 class Away:
     """An ensemble here whose only step runs behind a lane."""
 
@@ -59,7 +63,7 @@ class Away:
 @pytest.mark.parametrize("columns", [2, 100_000], ids=["small", "in-shared-memory"])
 def test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process(columns: int) -> None:
     async def run() -> None:
-        async with Lanes() as lanes:
+        async with echoes() as lanes:
             await lanes.open_arenas()
             away = Away(lanes)
             request = await away.start(columns)
@@ -78,7 +82,7 @@ def test_a_cancelled_ensemble_ends_when_its_step_is_in_another_process(columns: 
 
 def test_a_step_that_has_answered_is_not_answered_again_when_the_ensemble_is_cancelled() -> None:
     async def run() -> None:
-        async with Lanes() as lanes:
+        async with echoes() as lanes:
             away = Away(lanes)
             request = await away.start()
             lanes.replicas[0].die()
@@ -95,7 +99,7 @@ def test_a_step_that_has_answered_is_not_answered_again_when_the_ensemble_is_can
 
 def test_a_step_without_a_replica_is_refused() -> None:
     async def run() -> None:
-        async with Lanes() as lanes:
+        async with echoes() as lanes:
             away = Away(lanes)
             lanes.replicas[0].server.set_model("echo", 1, None)
             await lanes.until(lambda: lanes.fleet.target("echo") is None)
@@ -107,10 +111,24 @@ def test_a_step_without_a_replica_is_refused() -> None:
     asyncio.run(run())
 
 
+def test_a_step_of_another_interface_is_refused() -> None:
+    async def run() -> None:
+        async with Lanes(interface="another") as lanes:
+            away = Away(lanes)
+            away.scheduler.submit(away.answers.request("r"))
+            await lanes.until(lambda: bool(away.answers.order))
+            assert away.answers.error("r").startswith("Unavailable: in ensemble 'e', ")
+            assert not away.router.fits("echo", -1, Signature.from_config(ECHO).interface)
+            assert not away.model.held
+            await away.drained()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("traffic", [Traffic({1: 100.0, 2: 0.0}), Traffic({}, {2: 50.0})], ids=["weights", "shadow"])
 def test_a_version_without_a_share_gets_no_step_though_no_other_has_a_replica(traffic: Traffic) -> None:
     async def run() -> None:
-        async with Lanes(2) as lanes:
+        async with echoes(2) as lanes:
             first, second = lanes.replicas
             second.server.set_model("echo", 1, None)
             second.server.set_model("echo", 2, second.model)

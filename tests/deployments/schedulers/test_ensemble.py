@@ -22,7 +22,7 @@ class FakeRouter:
         self.cancelled = []
         self.when_cancelled = lambda request: None
 
-    def infer(self, model_name, version, request):
+    def infer(self, model_name, version, request, interface=""):
         self.steps.append((model_name, version, request))
 
     def cancel(self, request):

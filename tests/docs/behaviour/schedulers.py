@@ -126,6 +126,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "An ensemble serves as it was until those of its steps": (
         "deployments/replica/test_model_host.py::"
         "test_an_ensemble_that_is_loaded_anew_with_its_step_asks_what_serves_until_the_step_is_there",
+        "e2e/control/test_reloads.py::test_an_ensemble_and_steps_in_other_processes_change_together",
+    ),
+    "What a step was before its inputs or outputs changed": (
+        "deployments/lane/test_interface_targets.py::"
+        "test_what_had_another_interface_is_asked_by_that_until_it_is_let_go_of",
+        "deployments/replica/test_host_router.py::test_a_step_of_another_interface_is_refused",
+        "deployments/replica/test_late_loads.py::test_what_had_another_interface_is_kept_until_nobody_asks_it",
     ),
     "A tensor passes between models of one process": (
         "deployments/core/test_loaded_ensembles.py::test_tensors_between_steps_of_a_core_are_the_same_memory",

@@ -1,7 +1,9 @@
 """Explicit mode: what is loaded again changes, and nobody who asks it notices."""
 
+import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -122,3 +124,67 @@ def test_instances_and_versions_change_in_place(
             wait_until(lambda: len({tag(answer) for answer in asked.answers[-100:]} - {before}) == 2, "two instances")
         asked.assert_served()
         assert triton.get_model_config("switched")["instance_group"][0]["count"] == 2
+
+
+PAIR = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_INT32 dims: 1 }
+output { name: "A" data_type: TYPE_INT32 dims: 1 }
+output { name: "B" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling {
+  step {
+    model_name: "%(name)s_a" model_version: -1
+    input_map { key: "X" value: "X" } output_map { key: "%(output)s" value: "A" }
+  }
+  step {
+    model_name: "%(name)s_b" model_version: -1
+    input_map { key: "X" value: "X" } output_map { key: "%(output)s" value: "B" }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("placement", ["packed", "embedded"])
+def test_an_ensemble_and_steps_in_other_processes_change_together(
+    server: Server, repository: Path, placement: str
+) -> None:
+    """Outputs of the steps are renamed; the second of them is loaded only when the test says so."""
+    name = f"pair_{placement}"
+    gate = repository.parent / f"{name}.gate"
+    os.mkfifo(gate)
+
+    def write(tag: str, output: str, then: str = "") -> None:
+        for step in (f"{name}_a", f"{name}_b"):
+            write_tagged(repository, step, tag)
+            (repository / step / "config.pbtxt").write_text(TAGGED_CONFIG.replace("TAG", output) + ISOLATED)
+            model = repository / step / "1/model.py"
+            model.write_text(model.read_text().replace('"TAG"', f'"{output}"') + (then if step.endswith("_b") else ""))
+        (repository / name / "1").mkdir(parents=True, exist_ok=True)
+        placed = f'parameters {{ key: "eagleray.placement" value {{ string_value: "{placement}" }} }}'
+        (repository / name / "config.pbtxt").write_text(PAIR % {"name": name, "output": output} + placed)
+
+    def until_one_step_has_changed() -> None:
+        with server.client() as client:
+            wait_until(lambda: tag(ask(client, f"{name}_a")) != served[-1], "the first step is loaded")
+            count = len(asked.answers)
+            wait_until(lambda: len(asked.answers) > count + 20, "answers between the two")
+
+    served = [1]
+    load = f"/v2/repository/models/{name}/load"
+    write("1", "TAG")
+    assert server.post(load).status == 200
+    with Asking(server, name).running() as asked, ThreadPoolExecutor(1) as other:
+        write("2", "MARK", f"open({str(gate)!r}).read()")
+        loading = other.submit(server.post, load)
+        with gate.open("w"):
+            until_one_step_has_changed()
+        assert loading.result().status == 200
+        served.append(2)
+        write("3", "SIGN", f"open({str(gate)!r}).read()\nraise RuntimeError('nonesuch')")
+        failing = other.submit(server.post, load)
+        with gate.open("w"):
+            until_one_step_has_changed()
+        assert "nonesuch" in failing.result().error
+    asked.assert_served()
+    answers = [tuple(output["data"][0] for output in answer.json["outputs"]) for answer in asked.answers]
+    assert set(answers) == {(1, 1), (2, 2)} and answers[-1] == (2, 2)

@@ -1,0 +1,59 @@
+"""Ensembles that serve as they were until the steps that they are loaded anew for can be asked."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from deployments.replica.host_router import HostRouter
+from deployments.replica.hosted_model import HostedModel
+from protocol.signature import Signature
+
+Key = tuple[str, int]
+AskedStep = tuple[str, int, str]
+"""Model, version and interface."""
+
+
+class LateLoads:
+    """Waits beside all else that a host does, until its router reaches the steps as they are to be."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, router: HostRouter) -> None:
+        self._loop = loop
+        self._router = router
+        self._waiting: dict[Key, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+
+    def fits(self, steps: Sequence[AskedStep]) -> bool:
+        """Whether all the steps that serve anywhere can be asked so."""
+        return all(self._router.fits(*step) for step in steps)
+
+    def begin(self, key: Key, steps: Sequence[AskedStep], load: Callable[[], Awaitable[None]]) -> None:
+        """Load an ensemble when its steps fit, unless it is given up before."""
+        self._waiting[key] = self._loop.create_task(self._load(key, steps, load))
+
+    async def _load(self, key: Key, steps: Sequence[AskedStep], load: Callable[[], Awaitable[None]]) -> None:
+        while not self.fits(steps):
+            await self._changed.wait()
+        await load()
+        del self._waiting[key]
+
+    def routes_changed(self) -> None:
+        """Look again; to be called when other models can be asked than before."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def give_up(self) -> None:
+        """Load none of them: something else is wanted."""
+        for task in self._waiting.values():
+            task.cancel()
+        self._waiting.clear()
+
+
+def asked_steps(data: dict[str, Any]) -> list[AskedStep]:
+    """Return what an ensemble, as `HostedModel.to_dict` writes it, asks of its steps."""
+    hosted = HostedModel.from_dict(data)
+    interfaces = {name: Signature.from_config(config).interface for name, config in hosted.steps.items()}
+    return [
+        (step.model_name, int(step.model_version), interfaces[step.model_name])
+        for step in hosted.package.config.ensemble_scheduling.step
+        if step.model_name in interfaces
+    ]
