@@ -118,12 +118,10 @@ def user_config(
 
     It is one string: Serve's controller copies a user_config, value by value, several times a second.
     """
-    watch: set[tuple[str, str]] = set()
     steps = {name for model in plan.models for name in model.dependencies}
     here = {model.name for model in plan.models if not model.leaving}
-    for name in steps - here:
-        watch.update(places.get(name, ()))
-    watch.discard((plan.app_name, plan.name))  # as a step that leaves is here, too
+    # A step that is here may still have another place, which it leaves once it has been loaded here.
+    watch = {place for name in steps for place in places.get(name, ())} - {(plan.app_name, plan.name)}
     scaled = {name for name in steps - here if name in packages and read_overrides(packages[name].config).autoscaling}
     sizes = [max(1, model.package.config.max_batch_size) for model in plan.models] or [1]
     delays_us = [model.package.config.dynamic_batching.max_queue_delay_microseconds for model in plan.models] or [0]

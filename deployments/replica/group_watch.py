@@ -19,7 +19,7 @@ Watch = Callable[[str, str, Listener], Callable[[], None]]
 class GroupWatch:
     """Tells a fleet which replicas run; all on the loop's thread. `watch` has the interface of `watch_replicas`.
 
-    What is wanted no longer is watched for `linger_s` more: a request that is under way here may still need it.
+    What is wanted no longer is watched for `linger_s` from then on: a request that is under way here may still need it.
     """
 
     def __init__(
@@ -31,22 +31,23 @@ class GroupWatch:
         self._loop = loop
         self._wanted: dict[str, set[Group]] = {}
         self._watched: dict[Group, Callable[[], None]] = {}
+        self._lingering: dict[Group, asyncio.TimerHandle] = {}
 
     def want(self, reason: str, groups: set[Group]) -> None:
         """Keep lanes to these, in place of what was wanted for the same reason before."""
         self._wanted[reason] = groups
-        for group in self._all_wanted() - self._watched.keys():
+        wanted = set().union(*self._wanted.values())
+        for group in wanted & self._lingering.keys():
+            self._lingering.pop(group).cancel()
+        for group in wanted - self._watched.keys():
             self._watched[group] = self._watch(*group, self._listener(group))
-        if self._watched.keys() - self._all_wanted():
-            self._loop.call_later(self._linger_s, self._forget, self._watched.keys() - self._all_wanted())
+        for group in self._watched.keys() - wanted - self._lingering.keys():
+            self._lingering[group] = self._loop.call_later(self._linger_s, self._forget, group)
 
-    def _forget(self, groups: set[Group]) -> None:
-        for group in groups & self._watched.keys() - self._all_wanted():
-            self._watched.pop(group)()
-            self._fleet.forget("#".join(group))
-
-    def _all_wanted(self) -> set[Group]:
-        return set().union(*self._wanted.values())
+    def _forget(self, group: Group) -> None:
+        del self._lingering[group]
+        self._watched.pop(group)()
+        self._fleet.forget("#".join(group))
 
     def _listener(self, group: Group) -> Callable[[tuple[Any, ...]], None]:
         def changed(replicas: tuple[Any, ...]) -> None:

@@ -31,19 +31,24 @@ def test_memory_that_a_model_says_it_takes_is_reserved_by_ray() -> None:
     assert "memory" not in actor_options(given, num_gpus=1.0)
 
 
+PACKAGE = ModelPackage("m", 1, text_format.Parse('name: "m"', ModelConfig()), "/r/m", "/r/m/1", "")
+STEP = ModelPlan("m", 1, PACKAGE, "packed", (), 0)
+ENSEMBLE = ModelPlan("e", 1, replace(PACKAGE, name="e"), "packed", (), 0, ("m",))
+GROUP = DeploymentPlan("packed", "models", "packed", (ENSEMBLE, STEP), 1, 0.05, 0.0, 0)
+HERE, THERE = ("packed", "models"), ("m", "v1")
+
+
+def watched(group: DeploymentPlan, *places: tuple[str, str]) -> list[list[str]]:
+    options = deployment_options(group, {"m": PACKAGE}, OPTIONS, {"m": [*places]}, "owner")
+    found: list[list[str]] = json.loads(options["user_config"]["load"])["watch"]
+    return found
+
+
 def test_an_ensemble_has_a_lane_to_its_step_before_that_leaves_its_process() -> None:
-    config = text_format.Parse('name: "m"', ModelConfig())
-    package = ModelPackage("m", 1, config, "/r/m", "/r/m/1", "")
-    step = ModelPlan("m", 1, package, "packed", (), 0)
-    ensemble = ModelPlan("e", 1, replace(package, name="e"), "packed", (), 0, ("m",))
-    group = DeploymentPlan("packed", "models", "packed", (ensemble, step), 1, 0.05, 0.0, 0)
+    assert watched(GROUP, HERE) == []
+    leaves = replace(GROUP, models=(ENSEMBLE, replace(STEP, leaving=True)))
+    assert watched(leaves, HERE, THERE) == [[*THERE]]
 
-    def watched(group: DeploymentPlan, *places: tuple[str, str]) -> list[list[str]]:
-        options = deployment_options(group, {"m": package}, OPTIONS, {"m": [*places]}, "owner")
-        found: list[list[str]] = json.loads(options["user_config"]["load"])["watch"]
-        return found
 
-    here, there = ("packed", "models"), ("m", "v1")
-    assert watched(group, here) == []
-    leaves = replace(group, models=(ensemble, replace(step, leaving=True)))
-    assert watched(leaves, here, there) == [[*there]]
+def test_an_ensemble_keeps_its_lane_to_a_step_that_is_loaded_in_its_process_until_that_is_there() -> None:
+    assert watched(GROUP, HERE, THERE) == [[*THERE]]
