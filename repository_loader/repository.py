@@ -39,6 +39,8 @@ def load_repositories(
     only: Collection[str] | None = None,
     overrides: Mapping[str, Override] | None = None,
     unreadable: dict[str, str] | None = None,
+    dependents: Collection[str] = (),
+    running: Mapping[str, RepositoryModel] | None = None,
 ) -> Snapshot:
     """Read every model of the repositories, or those named in `only` and the models their ensembles need.
 
@@ -46,7 +48,8 @@ def load_repositories(
     `MAX_PARALLEL_READS` threads, so `complete_python` must allow that. A model that cannot be loaded is in the snapshot
     with its `failure`. Models that share a name under `--model-namespacing` are known by their identifiers; `only` and
     `overrides` may name all of them by that name. Repositories that cannot be read are left out where `unreadable` is
-    given, which takes the reasons.
+    given, which takes the reasons. Beside `only`, the ensembles in `dependents` are read, and judged with those of
+    their other steps that are `running` as these are; what is taken from there is not in the snapshot.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
@@ -59,11 +62,11 @@ def load_repositories(
     here: dict[str, str] = {}
     missing: dict[str, str] = {}
     models: dict[str, RepositoryModel] = {}
-    wanted = sorted(
-        folders.keys()
-        if only is None
-        else {each for name in only for each in meant_by(name, folders, namespacing=options.namespacing)}
-    )
+    beside: dict[str, RepositoryModel] = {}
+    stays = {name: model for name, model in (running or {}).items() if name not in dependents}
+
+    def meant(names: Collection[str]) -> set[str]:
+        return {each for name in names for each in meant_by(name, folders, namespacing=options.namespacing)}
 
     def read(name: str) -> RepositoryModel:
         override = given.get(name) or (given.get(shared_name(name)) if options.namespacing else None)
@@ -77,14 +80,20 @@ def load_repositories(
         return found.placed(model, name) if options.namespacing else model
 
     with ThreadPoolExecutor(MAX_PARALLEL_READS, "read-model") as threads:
-        while wanted:
-            _fetch([folders[name] for name in wanted], mirrors, findings, here, missing)
-            for model in threads.map(read, wanted):
-                models[model.name] = model
-            needed = {name for model in models.values() if model.config for name in step_models(model.config)}
-            wanted = sorted((needed & folders.keys()) - models.keys())
-    for name, verdict in check_ensembles(models).items():
-        models[name] = _judged(models[name], verdict)
+        for names, taken in ((set(folders) if only is None else meant(only), {}), (meant(dependents), stays)):
+            needed = names - models.keys()
+            while needed:
+                beside |= {name: taken[name] for name in needed & taken.keys()}
+                wanted = sorted((needed & folders.keys()) - beside.keys())
+                _fetch([folders[name] for name in wanted], mirrors, findings, here, missing)
+                for model in threads.map(read, wanted):
+                    models[model.name] = model
+                known = beside | models
+                steps = {name for model in known.values() if model.config for name in step_models(model.config)}
+                needed = (steps & (folders.keys() | taken.keys())) - known.keys()
+    for name, verdict in check_ensembles(beside | models).items():
+        if name in models:
+            models[name] = _judged(models[name], verdict)
     return Snapshot(dict(sorted(models.items())), tuple(findings))
 
 

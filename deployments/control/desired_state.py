@@ -227,7 +227,7 @@ def loaded(
     steps any more does not. Of the versions that have `failed`, those of the models that were asked for and of their
     steps are loaded again.
     """
-    failed = [version for version in failed if version[0] in _with_steps(read, origins)]
+    failed = [version for version in failed if version[0] in with_steps(read, origins)]
     nonce = secrets.token_hex(4)
     asked_for: set[str] = set()
     formerly: dict[str, Before] = {}
@@ -378,7 +378,7 @@ def _is_ensemble(model: RepositoryModel) -> bool:
     return model.config is not None and bool(step_models(model.config))
 
 
-def _with_steps(read: Snapshot, names: Iterable[str]) -> set[str]:
+def with_steps(read: Snapshot, names: Iterable[str]) -> set[str]:
     """Return models, and those of their steps at whatever depth."""
     found: set[str] = set()
     candidates = [*names]

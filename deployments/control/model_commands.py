@@ -27,6 +27,7 @@ from deployments.control.desired_state import (
     touched,
     unloaded,
     with_dependents,
+    with_steps,
 )
 from deployments.control.model_table import ModelTable
 from deployments.control.node_completion import NodeCompleter
@@ -213,9 +214,10 @@ def read_models(
 ) -> Snapshot:
     """Read a model, or all that share its name, the models of its steps, and the ensembles that have it; blocks.
 
-    A repository that cannot be read has no part in it, nor has an ensemble that runs and may have a step there. With
-    namespaces what a model is called depends on all repositories; models that run and are called otherwise from now on
-    are read too, with their ensembles. `here` is as of `overrides`.
+    Other steps of those ensembles stay as they run, or do not. A repository that cannot be read has no part in it, nor
+    has an ensemble that runs and may have a step there. With namespaces what a model is called depends on all
+    repositories; models that run and are called otherwise from now on are read too, with their ensembles. `here` is as
+    of `overrides`.
 
     Raises:
         Internal: a repository cannot be read that decides about names.
@@ -230,17 +232,22 @@ def read_models(
     dependents = desired.dependents(same)
     unreadable: dict[str, str] | None = None if options.loader.namespacing else {}
     completer = NodeCompleter(desired.facts)
-    only = {name, *dependents}
+    only, running = {name}, desired.snapshot.models
     try:
         while True:
-            read = load_repositories(tuple(desired.repositories), loader, completer, only, given, unreadable)
+            read = load_repositories(
+                tuple(desired.repositories), loader, completer, only, given, unreadable, dependents, running
+            )
             others = renamed(options, desired, read)
             more = {shared_name(each) or each for each in others} | desired.dependents(others)
-            if more <= only:
+            if more <= only | dependents:
                 break
             only |= more
     except RepositoryError as error:
         raise Internal(not_polled(name)) from error
+    asked = {each for known in only for each in meant_by(known, read.models, namespacing=options.loader.namespacing)}
+    gone = desired.gone.keys() - with_steps(read, asked) - dependents
+    read = replace(read, models={each: model for each, model in read.models.items() if each not in gone})
     for finding in read.findings:
         if is_remote(finding.path):  # what a store has not given
             logger.warning("%s", finding)

@@ -38,6 +38,8 @@ STEPS = """platform: "ensemble" ensemble_scheduling {
     step { model_name: "slow" model_version: -1 input_map { key: "X" value: "M" } output_map { key: "Y" value: "Y" } }
 }"""
 
+OTHER_STEPS = STEPS.replace("slow", "other")
+
 
 async def commit(state: CurrentState, options: ControllerOptions) -> None:
     """Have the next load succeed."""
@@ -356,6 +358,49 @@ def test_a_load_that_takes_long_to_read_undoes_no_load_of_a_step_meanwhile(tmp_p
         config = desired.snapshot.models["step"].config
         assert config is not None and config.parameters["mine"].string_value == "1"
         assert desired.runs("pipe")
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("change", ["unloaded", "broken", "changed"])
+def test_a_load_of_one_step_loads_no_other_step_of_its_ensembles(tmp_path: Path, change: str) -> None:
+    """Not what was unloaded, nor what has changed in the repository since it was loaded."""
+    repository = write(
+        tmp_path,
+        python_model("step") | python_model("other") | {"pipe/config.pbtxt": TENSORS + OTHER_STEPS, "pipe/1": None},
+    )
+    options = ControllerOptions(
+        (repository,), LoaderOptions(), PlanSettings(), Limits(), control_mode="explicit", load_models=("pipe",)
+    )
+
+    async def scenario() -> None:
+        state = CurrentState(StateStore(Table(), "test", options), lambda desired: None)
+        await state.change(await asyncio.to_thread(read_desired_state, options, ClusterFacts((NodeFacts(4),))))
+        no_files: Any = None  # which no command here brings
+        commands = ModelCommands(options, state, no_files, ModelTable())
+        match change:
+            case "unloaded":
+                await commands.unload("1", "other", False)
+            case "broken":
+                write(tmp_path, {"other/config.pbtxt": "foo: 1"})
+            case "changed":
+                write(tmp_path, {"other/config.pbtxt": TENSORS.replace("FP32", "INT8") + 'backend: "python"'})
+        before = await state.until(lambda desired: desired)
+        loading = asyncio.create_task(commands.load("2", "step", CONFIG, {}))
+        desired = await state.until(lambda desired: desired if desired.trials else None)
+        assert set(desired.trials[0].before) == {"step"}
+        await commit(state, options)
+        await loading
+        desired = await state.until(lambda desired: desired)
+        assert desired.snapshot.models.get("other") is before.snapshot.models.get("other")
+        assert desired.gone == before.gone
+        assert desired.runs("pipe")
+        if change == "unloaded":
+            loading = asyncio.create_task(commands.load("3", "pipe", None, {}))
+            await commit(state, options)
+            await loading
+            desired = await state.until(lambda desired: desired)
+            assert desired.runs("other")
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

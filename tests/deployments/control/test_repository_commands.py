@@ -103,7 +103,8 @@ def test_a_registered_repository_that_vanishes_harms_no_model_of_others(
         desired = committed(options, desired, desired.trials[0])
         assert desired.runs("e") and desired.runs("other")
         (tmp_path / "b").rename(tmp_path / "gone")
-        assert set(read_models(options, desired, "m", None).models) == {"m"}
+        read = read_models(options, desired, "m", None)
+        assert loaded(options, desired, read, {"m": Origin()}).snapshot == desired.snapshot
         assert "other" not in read_models(options, desired, "other", None).models
         waiting = replace(desired, snapshot=read_models(options, desired, "broken", None))
         assert with_waiting(options, ClusterFacts((NodeFacts(8),)), waiting).waiting == {"broken"}

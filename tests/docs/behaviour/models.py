@@ -148,6 +148,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "Loading an ensemble loads the models": (
         CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
+        "deployments/control/test_model_commands.py::test_a_load_of_one_step_loads_no_other_step_of_its_ensembles",
     ),
     "`unload_dependents` unloads those of them": (
         CONTROL + "test_an_ensemble_brings_its_steps_and_takes_along_those_that_nobody_else_needs",
