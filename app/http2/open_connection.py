@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES, BodyBudget
 from app.edge.open_connections import OpenConnections
@@ -383,8 +383,3 @@ class OpenConnection(asyncio.BufferedProtocol):
     def inflight_count(self) -> int:
         """How many calls are under way."""
         return len(self.streams)
-
-    @property
-    def peer(self) -> Any:
-        """The client's address."""
-        return self._transport.get_extra_info("peername") if self._transport is not None else None

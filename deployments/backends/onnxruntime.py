@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib.metadata
-import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -37,8 +36,6 @@ from repository_loader.filled_batches import batch_sizes, may_fill, model_file, 
 from repository_loader.onnx_graph import GraphTensor, OnnxGraph
 from repository_loader.onnx_signature import check_signature
 from repository_loader.package import InstanceSpec, ModelPackage
-
-log = logging.getLogger(__name__)
 
 _DATA_TYPES = {
     "tensor(bool)": "TYPE_BOOL",

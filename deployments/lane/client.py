@@ -1,7 +1,6 @@
 """The ingress's end of a lane: many calls in flight on one connection, each answered to its sink."""
 
 import asyncio
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
@@ -32,8 +31,6 @@ from deployments.lane.trace_frames import IDENTITY_BYTES, identity, take_records
 from protocol.errors import QueueFull, ServingError, from_grpc_code
 from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
-
-logger = logging.getLogger(__name__)
 
 MAX_INFLIGHT_BYTES: Final = 1 << 30
 _MAX_CALL_BYTES: Final = MAX_FRAME_BYTES - HEADER_SIZE - IDENTITY_BYTES
