@@ -1,1 +1,1 @@
-"""What a client or an operator touches: builder, ingress, HTTP, metrics, CLI."""
+"""What a client or an operator touches: builder, ingress, HTTP, gRPC, metrics, traces, console, command line."""

@@ -1,4 +1,4 @@
-"""A bounded memory of JSON headers by their exact bytes, that ever-changing headers cannot wear out."""
+"""A bounded memory of request headers by their exact bytes, that ever-changing headers cannot wear out."""
 
 import re
 from typing import Generic, Protocol, TypeVar

@@ -76,16 +76,7 @@ def _check_connections(config: ModelConfig, conditions: Conditions) -> Iterator[
         if tensor not in written and tensor not in inputs:
             yield Fault(f"output[{index}]", f"ensemble output '{tensor}' for ensemble {name}' is not used")
     available = _reachable(config, awaited)
-    for index, tensor in enumerate(outputs):
-        producer = next((at for at, step in enumerate(steps) if tensor in step.output_map.values()), None)
-        if tensor in available or producer is None:
-            continue
-        starving = sorted(awaited[producer] - available)
-        yield Fault(
-            f"output[{index}]",
-            f"output '{tensor}' for ensemble '{name}' is not written: at least one of its depending tensors, "
-            f"'{starving[0]}', is not connected",
-        )
+    yield from _check_reached(config, awaited, available)
     for index, step in enumerate(steps):
         for key, tensor in step.output_map.items():
             in_circle = tensor not in available and awaited[index] <= written.union(inputs)
@@ -96,6 +87,21 @@ def _check_connections(config: ModelConfig, conditions: Conditions) -> Iterator[
             if tensor not in written and tensor not in inputs:
                 path = f'{_BASE}.step[{index}].input_map["{key}"]'
                 yield Fault(path, f"ensemble tensor '{tensor}' is not written in ensemble '{name}'")
+
+
+def _check_reached(config: ModelConfig, awaited: Sequence[set[str]], available: set[str]) -> Iterator[Fault]:
+    """Every output that a step writes must be among the tensors that get written."""
+    steps = config.ensemble_scheduling.step
+    for index, output in enumerate(config.output):
+        producer = next((at for at, step in enumerate(steps) if output.name in step.output_map.values()), None)
+        if output.name in available or producer is None:
+            continue
+        starving = sorted(awaited[producer] - available)
+        yield Fault(
+            f"output[{index}]",
+            f"output '{output.name}' for ensemble '{config.name}' is not written: at least one of its depending "
+            f"tensors, '{starving[0]}', is not connected",
+        )
 
 
 def _reachable(config: ModelConfig, awaited: Sequence[set[str]]) -> set[str]:

@@ -31,9 +31,12 @@ from repository_loader.python_based_backend import choose_python_based_backend
 from repository_loader.side_files import check_side_files
 from repository_loader.snapshot import LoaderOptions, RepositoryModel
 from repository_loader.storage.model_source import source_of
-from repository_loader.validation import Surroundings, check_config, check_name, check_platform
+from repository_loader.validation import check_config, check_name, check_platform
 from repository_loader.version_policy_agent import apply_version_policy
 from repository_loader.versions import NoVersionError, find_versions, missing_versions, select_versions
+
+_DEFAULT_MAX_BATCH_SIZE = 4
+"""Where no `--backend-config` says another, as in Triton."""
 
 
 class _Failed(Exception):
@@ -202,9 +205,8 @@ class ModelReader:
         gpu_ids = range(options.gpu_count)
         for remark in normalise(config, gpu_ids, options.kind_gpu_fallback_to_cpu):
             self._warn(text, remark)
-        surroundings = Surroundings(gpu_ids, options.minimum_compute_capability)
         self._config = config
-        self._fail(text, [*check_config(config, surroundings), *check_side_files(config, self._path)])
+        self._fail(text, [*check_config(config, gpu_ids), *check_side_files(config, self._path)])
         settings = {**options.backend_settings.get("", {}), **options.backend_settings.get(config.backend, {})}
         self._fail(text, [*check_loadable(config, settings), *check_model_file(config, file_path, graph)])
         revision, source = self._fingerprint.of_version(number), source_of(self._path)
@@ -245,7 +247,7 @@ class ModelReader:
             given = self._options.backend_settings.get(backend, {}).get("default-max-batch-size", "")
             if given.isdigit():
                 return int(given)
-        return self._options.default_max_batch_size
+        return _DEFAULT_MAX_BATCH_SIZE
 
     def _warn(self, text: ConfigText, fault: Fault) -> None:
         finding = text.warning(fault)

@@ -1,12 +1,12 @@
 """From repositories and a cluster's facts to a plan: the one way that both `eagleray serve` and `eagleray plan` go."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from repository_loader.completion import PythonCompleter
 from repository_loader.plan import ClusterFacts, Plan, PlanSettings, make_plan
 from repository_loader.repository import load_repositories
-from repository_loader.snapshot import LoaderOptions, Override, Snapshot
+from repository_loader.snapshot import LoaderOptions, Snapshot
 
 
 def read_and_plan(
@@ -16,16 +16,14 @@ def read_and_plan(
     facts: ClusterFacts,
     complete_python: PythonCompleter | None,
     only: Collection[str] | None = None,
-    overrides: Mapping[str, Override] | None = None,
-    unreadable: dict[str, str] | None = None,
 ) -> tuple[Snapshot, Plan]:
     """Read repositories for a cluster and place what loads there.
 
-    `only`, `overrides` and `unreadable` are as of `load_repositories`.
+    `only` is as of `load_repositories`.
 
     Raises:
         RepositoryError: a path is no folder that can be listed.
     """
     options = replace(options, gpu_count=facts.num_gpus)
-    snapshot = load_repositories(repositories, options, complete_python, only, overrides, unreadable)
+    snapshot = load_repositories(repositories, options, complete_python, only)
     return snapshot, make_plan(snapshot, settings, facts)

@@ -125,26 +125,25 @@ def _unread(path: str, name: str, reason: str) -> RepositoryModel:
 
 
 def find_models(
-    paths: Sequence[str],
-    options: LoaderOptions,
-    unreadable: dict[str, str] | None = None,
-    findings: list[Finding] | None = None,
+    paths: Sequence[str], options: LoaderOptions, unreadable: dict[str, str] | None = None
 ) -> Mapping[str, list[str]]:
     """List the folders of the repositories that may be models, by the name that each is known by; blocks.
 
-    Of a remote repository nothing but the list is fetched. `unreadable` is as of `load_repositories`; `findings` takes
-    what there is to say.
+    Of a remote repository nothing but the list is fetched. `unreadable` is as of `load_repositories`.
 
     Raises:
         RepositoryError: a path is no folder that can be listed, or an address cannot be read and never was.
     """
-    return _find(paths, options, [] if findings is None else findings, unreadable)[0].folders
+    return _find(paths, options, [], unreadable)[0].folders
 
 
 def fetch_models(
     paths: Sequence[str], options: LoaderOptions, unreadable: dict[str, str], findings: list[Finding]
 ) -> Mapping[str, list[str]]:
-    """Do as `find_models`, and have every model here; one that could not be fetched has no folder."""
+    """Do as `find_models`, and have every model here; one that could not be fetched has no folder.
+
+    `findings` takes what there is to say.
+    """
     found, mirrors = _find(paths, options, findings, unreadable)
     here: dict[str, str] = {}
     missing: dict[str, str] = {}

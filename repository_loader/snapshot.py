@@ -23,11 +23,9 @@ class LoaderOptions(ByName):
     """
 
     disable_auto_complete_config: bool = False
-    default_max_batch_size: int = 4
     gpu_count: int = 0
     model_config_name: str = ""
     kind_gpu_fallback_to_cpu: bool = False
-    minimum_compute_capability: str = "6.0"
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_dir: str = DEFAULT_CACHE_DIR
     backend_directory: str = ""

@@ -5,7 +5,6 @@ Source: core's ValidateModelConfig, ValidateModelIOConfig, ValidateInstanceGroup
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import (
     BatchInput,
@@ -28,14 +27,7 @@ from repository_loader.tensor_validation import check_tensors
 
 MAX_NAME_BYTES = 255
 MAX_INSTANCES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a configuration is judged against."""
-
-    gpu_ids: Sequence[int] = ()
-    minimum_compute_capability: str = "6.0"
+_MINIMUM_COMPUTE_CAPABILITY = "6.0"
 
 
 def check_name(name: str) -> str | None:
@@ -47,8 +39,8 @@ def check_name(name: str) -> str | None:
     return None
 
 
-def check_config(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fault]:
-    """Yield every fault, the gravest first."""
+def check_config(config: ModelConfig, gpu_ids: Sequence[int]) -> Iterator[Fault]:
+    """Yield every fault, the gravest first; `gpu_ids` are the GPUs that an instance may name."""
     yield from check_platform(config)
     if config.max_batch_size < 0:
         yield Fault("max_batch_size", f"'max_batch_size' must be non-negative value for {config.name}")
@@ -60,7 +52,7 @@ def check_config(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fa
     if is_ensemble(config):
         yield from check_ensemble(config)
     else:
-        yield from _check_groups(config, surroundings)
+        yield from _check_groups(config, gpu_ids)
         yield from _check_warmup(config)
     yield from check_cache(config)
     yield from _check_metrics(config)
@@ -173,8 +165,7 @@ def _check_dynamic_batching(config: ModelConfig) -> Iterator[Fault]:
                 return
 
 
-def _check_groups(config: ModelConfig, surroundings: Surroundings) -> Iterator[Fault]:
-    usable = surroundings.gpu_ids
+def _check_groups(config: ModelConfig, gpu_ids: Sequence[int]) -> Iterator[Fault]:
     count = sum(max(0, group.count) * max(1, len(group.gpus)) for group in config.instance_group)
     if count > MAX_INSTANCES:
         yield Fault("instance_group", f"model {config.name} has {count} instances, more than {MAX_INSTANCES}")
@@ -185,16 +176,16 @@ def _check_groups(config: ModelConfig, surroundings: Surroundings) -> Iterator[F
         if kind != "KIND_GPU":
             if group.gpus:
                 yield Fault(f"{path}.gpus", f"{prefix} has kind {kind} but specifies one or more GPUs")
-        elif not usable:
+        elif not gpu_ids:
             yield Fault(f"{path}.kind", f"{prefix} has kind KIND_GPU but no GPUs are available")
         else:
             for gpu in group.gpus:
-                if gpu not in usable:
+                if gpu not in gpu_ids:
                     yield Fault(
                         f"{path}.gpus",
                         f"{prefix} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum "
-                        f"required CUDA compute compatibility of {surroundings.minimum_compute_capability} are: "
-                        f"{' '.join(map(str, usable))}",
+                        f"required CUDA compute compatibility of {_MINIMUM_COMPUTE_CAPABILITY} are: "
+                        f"{' '.join(map(str, gpu_ids))}",
                     )
         if group.profile and config.platform != "tensorrt_plan":
             yield Fault(

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from repository_loader.plan import ClusterFacts
 
 RUNTIME_ERROR = 1
-USAGE_ERROR = 2
 _COUNT = click.IntRange(min=0)
 _PORT = click.IntRange(0, 65535)
 

@@ -51,6 +51,30 @@ def _print_of_server(server: RemoteServer, model: str, count: int, as_json: bool
             )
 
 
+def _print_of_machine(model: str, folder: Path, count: int, as_json: bool, follow: bool) -> None:
+    from deployments.log.model_log import ModelLog
+
+    found = ModelLog(model, folder)
+    if not found.files:
+        raise click.ClickException(
+            f"no replica on this machine has logged for '{model}' in {folder}; the logs of other nodes are there"
+        )
+
+    def show(file: str, line: str) -> None:
+        click.echo(json.dumps({"file": file, "line": line}) if as_json else for_terminal(line))
+
+    if found.shared and not as_json:
+        click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)
+    last = found.last(count)
+    if not (last or follow):
+        raise click.ClickException(f"no replica on this machine has logged a line that names '{model}'")
+    for each in last:
+        show(*each)
+    with suppress(KeyboardInterrupt):
+        for each in found.follow() if follow else ():
+            show(*each)
+
+
 @click.command()
 @click.argument("model")
 @click.option("--lines", "count", default=100, type=click.IntRange(min=1), help="How many lines.", show_default=True)
@@ -82,26 +106,5 @@ def logs(
             _print_of_server(server, model, count, as_json)
         else:
             _print_of_cluster(model, ray_address, count, as_json)
-        return
-    from deployments.log.model_log import ModelLog
-
-    folder = folder or default_folder()
-    found = ModelLog(model, folder)
-    if not found.files:
-        raise click.ClickException(
-            f"no replica on this machine has logged for '{model}' in {folder}; the logs of other nodes are there"
-        )
-
-    def show(file: str, line: str) -> None:
-        click.echo(json.dumps({"file": file, "line": line}) if as_json else for_terminal(line))
-
-    if found.shared and not as_json:
-        click.echo(f"'{model}' has no process of its own; these are the lines of the shared one that name it", err=True)
-    last = found.last(count)
-    if not (last or follow):
-        raise click.ClickException(f"no replica on this machine has logged a line that names '{model}'")
-    for each in last:
-        show(*each)
-    with suppress(KeyboardInterrupt):
-        for each in found.follow() if follow else ():
-            show(*each)
+    else:
+        _print_of_machine(model, folder or default_folder(), count, as_json, follow)

@@ -1,1 +1,1 @@
-"""What HTTP and gRPC share where clients connect: TLS, restricted APIs, forwarded headers."""
+"""What HTTP and gRPC share where clients connect: sockets, connections, TLS, API keys, restricted APIs, bounds."""

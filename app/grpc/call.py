@@ -1,7 +1,6 @@
 """One gRPC call: puts length-prefixed messages together under limits, keeps the deadline, ends with a status."""
 
 import asyncio
-import logging
 import math
 import struct
 from collections import deque
@@ -33,8 +32,6 @@ from deployments.lane.work_queue import Work
 from protocol.body_memory import body_memory
 from protocol.errors import ServingError, Unavailable, unexpected
 from protocol.grpc_status import GRPC_STATUS_NAMES
-
-logger = logging.getLogger(__name__)
 
 PREFIX: Final = struct.Struct(">BI")
 # Above this size a message stays where it was put together; below it becomes bytes.

@@ -8,8 +8,6 @@ from app.edge.header_forwarding import HeaderForwarding
 from app.edge.restricted_api import RestrictedApis
 from app.http2.limits import Http2Limits
 
-MAX_MESSAGE_BYTES = 2**31 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
@@ -17,7 +15,7 @@ class GrpcOptions:
 
     http2: Http2Limits = field(default_factory=Http2Limits)
     max_message_bytes: int = 64 << 20
-    """Largest request message, before and after decompression; up to `MAX_MESSAGE_BYTES`, which is Triton's."""
+    """Largest request message, before and after decompression; 2 GiB - 1 at most, as in Triton."""
     max_total_message_bytes: int = 1 << 30
     """Of requests that have come in part, on all connections together; at least `max_message_bytes`."""
     max_management_message_bytes: int = 1 << 18

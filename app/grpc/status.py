@@ -4,7 +4,6 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 OK: Final = 0
-CANCELLED: Final = 1
 UNKNOWN: Final = 2
 INVALID_ARGUMENT: Final = 3
 DEADLINE_EXCEEDED: Final = 4

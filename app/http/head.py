@@ -72,7 +72,6 @@ class Head:
         "raw_headers",
         "refusal",
         "response_coding",
-        "size",
         "target",
         "trace_parent",
         "url",
@@ -97,7 +96,6 @@ class Head:
         self.model = b""
         self.version = -1
         self.cacheable = False
-        self.size = 0
         self.refusal: ServingError | None = None
         self.direct = False
         self.forwarded: dict[str, str] = {}
@@ -161,7 +159,6 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     head.headers = [(name.lower(), value) for name, value in collector.headers]
     head.http_version = version
     head.old = version == "1.0"
-    head.size = len(data)
     _check(head, limits)
     _read_connection(head)
     _read_framing(head)

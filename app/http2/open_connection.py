@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from app.edge.body_budget import TOO_MANY_BODIES, BodyBudget
 from app.edge.open_connections import OpenConnections
@@ -222,11 +222,16 @@ class OpenConnection(asyncio.BufferedProtocol):
             self.sender.write(frames.frame(frames.PING, 0, 0, b"eagleray"))
         elif action == "dead":
             self.abort()
-        age_s = now_s - self._opened_s
-        if limits.max_connection_age_s and age_s > limits.max_connection_age_s:
+        if limits.max_connection_age_s:
+            self._note_age(now_s - self._opened_s)
+
+    def _note_age(self, age_s: float) -> None:
+        """Have a connection that is too old end, and one that is older yet at once."""
+        over_s = age_s - self.limits.max_connection_age_s
+        if over_s > 0:
             self.shut("max_age", _NOTICE_S)
-            grace_s = limits.max_connection_age_grace_s
-            if grace_s and age_s > limits.max_connection_age_s + grace_s:
+            grace_s = self.limits.max_connection_age_grace_s
+            if grace_s and over_s > grace_s:
                 self.abort()
 
     def _note_held(self) -> None:
@@ -383,8 +388,3 @@ class OpenConnection(asyncio.BufferedProtocol):
     def inflight_count(self) -> int:
         """How many calls are under way."""
         return len(self.streams)
-
-    @property
-    def peer(self) -> Any:
-        """The client's address."""
-        return self._transport.get_extra_info("peername") if self._transport is not None else None

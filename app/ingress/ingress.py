@@ -1,4 +1,4 @@
-"""The Serve deployment that clients talk to: HTTP and metrics on ports of its own, lanes to every replica."""
+"""The Serve deployment that clients talk to: HTTP, gRPC and metrics on ports of its own, lanes to every replica."""
 
 import asyncio
 import contextlib

@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib.metadata
-import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -37,8 +36,6 @@ from repository_loader.filled_batches import batch_sizes, may_fill, model_file, 
 from repository_loader.onnx_graph import GraphTensor, OnnxGraph
 from repository_loader.onnx_signature import check_signature
 from repository_loader.package import InstanceSpec, ModelPackage
-
-log = logging.getLogger(__name__)
 
 _DATA_TYPES = {
     "tensor(bool)": "TYPE_BOOL",
@@ -138,15 +135,21 @@ class OnnxModel:
         self._session: Any = session
         self._row_split: RowSplit | None = None
         self._sized: SizedSessions | None = None
-        if self._device_inputs is not None and by_rows and may_fill(config, file_for(package, spec)):
+        if by_rows:
+            self._plan_sessions(package, spec)
+
+    def _plan_sessions(self, package: ModelPackage, spec: InstanceSpec) -> None:
+        """Have further sessions where batches are faster for them: one for each size, or for parts of their rows."""
+        config, runtime = package.config, self._runtime
+        if self._device_inputs is not None and may_fill(config, file_for(package, spec)):
             sizes = batch_sizes(config, file_for(package, spec))
             self._sized = SizedSessions(
-                config.name, session, lambda: DeviceSession(_open(runtime, package, spec), spec.device), sizes
+                config.name, self._session, lambda: DeviceSession(_open(runtime, package, spec), spec.device), sizes
             )
             self._session = None  # which may go before the others
-        elif by_rows and _may_split(package, spec):
+        elif _may_split(package, spec):
             self._row_split = RowSplit(
-                config.name, session, lambda: _open(runtime, package, spec, thread_count=1), available_cores()
+                config.name, self._session, lambda: _open(runtime, package, spec, thread_count=1), available_cores()
             )
 
     @property

@@ -229,12 +229,11 @@ def loaded(
     """
     failed = [version for version in failed if version[0] in with_steps(read, origins)]
     nonce = secrets.token_hex(4)
-    asked_for: set[str] = set()
-    formerly: dict[str, Before] = {}
-    if others := renamed(options, desired, read):
-        formerly = {each: Before(desired.snapshot.models[each], desired.origins.get(each)) for each in others}
-        explicit = {each for each, origin in desired.origins.items() if origin.explicit}
-        asked_for = {shared_name(each) or each for each in others & explicit}
+    others = renamed(options, desired, read)
+    formerly = {each: Before(desired.snapshot.models[each], desired.origins.get(each)) for each in others}
+    explicit = {each for each, origin in desired.origins.items() if origin.explicit}
+    asked_for = {shared_name(each) or each for each in others & explicit}
+    if others:
         desired = unloaded(options, desired, others)
     models, all_origins = dict(desired.snapshot.models), dict(desired.origins)
     gone = {name: dict(reasons) for name, reasons in desired.gone.items()}

@@ -7,7 +7,6 @@ from typing import Any, Final
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-UNKNOWN = "UNKNOWN"
 READY = "READY"
 UNAVAILABLE = "UNAVAILABLE"
 LOADING = "LOADING"

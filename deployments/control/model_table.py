@@ -80,6 +80,25 @@ class ModelTable:
         moving, self.moving = self.moving, desired.plan.leaving
         self.moved = bool(moving - self.moving)
         self.refused = refused
+        self._take_models(desired)
+        packages = packages_by_name(desired.plan)
+        self._json = {name: known for name, known in self._json.items() if name in desired.snapshot.models}
+        self._embedded = _hosted_rows(desired.plan.embedded, packages)
+        self._copies = _hosted_rows(copied_ensembles(desired.plan), packages)
+        anew = untried(desired)
+        for name, entry in self.models.items():
+            if name in before:
+                _keep_states(name, entry, before[name], moving, anew)
+        self._note_left(before)
+        self._hold(desired)
+        self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused), refused)
+        for deployment in desired.plan.deployments:
+            if deployment.app_name in refused:
+                for model in filter(self.shows, deployment.models):
+                    self.fail(model, refused[deployment.app_name])
+
+    def _take_models(self, desired: DesiredState) -> None:
+        """Take the models and versions that there are, were, or could not be had, where they run, and their traffic."""
         for name, found in desired.snapshot.models.items():
             reason = found.failure or desired.plan.unplaced.get(name, "")
             versions = {package.version: VersionEntry(UNAVAILABLE, reason) for package in found.packages if reason}
@@ -98,21 +117,6 @@ class ModelTable:
         traffic = desired.traffic
         for name in traffic.keys() | desired.canaries.keys() & self.models.keys():
             self.models[name].traffic = _traffic_row(traffic.get(name, Traffic()), desired.canaries.get(name))
-        packages = packages_by_name(desired.plan)
-        self._json = {name: known for name, known in self._json.items() if name in desired.snapshot.models}
-        self._embedded = _hosted_rows(desired.plan.embedded, packages)
-        self._copies = _hosted_rows(copied_ensembles(desired.plan), packages)
-        anew = untried(desired)
-        for name, entry in self.models.items():
-            if name in before:
-                _keep_states(name, entry, before[name], moving, anew)
-        self._note_left(before)
-        self._hold(desired)
-        self._follow(tuple(each for each in desired.plan.deployments if each.app_name not in refused), refused)
-        for deployment in desired.plan.deployments:
-            if deployment.app_name in refused:
-                for model in filter(self.shows, deployment.models):
-                    self.fail(model, refused[deployment.app_name])
 
     def _entry(self, shown: RepositoryModel, reason: str, versions: dict[int, VersionEntry]) -> ModelEntry:
         config = shown.config

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from deployments.control.controller_options import ControllerOptions
@@ -20,6 +20,7 @@ from deployments.control.model_table import ModelTable
 from repository_loader.findings import Finding
 from repository_loader.fingerprint import take_fingerprint
 from repository_loader.repository import fetch_models
+from repository_loader.snapshot import RepositoryModel
 from repository_loader.storage.location import is_remote
 
 logger = logging.getLogger(__name__)
@@ -70,20 +71,12 @@ class Changes:
         found = {name: _looks(paths) for name, paths in folders.items() if name not in kept}
         if not unreadable:
             found |= {name: _GONE for name in models.keys() | desired.failed if name not in folders}
-        now_s = self._clock()
         self._tried = {name: tried for name, tried in self._tried.items() if found.get(name) == tried[0]}
-        differs = {
-            name: looks
-            for name, looks in found.items()
-            if (model := models.get(name)) is None or model.fingerprint != looks
-        }
-        failures = {name for name, _ in failed} | {name for name, model in models.items() if model.failure}
-        for name in (failures & found.keys()) - differs.keys():
-            differs[name] = found[name]
-            if name not in self._tried:  # it was read as it looks
-                self._note_try(name, found[name])
+        now_s = self._clock()
         changed = {
-            name: looks for name, looks in differs.items() if name not in self._tried or now_s >= self._tried[name][2]
+            name: looks
+            for name, looks in self._differing(models, found, failed).items()
+            if name not in self._tried or now_s >= self._tried[name][2]
         }
         self._since = {
             name: known if (known := self._since.get(name, ("", now_s)))[0] == looks else (looks, now_s)
@@ -91,6 +84,22 @@ class Changes:
         }
         quiet_s = self._options.repository_quiet_s
         return [name for name, (_, since_s) in self._since.items() if now_s - since_s >= quiet_s]
+
+    def _differing(
+        self, models: Mapping[str, RepositoryModel], found: Mapping[str, str], failed: Collection[Version]
+    ) -> dict[str, str]:
+        """Return how those models look that do not run as they look, because they have changed or have failed."""
+        differing = {
+            name: looks
+            for name, looks in found.items()
+            if (model := models.get(name)) is None or model.fingerprint != looks
+        }
+        failures = {name for name, _ in failed} | {name for name, model in models.items() if model.failure}
+        for name in (failures & found.keys()) - differing.keys():
+            differing[name] = found[name]
+            if name not in self._tried:  # it was read as it looks
+                self._note_try(name, found[name])
+        return differing
 
     def _say(self, findings: list[Finding]) -> None:
         """Log what stores have not given, once for as long as it is so."""

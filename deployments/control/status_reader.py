@@ -72,6 +72,18 @@ class StatusReader:
         if table.plan is not desired.plan:
             self._replaced.update(described)
             return []
+        self._take_states(table, desired, applications, described)
+        if table.unloading:
+            running = {(app, name) for app, deployments in applications.items() for name in deployments}
+            asked = all((each.app_name, each.name) in described for each in table.deployments if _is_packed(each))
+            hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
+            table.left(running, hosted if asked else None)
+        return self._verdicts(table, desired, applications, described)
+
+    def _take_states(
+        self, table: ModelTable, desired: DesiredState, applications: States, described: Described
+    ) -> None:
+        """Take what Serve, and the replicas that were asked, say of all versions but what is new in a trial."""
         unknown = untried(desired)
         versions: dict[tuple[str, int], list[_Part]] = {}
         for deployment in table.deployments:
@@ -90,12 +102,6 @@ class StatusReader:
                 versions.setdefault((model.name, model.version), []).append(_Part(model, deployment, state))
         for parts in versions.values():
             self._take(parts, table)
-        if table.unloading:
-            running = {(app, name) for app, deployments in applications.items() for name in deployments}
-            asked = all((each.app_name, each.name) in described for each in table.deployments if _is_packed(each))
-            hosted = {(row[0], row[1]) for replicas in described.values() for rows in replicas for row in rows}
-            table.left(running, hosted if asked else None)
-        return self._verdicts(table, desired, applications, described)
 
     def _take(self, parts: Sequence["_Part"], table: ModelTable) -> None:
         """Take the states of the deployments that run one version: one that is healthy makes it ready."""

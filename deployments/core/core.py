@@ -15,17 +15,9 @@ from protocol.infer import InferRequest
 LATEST = -1
 
 
-@dataclass(frozen=True, slots=True)
-class VersionState:
-    """A version's state, in Triton's words (READY, LOADING, UNLOADING, UNAVAILABLE, UNKNOWN), and the reason for it."""
-
-    state: str
-    reason: str = ""
-
-
 @dataclass(slots=True)
 class _Model:
-    """The versions of a model: those that are ready, and the states of all that have been heard of.
+    """The versions of a model: those that are ready, and the numbers of all that there have been.
 
     `former` are those in whose place versions of another interface are ready.
     """
@@ -34,7 +26,7 @@ class _Model:
     ready: dict[int, ModelVersion] = field(default_factory=dict)
     latest: ModelVersion | None = None
     former: dict[int, ModelVersion] = field(default_factory=dict)
-    states: dict[int, VersionState] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
 
 
 class Core:
@@ -64,11 +56,11 @@ class Core:
         if replaced is not None and replaced.interface != model_version.interface:
             model.former[model_version.version] = replaced
         model.ready[model_version.version] = model_version
-        model.states[model_version.version] = VersionState("READY")
+        model.numbers.add(model_version.version)
         self._update(model)
         return replaced
 
-    def remove(self, name: str, version: int, reason: str = "unloaded") -> ModelVersion:
+    def remove(self, name: str, version: int) -> ModelVersion:
         """Serve a version no longer, and return it for the caller to close.
 
         Raises:
@@ -78,7 +70,6 @@ class Core:
         removed = model.ready.pop(version, None)
         if removed is None:
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-        model.states[version] = VersionState("UNAVAILABLE", reason)
         self._update(model)
         return removed
 
@@ -88,13 +79,9 @@ class Core:
         if model.former.get(former.version) is former:
             del model.former[former.version]
 
-    def set_state(self, name: str, version: int, state: str, reason: str = "") -> None:
-        """Note the state of a version that is not served: loading, or failed with a reason."""
-        self._model(name).states[version] = VersionState(state, reason)
-
-    def set_failed(self, name: str, version: int, reason: str) -> None:
-        """Note that a version could not be loaded."""
-        self.set_state(name, version, "UNAVAILABLE", reason)
+    def note_failed(self, name: str, version: int) -> None:
+        """Note that there is a version, which could not be loaded."""
+        self._model(name).numbers.add(version)
 
     def has(self, name: str) -> bool:
         """Whether a version of the model is ready here."""
@@ -118,16 +105,6 @@ class Core:
     def versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that are ready here."""
         return self._models.get(name, _NONE).ready.keys()
-
-    def forget(self, name: str) -> None:
-        """Know nothing more of a model of which no version is served."""
-        model = self._models.get(name)
-        if model is not None and not model.ready:
-            del self._models[name]
-
-    def states(self) -> dict[str, dict[int, VersionState]]:
-        """Return the states of all versions, by model and version."""
-        return {name: dict(model.states) for name, model in self._models.items()}
 
     def resolve(self, name: str, version: int = LATEST, interface: str = "") -> ModelVersion:
         """Return a ready version; for `LATEST` the highest that takes requests, or the highest where none is known to.
@@ -189,6 +166,6 @@ def _unresolved(name: str, version: int, model: _Model | None) -> ServingError:
         if model.latest is not None:  # for another interface
             return Unavailable(f"{what} is not at ready state")
         return NotFound(f"{what} has no available versions")
-    if version not in model.states:
+    if version not in model.numbers:
         return NotFound(f"{what} version {version} is not found")
     return Unavailable(f"{what} version {version} is not at ready state")

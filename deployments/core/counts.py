@@ -1,4 +1,4 @@
-"""What is counted of a model version, as rows of 64-bit integers that can lie in memory which other processes read."""
+"""What is counted, as rows of 64-bit integers that can lie in memory which other processes read."""
 
 import ctypes
 import struct

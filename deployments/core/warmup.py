@@ -1,18 +1,17 @@
 """Warm-up: each instance runs the samples of `model_warmup` before it gets its first request."""
 
 import math
-import os
 import struct
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelWarmup
 
 from deployments.backends.backend import Batch, ModelInstance, ModelLoadError
+from deployments.core.side_file import read_side_file
 from deployments.core.statistics import ModelStatistics
 from deployments.schedulers.implicit_states import default_states
 from deployments.schedulers.sequence_controls import default_controls
@@ -132,7 +131,8 @@ def _array(
     if kind is None:
         raise ModelLoadError(f"warmup setting expects input '{name}' to have input_data_type set")
     if kind == "input_data_file":
-        return _from_bytes(_read(package, setting.input_data_file), name, datatype, shape)
+        data = read_side_file(package, "warmup", setting.input_data_file, "warmup data file")
+        return _from_bytes(data, name, datatype, shape)
     if not datatype.byte_size:
         array = np.empty(shape, object)
         array.fill(b"")
@@ -151,17 +151,6 @@ def _random(datatype: DataType, shape: tuple[int, ...]) -> Array:
     if datatype.numpy.kind == "b":
         return random.integers(0, 2, shape).astype(datatype.numpy)
     return random.integers(0, 128, shape).astype(datatype.numpy)
-
-
-def _read(package: ModelPackage, name: str) -> bytes:
-    folder = os.path.realpath(os.path.join(package.model_path, "warmup"))
-    path = os.path.realpath(os.path.join(folder, name))
-    if os.path.commonpath((folder, path)) != folder:
-        raise ModelLoadError(f"warmup data file '{name}' of model '{package.name}' lies outside its warmup folder")
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ModelLoadError(f"unable to read warmup data file '{path}': {error.strerror}") from error
 
 
 def _from_bytes(data: bytes, name: str, datatype: DataType, shape: tuple[int, ...]) -> Array:

@@ -1,7 +1,9 @@
-"""The ingress's end of a lane: many calls in flight on one connection, each answered to its sink."""
+"""The end of a lane that asks: many calls in flight on one connection, each answered to its sink.
+
+It is an ingress's, or that of a replica whose ensembles or Python models ask models of other processes.
+"""
 
 import asyncio
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
@@ -32,8 +34,6 @@ from deployments.lane.trace_frames import IDENTITY_BYTES, identity, take_records
 from protocol.errors import QueueFull, ServingError, from_grpc_code
 from protocol.sequence_mark import SequenceMark
 from protocol.trace import Trace
-
-logger = logging.getLogger(__name__)
 
 MAX_INFLIGHT_BYTES: Final = 1 << 30
 _MAX_CALL_BYTES: Final = MAX_FRAME_BYTES - HEADER_SIZE - IDENTITY_BYTES
@@ -353,20 +353,7 @@ class LaneClient(FrameProtocol):
                 body = self._take_shared(body)
             entry.sink.on_response(None if json_length == NO_JSON_LENGTH else json_length, (body,), bool(flags & FINAL))
         elif kind == Kind.ERROR:
-            entry = self.calls.pop(call, None)
-            if entry is not None:
-                self.inflight_bytes -= entry.size
-                message = bytes(body).decode("utf-8", "replace")
-                if flags & GONE and entry.target.send_again(entry):
-                    return
-                if not flags & QUEUE_FULL:
-                    error = from_grpc_code(number, message)
-                    error.refused = bool(flags & REFUSED)
-                    entry.target.fail(entry, error)
-                elif not entry.target.send_elsewhere(entry):
-                    entry.target.refuse(entry, QueueFull(message))
-            elif not call:
-                self.refusal = bytes(body).decode("utf-8", "replace")
+            self._take_error(flags, number, call, bytes(body).decode("utf-8", "replace"))
         elif kind == Kind.TABLE:
             self.welcome = True
             rows = [TableRow(*row) for row in orjson.loads(body)]
@@ -383,3 +370,20 @@ class LaneClient(FrameProtocol):
             self._owner.lane_goes_away(self)
         else:
             self.abort()
+
+    def _take_error(self, flags: int, code: int, call: int, message: str) -> None:
+        """Pass the error of a call on, or send it to another replica; that of none is why the lane is refused."""
+        entry = self.calls.pop(call, None)
+        if entry is None:
+            if not call:
+                self.refusal = message
+            return
+        self.inflight_bytes -= entry.size
+        if flags & GONE and entry.target.send_again(entry):
+            return
+        if not flags & QUEUE_FULL:
+            error = from_grpc_code(code, message)
+            error.refused = bool(flags & REFUSED)
+            entry.target.fail(entry, error)
+        elif not entry.target.send_elsewhere(entry):
+            entry.target.refuse(entry, QueueFull(message))

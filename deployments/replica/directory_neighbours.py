@@ -1,4 +1,7 @@
-"""Models of other processes as a replica finds them: from the first call on it follows the controller's directory."""
+"""Models of other processes as a replica finds them, in the controller's directory.
+
+A replica of several models or of an ensemble follows it from its start on, any other from its models' first call on.
+"""
 
 import asyncio
 import logging

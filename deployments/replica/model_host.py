@@ -364,7 +364,7 @@ class ModelHost:
         cast(BucketCount, self._counters.row(Label(LOAD_FAILURE, name, version))).count += 1
         self.failures[key] = (reason, digest)
         if key not in self.served:
-            self.core.set_failed(name, version, reason)
+            self.core.note_failed(name, version)
         logger.error("failed to load '%s' version %d: %s", name, version, reason, extra=about(name, version))
 
     async def _unload_in_order(self, gone: Collection[Key], timeout_s: float) -> None:

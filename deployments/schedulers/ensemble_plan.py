@@ -143,9 +143,8 @@ class Plan:
     """The steps that one choice of outputs needs.
 
     `inputs` are the ensemble's, with their tensors. `shared` are the tensors that go to several places, none of which
-    may write to them. `missing` says for each step how many tensors it waits for (0 for
-    those that are left out), `consumers` which steps wait for a tensor, `step_outputs` which outputs a step is asked
-    for.
+    may write to them. `missing` says for each step how many tensors it waits for (0 for those that are left out),
+    `consumers` which steps wait for a tensor, `step_outputs` which outputs a step is asked for.
     """
 
     outputs: tuple[Edge, ...]
@@ -212,10 +211,23 @@ class EnsemblePlan:
     def _make_plan(self, requested: tuple[str, ...] | None) -> Plan:
         steps = self.steps
         outputs = tuple(edge for edge in self._outputs if requested is None or edge.name in requested)
-        producers = {tensor: step for step in steps for _, tensor in step.outputs}
+        needed, wanted = self._needed({edge.tensor for edge in outputs})
+        waits = [step.awaited if step.index in needed else frozenset() for step in steps]
+        return Plan(
+            outputs,
+            tuple((name, self._tensors[name]) for name in self._signature.inputs),
+            self._shared(outputs, [steps[index] for index in needed]),
+            tuple(len(tensors) for tensors in waits),
+            tuple(tuple(step for step in steps if tensor in waits[step.index]) for tensor in range(self.tensor_count)),
+            tuple(tuple(name for name, tensor in step.outputs if tensor in wanted) for step in steps),
+        )
+
+    def _needed(self, asked: set[int]) -> tuple[set[int], set[int]]:
+        """Return the steps that must run for some tensors, and these tensors with all that the steps await."""
+        producers = {tensor: step for step in self.steps for _, tensor in step.outputs}
         needed: set[int] = set()
-        wanted = {edge.tensor for edge in outputs}
-        front = list(wanted)
+        wanted = set(asked)
+        front = list(asked)
         while front:
             step = producers.get(front.pop())
             if step is not None and step.index not in needed:
@@ -223,24 +235,20 @@ class EnsemblePlan:
                 fresh = step.awaited - wanted
                 wanted |= fresh
                 front.extend(fresh)
-        waits = [step.awaited if step.index in needed else frozenset() for step in steps]
+        return needed, wanted
+
+    def _shared(self, outputs: Sequence[Edge], steps: Sequence[Step]) -> frozenset[int]:
+        """Return the tensors that more than one of the steps and the response may have in use at the same time."""
         uses = Counter(edge.tensor for edge in outputs)
-        for index in needed:
-            inputs = [edge.tensor for edge in steps[index].inputs]
+        for step in steps:
+            inputs = [edge.tensor for edge in step.inputs]
             uses.update(inputs)
             # What is looked at, or stands for others, may be in use elsewhere at that time.
-            uses.update(2 * list(steps[index].awaited.difference(inputs)))
-            uses.update(each.edge.tensor for each in steps[index].fallbacks.values() if each.edge is not None)
-            if any(tensor in self.streamed for tensor in steps[index].awaited):
+            uses.update(2 * list(step.awaited.difference(inputs)))
+            uses.update(each.edge.tensor for each in step.fallbacks.values() if each.edge is not None)
+            if not self.streamed.isdisjoint(step.awaited):
                 uses.update(2 * [tensor for tensor in inputs if tensor not in self.streamed])
-        return Plan(
-            outputs,
-            tuple((name, self._tensors[name]) for name in self._signature.inputs),
-            frozenset(tensor for tensor, count in uses.items() if count > 1),
-            tuple(len(tensors) for tensors in waits),
-            tuple(tuple(step for step in steps if tensor in waits[step.index]) for tensor in range(self.tensor_count)),
-            tuple(tuple(name for name, tensor in step.outputs if tensor in wanted) for step in steps),
-        )
+        return frozenset(tensor for tensor, count in uses.items() if count > 1)
 
 
 def fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:

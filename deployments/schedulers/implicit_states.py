@@ -1,13 +1,12 @@
 """Implicit state: tensors that a model returns with one request of a sequence and gets back with the next."""
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelSequenceBatching
 
 from deployments.backends.backend import ModelLoadError
+from deployments.core.side_file import read_side_file
 from protocol.bytes_tensor import decode_bytes, object_array
 from protocol.datatypes import BY_ENUM, DataType
 from protocol.errors import ServingError
@@ -106,7 +105,7 @@ def _initial(package: ModelPackage, state: ModelSequenceBatching.State) -> Array
     shape = _shape(package.config, initial.dims)
     if not initial.data_file:
         return _zeros(datatype, shape)
-    data = _read(package, initial.data_file)
+    data = read_side_file(package, "initial_state", initial.data_file, "initial state file")
     count = int(np.prod(shape))
     try:
         if datatype.byte_size:
@@ -116,19 +115,6 @@ def _initial(package: ModelPackage, state: ModelSequenceBatching.State) -> Array
         raise ModelLoadError(
             f"initial state '{initial.name}' of model '{package.name}': '{initial.data_file}' does not hold "
             f"{count} elements of {datatype.name}"
-        ) from error
-
-
-def _read(package: ModelPackage, name: str) -> bytes:
-    folder = os.path.realpath(os.path.join(package.model_path, "initial_state"))
-    path = os.path.realpath(os.path.join(folder, name))
-    if os.path.commonpath((folder, path)) != folder:
-        raise ModelLoadError(f"initial state file '{name}' of model '{package.name}' lies outside its folder")
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ModelLoadError(
-            f"unable to read initial state file '{name}' of model '{package.name}': {error.strerror}"
         ) from error
 
 

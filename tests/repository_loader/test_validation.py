@@ -2,7 +2,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from repository_loader.validation import Surroundings, check_config, check_name
+from repository_loader.validation import check_config, check_name
 
 X = 'input { name: "X" data_type: TYPE_FP32 dims: 4 }'
 Y = 'output { name: "Y" data_type: TYPE_FP32 dims: 4 }'
@@ -14,7 +14,7 @@ STEP = 'model_name: "a" input_map { key: "x" value: "X" } output_map { key: "y" 
 
 def faults(text: str, gpu_count: int = 0) -> list[tuple[str, str]]:
     config = text_format.Parse(f'name: "m" {text}', ModelConfig())
-    return [(fault.field, fault.message) for fault in check_config(config, Surroundings(range(gpu_count)))]
+    return [(fault.field, fault.message) for fault in check_config(config, range(gpu_count))]
 
 
 def tensor(text: str) -> str:

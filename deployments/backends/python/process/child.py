@@ -122,7 +122,6 @@ class Child:
         self._number = 0
         self._first = 0
         self._dead = False
-        self._closing = False
         self._doomed_for = ""
         self._state: tuple[str, str] = ("", "")
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as given_away:
@@ -293,7 +292,6 @@ class Child:
 
     def say_close(self) -> None:
         """Tell it to finish what it runs, and then to end in order."""
-        self._closing = True
         try:
             self._work.send("close", None)
         except OSError:

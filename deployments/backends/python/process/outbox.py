@@ -38,16 +38,16 @@ class Outbox:
         """
         self._in_turn(self._put, kind, writer, *fields)
 
-    def send_outcome(
-        self, kind: str, number: int, final: bool, names: tuple[str, ...], outcome: InferResponse | ServingError
+    def send_result(
+        self, number: int, final: bool, names: tuple[str, ...], outcome: InferResponse | ServingError
     ) -> bool:
-        """Send a message about a response; returns False when there is no room for it, as the process is told then."""
+        """Send what a call came to; returns False when there is no room for it, as the process is told then."""
         writer = Writer()
         fields = result_fields(outcome, writer)
         try:
-            self.send(kind, writer, number, final, names, fields)
+            self.send("result", writer, number, final, names, fields)
         except AreaFullError as error:
-            self.send(kind, None, number, True, names, ("Internal", str(error), None))
+            self.send("result", None, number, True, names, ("Internal", str(error), None))
             return False
         return True
 

@@ -91,5 +91,5 @@ class ServedCalls:
         final = not isinstance(result, InferResponse) or result.final
         if final:
             self._give_ups.pop(number, None)
-        if not self._outbox.send_outcome("result", number, final, tuple(bfloat16), result):
+        if not self._outbox.send_result(number, final, tuple(bfloat16), result):
             self.give_up(number)
