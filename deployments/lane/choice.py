@@ -16,9 +16,10 @@ class LaneChoice:
     `lanes` gives the index that the model has in each lane's table; `chance` returns numbers from 0 up to 1. Lanes to
     a spill (the CPU replicas of a model that also has GPUs) get what the others have no idle instance for. `gpus` are,
     by lane, those that lie in this node and whose memory the model takes inputs from; most models have none.
+    `interfaces` are those that the version has behind the lanes: one, unless only some replicas have changed.
     """
 
-    __slots__ = ("_capacities", "_chance", "_far", "_interfaces", "_near", "_spill", "gpus", "lanes")
+    __slots__ = ("_capacities", "_chance", "_far", "_interfaces", "_near", "_spill", "gpus", "interfaces", "lanes")
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self.lanes: dict[LaneClient, int] = {}
@@ -28,6 +29,7 @@ class LaneChoice:
         self._chance = chance
         self._capacities: dict[LaneClient, int] = {}
         self._interfaces: dict[LaneClient, str] = {}
+        self.interfaces: frozenset[str] = frozenset()
         self._spill: LaneChoice | None = None
 
     def add(
@@ -43,6 +45,7 @@ class LaneChoice:
         """Use a lane, or take what is new of it; `capacity` requests keep all instances behind it busy."""
         self.remove(lane)
         self.lanes[lane], self._capacities[lane], self._interfaces[lane] = index, capacity, interface
+        self.interfaces = frozenset(self._interfaces.values())
         if gpus and lane.near:
             self.gpus[lane] = frozenset(gpus)
         if spill:
@@ -56,17 +59,13 @@ class LaneChoice:
         if self.lanes.pop(lane, None) is None:
             return False
         del self._capacities[lane], self._interfaces[lane]
+        self.interfaces = frozenset(self._interfaces.values())
         self.gpus.pop(lane, None)
         if self._spill is not None and self._spill.remove(lane):
             self._spill = self._spill if self._spill.lanes else None
             return True
         (self._near if lane.near else self._far).remove(lane)
         return True
-
-    @property
-    def interfaces(self) -> set[str]:
-        """The interfaces that the version has behind the lanes: one, unless only some replicas have changed."""
-        return {*self._interfaces.values()}
 
     def near(self) -> list[LaneClient]:
         """Return the lanes whose replicas share memory with this process."""
