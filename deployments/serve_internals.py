@@ -14,7 +14,12 @@ import ray
 from ray import PlacementGroupID, serve
 from ray._private import services
 from ray._private.node import Node
-from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
+from ray._private.ray_constants import (
+    DASHBOARD_ADDRESS,
+    KV_NAMESPACE_DASHBOARD,
+    PROCESS_TYPE_GCS_SERVER,
+    PROCESS_TYPE_RAYLET,
+)
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
@@ -240,6 +245,13 @@ def end_autoscaler() -> None:
     node = ray._private.worker._global_node
     if node is not None and node.head:
         node.kill_monitor(check_alive=False)
+
+
+def dead_process_of_ray() -> str:
+    """Return which process has ended of the cluster that this one started, and that does not live on without it."""
+    node = ray._private.worker._global_node
+    dead = [] if node is None else [name for name, _ in node.dead_processes()]
+    return next((name for name in dead if name in (PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET)), "")
 
 
 class ClusterTable:

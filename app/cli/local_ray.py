@@ -17,7 +17,7 @@ _RAY_START_S = 30
 
 
 class StartFailed(Exception):
-    """The server did not come up; the message says why, and where the logs are."""
+    """The server did not come up, or its Ray has ended; the message says why, and where the logs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,17 @@ class LocalRay:
     def failed(self, reason: str) -> StartFailed:
         """Return the error of a start that failed, with the places of the logs."""
         return StartFailed(f"{reason}\n  logs: {self.logs} (those of models and ingress in {self.logs / 'serve'})")
+
+    def require_alive(self) -> None:
+        """See that all of it runs that was started here.
+
+        Raises:
+            StartFailed: something has ended without which nothing is replaced that ends.
+        """
+        from deployments.serve_internals import dead_process_of_ray
+
+        if dead := dead_process_of_ray():
+            raise self.failed(f"Ray's {dead} has ended, without which Ray replaces no process that ends")
 
     def stop(self) -> None:
         """Leave the cluster, which ends if it was started here."""

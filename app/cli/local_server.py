@@ -26,6 +26,7 @@ from deployments.control.directory import Directory
 
 _START_TIMEOUT_S = 600.0
 _STEP_S = 0.25
+_LOOK_S = 2.0
 _EXIT_S = 5.0
 _INGRESS_TIMEOUT_S = 30.0
 
@@ -52,7 +53,7 @@ class LocalServer:
 
         Raises:
             PortTaken: before anything was started.
-            StartFailed: after everything that was started has been stopped again.
+            StartFailed: after everything that was started has been stopped again; Ray may have ended while it served.
         """
         settings = self._settings
         if settings.allow_http and not settings.reuse_http_port:
@@ -87,9 +88,12 @@ class LocalServer:
             return 0
         self._loading = False
         self._announce(directory, ports)
-        self._stop.wait()
-        print("\ndraining: requests under way are answered, then everything stops", flush=True)
-        self._shut_down()
+        try:
+            while not self._stop.wait(_LOOK_S):
+                self._ray.require_alive()
+        finally:
+            print("\ndraining: requests under way are answered, then everything stops", flush=True)
+            self._shut_down()
         return 0
 
     def _take(self, host: str, port: int, purpose: str) -> None:
@@ -173,6 +177,7 @@ class LocalServer:
         while not self._stop.made:
             if time.monotonic() > deadline:
                 raise self._ray.failed(f"not ready after {_START_TIMEOUT_S:.0f} s")
+            self._ray.require_alive()
             self._check_deployments()
             try:
                 news = watch.result(timeout_s=_STEP_S)
@@ -264,10 +269,10 @@ class LocalServer:
         from ray import serve
 
         from deployments.control.gpu_cards import release_cards
-        from deployments.serve_internals import application_owners
+        from deployments.serve_internals import application_owners, dead_process_of_ray
 
         try:
-            if not self._deployed:
+            if not self._deployed or dead_process_of_ray():  # Serve would wait for what cannot be
                 return
             if self._options.address:
                 for name, owner in application_owners().items():

@@ -10,6 +10,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from ray.scripts.scripts import drain_node
 from ray.serve.schema import ServeDeploySchema
 
 from app.settings import Settings
@@ -88,7 +89,43 @@ def test_service_reaches_the_ports_of_triton_on_worker_pods() -> None:
         assert container["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "serve"}
     budget = BY_KIND["PodDisruptionBudget"]["spec"]
     assert budget["selector"]["matchLabels"] == SERVICE["spec"]["selector"]
-    assert budget["maxUnavailable"] == 1
+
+
+def test_worker_pods_may_be_evicted_one_at_a_time() -> None:
+    """By a number: of pods that a RayCluster owns, which has no `scale`, Kubernetes knows not how many there should be."""
+    for group, available in ((1, 0), (3, 2)):
+        (budget,) = [
+            each["spec"]
+            for each in rendered({"workers": {"cpu": {"min": group}}})
+            if each["kind"] == "PodDisruptionBudget"
+        ]
+        assert (budget.get("maxUnavailable"), budget["minAvailable"]) == (None, available)
+
+
+@pytest.mark.parametrize("timeout_s", [Settings().exit_timeout_secs, 300])
+def test_a_worker_pod_that_ends_has_serve_drain_it_first(timeout_s: float) -> None:
+    (service,) = [
+        each for each in rendered({"settings": {"exit_timeout_secs": timeout_s}}) if each["kind"] == "RayService"
+    ]
+    delay_s = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"][0]["args"]["drain_delay_s"]
+    for group in service["spec"]["rayClusterConfig"]["workerGroupSpecs"]:
+        spec = group["template"]["spec"]
+        (*_, command) = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        deadline_s, slept_s = map(float, re.findall(r"--deadline-remaining-seconds (\d+) & sleep (\d+)$", command)[0])
+        # Serve begins to stop an ingress when it has as long as it may take (`app/builder.py`).
+        assert deadline_s - (delay_s + timeout_s + 5) >= 10
+        assert deadline_s <= slept_s <= spec["terminationGracePeriodSeconds"] - 30
+    assert rendered() and drain_seconds(MANIFEST) == drain_seconds(rendered())
+
+
+def drain_seconds(documents: list[dict[str, Any]]) -> list[str]:
+    return re.findall(r"--deadline-remaining-seconds (\d+)", json.dumps(documents))
+
+
+def test_ray_can_be_told_that_a_node_drains() -> None:
+    assert {"--reason", "--reason-message", "--deadline-remaining-seconds"} <= {
+        option for parameter in drain_node.params for option in parameter.opts
+    }
 
 
 def test_no_container_is_root_or_may_become_it() -> None:

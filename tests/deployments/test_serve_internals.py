@@ -82,6 +82,12 @@ def test_each_node_has_one_of_a_resource_whatever_its_name() -> None:
     assert "max_surge_percent" in inspect.signature(serve.deployment).parameters
 
 
+def test_which_processes_have_ended_of_a_cluster_that_was_started_here_can_be_asked() -> None:
+    assert parameters(Node.dead_processes) == ["self"]
+    for kind in ("PROCESS_TYPE_GCS_SERVER", "PROCESS_TYPE_RAYLET"):
+        assert f"ray_constants.{kind}" in inspect.getsource(Node)
+
+
 def test_the_autoscaler_of_a_cluster_that_was_started_here_can_be_ended() -> None:
     assert parameters(Node.kill_monitor) == ["self", "check_alive"]
     assert "self.head = head" in inspect.getsource(Node.__init__)

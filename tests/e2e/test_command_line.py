@@ -358,6 +358,21 @@ def test_a_third_signal_kills_everything_at_once(digits: Path, tmp_path: Path) -
         server.kill()
 
 
+def test_a_server_whose_ray_has_ended_ends_with_1(digits: Path, tmp_path: Path) -> None:
+    """What serves goes on serving without the raylet, and nothing of it that ends would ever be replaced."""
+    server = start(digits, tmp_path)
+    try:
+        server.wait_ready()
+        started = set(server.descendants())
+        (raylet,) = [process for process in started if process.name() == "raylet"]
+        raylet.kill()
+        assert server.exit_code() == 1
+        assert "error: Ray's raylet has ended" in server.log()
+        server.assert_none_left(started)
+    finally:
+        server.kill()
+
+
 def test_ray_that_does_not_start_is_one_sentence(digits: Path, tmp_path: Path) -> None:
     env = environment(RAY_TMPDIR="/proc/nowhere")
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")

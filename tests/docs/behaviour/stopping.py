@@ -34,5 +34,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "app/http/test_time_limits.py::test_a_request_that_was_on_its_way_when_the_server_began_to_stop_is_answered",
         "app/http2/test_connection.py::test_finishes_what_is_under_way_when_it_shuts_down",
     ),
+    "When the raylet or the GCS has ended": (COMMANDS + "test_a_server_whose_ray_has_ended_ends_with_1",),
+    "The command says so, answers what is under way": (COMMANDS + "test_a_server_whose_ray_has_ended_ends_with_1",),
     "A third signal": (COMMANDS + "test_a_third_signal_kills_everything_at_once",),
 }

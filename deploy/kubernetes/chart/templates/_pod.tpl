@@ -10,7 +10,10 @@ metadata:
     {{- include "eagleray.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .component }}
 spec:
-  terminationGracePeriodSeconds: 90
+  {{- /* As long as an ingress takes to end: the Service hears of it, requests under way are answered, and 20 s. */}}
+  {{- $delay := int (default 0 $root.Values.settings.drain_delay_s) }}
+  {{- $drain := add $delay (int (default 30 $root.Values.settings.exit_timeout_secs)) 20 }}
+  terminationGracePeriodSeconds: {{ add $drain 30 }}
   # Kubernetes would describe each Service in variables: EAGLERAY_PORT and the like, which would be settings.
   enableServiceLinks: false
   securityContext:
@@ -73,10 +76,20 @@ spec:
         failureThreshold: 2
       {{- end }}
       lifecycle:
-        # The Service stops sending requests before Ray hears that it has to go.
         preStop:
           exec:
+            {{- if eq .component "worker" }}
+            # Serve has what runs here finish what it has, and starts it elsewhere; at its SIGTERM Ray ends it at once.
+            command:
+              - sh
+              - -c
+              - >-
+                timeout 30 ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION --reason-message 'the pod ends'
+                --deadline-remaining-seconds {{ $drain }} & sleep {{ $drain }}
+            {{- else }}
+            # Workers that end with the head tell it that they drain.
             command: ["sleep", "15"]
+            {{- end }}
       volumeMounts:
         - name: shared-memory
           mountPath: /dev/shm
