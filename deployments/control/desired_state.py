@@ -223,8 +223,8 @@ def loaded(
     """Have the models that were read run in place of what ran of them, on trial where anything differs.
 
     `origins` are those of the models that were asked for; others that were read are steps of them, or ensembles that
-    they are steps of. What runs of a model that cannot be read any more serves on; an ensemble that does not fit its
-    steps any more does not. Of the versions that have `failed`, those of the models that were asked for and of their
+    they are steps of. What runs of a model that cannot be read any more serves on; an ensemble that does not fit a step
+    which changes does not. Of the versions that have `failed`, those of the models that were asked for and of their
     steps are loaded again.
     """
     failed = [version for version in failed if version[0] in with_steps(read, origins)]
@@ -238,11 +238,12 @@ def loaded(
     models, all_origins = dict(desired.snapshot.models), dict(desired.origins)
     gone = {name: dict(reasons) for name, reasons in desired.gone.items()}
     before: dict[str, Before] = {}
+    above_changes = desired.dependents(_changes(desired, read, failed, nonce))
     for name, found in read.models.items():
         old = _serving(desired, name, failed)
         called = shared_name(name) or name
         origin = origins.get(name) or all_origins.get(name) or Origin(explicit=called in asked_for)
-        if found.failure is not None and old is not None and (name in origins or not _is_ensemble(found)):
+        if found.failure is not None and old is not None and not (_is_ensemble(found) and name in above_changes):
             logger.error("'%s' serves on as it is: %s", name, found.failure)
             continue
         new = _with_revisions(found, old, nonce)
@@ -375,6 +376,17 @@ def reverted(
 
 def _is_ensemble(model: RepositoryModel) -> bool:
     return model.config is not None and bool(step_models(model.config))
+
+
+def _changes(desired: DesiredState, read: Snapshot, failed: Collection[Version], nonce: str) -> set[str]:
+    """Return the models that run and are loaded otherwise than they do."""
+    return {
+        name
+        for name, found in read.models.items()
+        if found.failure is None
+        and (old := _serving(desired, name, failed)) is not None
+        and _with_revisions(found, old, nonce).packages != old.packages
+    }
 
 
 def with_steps(read: Snapshot, names: Iterable[str]) -> set[str]:

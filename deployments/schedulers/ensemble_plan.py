@@ -173,7 +173,7 @@ class EnsemblePlan:
         """Work out the steps.
 
         Raises:
-            ModelLoadError: a model is missing, or a condition cannot be read.
+            ModelLoadError: a model is missing, or an output of one, or a condition cannot be read.
         """
         self._signature = Signature.from_config(config)
         steps = config.ensemble_scheduling.step
@@ -267,6 +267,9 @@ def _check_models(name: str, steps: Sequence[ModelEnsembling.Step], step_signatu
         raise ModelLoadError(
             f"ensemble {name} contains models that are not available or ambiguous: {', '.join(unknown)}"
         )
+    for step in steps:
+        for output in step.output_map.keys() - step_signatures[step.model_name].outputs.keys():
+            raise ModelLoadError(f"in ensemble {name}, model {step.model_name} has no output '{output}'")
 
 
 def _sources(
@@ -277,8 +280,7 @@ def _sources(
     for step in steps:
         model = step_signatures[step.model_name]
         for output, tensor in step.output_map.items():
-            spec = model.outputs.get(output)
-            sources[tensor] = _Source(spec.dims if spec is not None else (), model.max_batch_size > 0)
+            sources[tensor] = _Source(model.outputs[output].dims, model.max_batch_size > 0)
     return sources
 
 

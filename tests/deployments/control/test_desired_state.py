@@ -165,6 +165,35 @@ def test_what_failed_at_the_start_is_loaded_again_with_its_steps_and_nothing_els
     assert after.snapshot.models["other"].packages == (first,)
 
 
+def test_ensembles_serve_on_while_a_model_below_or_above_them_cannot_be_read(tmp_path: Path) -> None:
+    def configure(name: str, config: str) -> None:
+        (tmp_path / name / "1").mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "config.pbtxt").write_text(config)
+
+    write(tmp_path, "step", "")
+    configure("middle", ENSEMBLE)
+    configure("top", ENSEMBLE.replace('"step"', '"middle"'))
+    options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
+    before = read_desired_state(options, SMALL)
+
+    def load(name: str) -> DesiredState:
+        return loaded(options, before, read_models(options, before, name, None), {name: Origin()})
+
+    def failing(desired: DesiredState) -> set[str]:
+        return {name for name, model in desired.snapshot.models.items() if model.failure}
+
+    configure("middle", ENSEMBLE.replace('key: "Y"', 'key: "Z"'))
+    for name in ("middle", "top"):
+        assert load(name).plan == before.plan and not load(name).trials and not failing(load(name))
+    configure("middle", ENSEMBLE)
+    configure("step", TENSORS + "nonesuch: 1")
+    for name in ("step", "top"):
+        assert load(name).plan == before.plan and not failing(load(name))
+    configure("step", TENSORS.replace('"Y"', '"Z"'))
+    for name in ("step", "middle"):
+        assert failing(load(name)) == {"middle", "top"}
+
+
 def test_an_ensemble_waits_for_its_step_also_after_a_load_of_it_that_fails(tmp_path: Path) -> None:
     write(tmp_path, "step", "nonsense: 1")
     write(tmp_path, "pipe", "")

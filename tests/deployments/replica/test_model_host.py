@@ -367,6 +367,14 @@ ensemble_scheduling {
   step { model_name: "last" model_version: -1 input_map { key: "X" value: "b" } output_map { key: "Y" value: "Y" } }
 }
 """
+ALONE = """
+platform: "ensemble" max_batch_size: 0
+input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }
+ensemble_scheduling {
+  step { model_name: "last" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
+}
+"""
 STEP_CONFIG = """
 backend: "python" max_batch_size: 0
 input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
@@ -425,6 +433,23 @@ def test_an_ensemble_that_is_loaded_anew_with_its_step_asks_what_serves_until_th
                 assert await hosted("two", 0) in ([2], [answer])  # whole, also when the step is there and it is not
             await applied
             assert await hosted("two", 0) == [answer]
+
+    asyncio.run(check())
+
+
+def test_an_ensemble_that_does_not_fit_its_step_any_more_asks_the_step_of_before(tmp_path: Path) -> None:
+    models = Models(tmp_path / "before", False).add("last", ADD_ONE).add("alone", config=ALONE)
+    code = "class TritonPythonModel:\n    def execute(self, requests):\n        return [outcome(r) for r in requests]"
+    after = Models(tmp_path / "after", False).add("last", code, config=STEP_CONFIG)
+
+    async def check() -> None:
+        async with models.hosted() as hosted:
+            ensemble = next(each for each in models.planned("alone"))
+            (step,) = after.planned()
+            ensemble = ensemble | {"steps": {"last": step["package"]["config"]}, "digest": "another"}
+            await hosted.host.apply([step, ensemble])
+            assert hosted.host.failure("alone", 1) == "in ensemble alone, model last has no output 'Y'"
+            assert await hosted("alone", 0) == [1]
 
     asyncio.run(check())
 
