@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.service.client_settings import ClientSettings
 from app.service.models import Models
-from deployments.control.answer import answer, is_cancelled
+from deployments.control.answer import answer, follow, is_cancelled
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
@@ -18,8 +18,6 @@ from deployments.serve_internals import watch_replicas
 from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
-
-_RETRY_S = 0.5
 
 
 class DirectoryFollower:
@@ -55,16 +53,7 @@ class DirectoryFollower:
 
     async def run(self) -> None:
         """Follow for ever; without a controller, what is served goes on being served."""
-        while True:
-            try:
-                await self._follow()
-            except (Exception, asyncio.CancelledError) as error:
-                if is_cancelled():
-                    raise
-                # A call to a controller that is being stopped may end as cancelled, too.
-                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
-                self._directory.ask_for_all()
-                await asyncio.sleep(_RETRY_S)
+        await follow(self._directory, self._follow)
 
     async def has_followed(self, epoch: str, generation: int) -> None:
         """Wait until the directory is that of the epoch and at least of the generation, for as long as it takes."""
