@@ -6,7 +6,7 @@ from typing import Final
 
 from deployments.core.version_choice import expected
 from deployments.lane.client import LaneClient, TableRow
-from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.target import LaneTarget, TargetContext
 from deployments.lane.waiting_calls import WaitingCalls
 
 REPLACEMENT_S: Final = 60.0
@@ -16,8 +16,8 @@ REPLACEMENT_S: Final = 60.0
 class Routes:
     """Follows the tables of the replicas; `changed` is called after the set of ready models may have changed."""
 
-    def __init__(self, limits: Limits, changed: Callable[[], None]) -> None:
-        self._limits = limits
+    def __init__(self, context: TargetContext, changed: Callable[[], None]) -> None:
+        self._context = context
         self._changed = changed
         self._targets: dict[str, dict[int, LaneTarget]] = {}
         self._awaited: dict[tuple[str, int], LaneTarget] = {}
@@ -120,7 +120,7 @@ class Routes:
 
     def _new_target(self, name: str, version: int) -> LaneTarget:
         """Return a target for a version that had none, with what waits for it."""
-        return self._awaited.pop((name, version), None) or LaneTarget(name, version, self._limits)
+        return self._awaited.pop((name, version), None) or LaneTarget(name, version, self._context)
 
     def withdraw(self, lane: LaneClient, *, lost: bool = False) -> None:
         """Send nothing more over a lane; if it was `lost`, requests for what it alone led to wait for another one."""
