@@ -36,7 +36,7 @@ from deployments.core.request_meter import RequestMeters, succeed
 from deployments.core.statistics import ModelStatistics
 from deployments.lane.client import LaneClient
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Kind
-from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.target import LaneTarget, TargetContext
 from deployments.lane.wire import GRPC, HTTP, WireCodec
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
@@ -72,7 +72,7 @@ class _Lane(LaneClient):
 def lane_requests(rows: NodeCounters, *, counted: bool) -> Callable[[], None]:
     """Return what sends requests over a lane and answers them."""
     lane = _Lane("", SimpleNamespace(), SimpleNamespace(), near=True)  # type: ignore[arg-type]
-    target = LaneTarget("m", 1, Limits(1 << 30, Refusals(rows), meters=RequestMeters(rows) if counted else None))
+    target = LaneTarget("m", 1, TargetContext(1 << 30, Refusals(rows), meters=RequestMeters(rows) if counted else None))
     target.choice.add(lane, 0, capacity=1 << 30, spill=False)
     sink, parts = _Sink(), (b"x" * 100,)
 

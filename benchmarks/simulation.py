@@ -31,9 +31,9 @@ from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from deployments.lane.client import TableRow
 from deployments.lane.routes import Routes
-from deployments.lane.target import Limits
+from deployments.lane.target import TargetContext
 from deployments.replica.hosted_model import packages_by_name
-from protocol.limits import Limits as RequestLimits
+from protocol.limits import Limits
 from repository_loader.autoscaling import Autoscaling
 from repository_loader.cluster_facts import ClusterFacts, NodeFacts
 from repository_loader.config_json import config_to_json
@@ -125,7 +125,7 @@ def memory_mib() -> float:
 def compare(figures: Figures, plan: Plan) -> None:
     """Make what the reconciler compares in each pass: the options of every deployment."""
     packages = packages_by_name(plan)
-    options = ControllerOptions((), LoaderOptions(), PlanSettings(), RequestLimits())
+    options = ControllerOptions((), LoaderOptions(), PlanSettings(), Limits())
     before = [deployment_options(each, packages, options, {}, "eagleray") for each in plan.deployments]
 
     def again() -> None:
@@ -208,7 +208,7 @@ def route(figures: Figures, models: Snapshot, node_count: int, replica_count: in
     """Fill one ingress's routing table with every replica of the cluster, use it, and have a node die."""
     model_count = len(models.models)
     tracemalloc.start()
-    routes = Routes(Limits(4096, Refusals(Totals())), lambda: None)
+    routes = Routes(TargetContext(4096, Refusals(Totals())), lambda: None)
     per_node = max(1, replica_count // node_count)
     nodes: list[list[Any]] = []
     for number in range(replica_count):

@@ -24,7 +24,7 @@ from deployments.core.refusals import Refusals
 from deployments.core.request_meter import RequestMeters
 from deployments.lane.frames import FINAL, NO_JSON_LENGTH, Kind
 from deployments.lane.sink import Target
-from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.target import LaneTarget, TargetContext
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.node_folder import NodeFolder
 from protocol.trace import TIMESTAMPS
@@ -41,7 +41,7 @@ Work = Callable[[], None]
 def requests(rows: NodeCounters, rate: int | None) -> Work:
     """Return what sends requests, one in `rate` of them with a trace; None: there is nothing in front of the target."""
     lane = _Lane("", SimpleNamespace(), SimpleNamespace(), near=True)  # type: ignore[arg-type]
-    own = LaneTarget("m", 1, Limits(1 << 30, Refusals(rows), meters=RequestMeters(rows)))
+    own = LaneTarget("m", 1, TargetContext(1 << 30, Refusals(rows), meters=RequestMeters(rows)))
     own.choice.add(lane, 0, capacity=1 << 30, spill=False)
     target: Target = own
     if rate is not None:

@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.service.client_settings import ClientSettings
 from app.service.models import Models
-from deployments.control.answer import answer, is_cancelled
+from deployments.control.answer import answer, follow, is_cancelled, pause
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
@@ -18,8 +18,6 @@ from deployments.serve_internals import watch_replicas
 from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
-
-_RETRY_S = 0.5
 
 
 class DirectoryFollower:
@@ -59,12 +57,7 @@ class DirectoryFollower:
     async def run(self) -> None:
         """Follow for ever; without a controller, what is served goes on being served."""
         try:
-            while True:
-                try:
-                    await self._follow()
-                except (Exception, asyncio.CancelledError) as error:
-                    await _pause(error)
-                    self._directory.ask_for_all()
+            await follow(self._directory, self._follow)
         finally:
             if self._hosting is not None:
                 self._hosting.cancel()
@@ -110,7 +103,7 @@ class DirectoryFollower:
                 if self._embedded != self._reported:
                     await self._report_embedded()
             except (Exception, asyncio.CancelledError) as error:
-                await _pause(error)
+                await pause(error)
         self._forget_all_but(directory.deployments)  # whose models ensembles here may have needed until now
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
@@ -160,17 +153,6 @@ class DirectoryFollower:
                 self._fleet.set_replicas(group, addresses)
 
         return changed
-
-
-async def _pause(error: BaseException) -> None:
-    """Wait before the controller is asked again; raises where this task is to end.
-
-    A call to a controller that is being stopped may end as cancelled, too.
-    """
-    if is_cancelled():
-        raise error
-    logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
-    await asyncio.sleep(_RETRY_S)
 
 
 def _key(row: dict[str, Any]) -> tuple[str, int]:

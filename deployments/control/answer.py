@@ -1,8 +1,15 @@
 """Calls of the controller by those that follow it."""
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from deployments.control.directory import Directory
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
 # The controller answers a follower every 5 s, whether there is news or not.
 _ANSWER_TIMEOUT_S: Final = 40.0
 
@@ -23,6 +30,27 @@ async def answer(response: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
         if isinstance(error, asyncio.CancelledError) and not is_cancelled():
             raise ConnectionError("the call was cancelled") from None
         raise
+
+
+async def follow(directory: Directory, take_news: Callable[[], Awaitable[None]]) -> None:
+    """Take the controller's news for ever; once it has not answered, the directory asks for all anew."""
+    while True:
+        try:
+            await take_news()
+        except (Exception, asyncio.CancelledError) as error:
+            await pause(error)
+            directory.ask_for_all()
+
+
+async def pause(error: BaseException) -> None:
+    """Wait before the controller is asked again, which has failed so; raises where it is this task that is to end.
+
+    A call to a controller that is being stopped may end as cancelled, too.
+    """
+    if is_cancelled():
+        raise error
+    logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
+    await asyncio.sleep(_RETRY_S)
 
 
 def is_cancelled() -> bool:

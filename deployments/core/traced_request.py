@@ -23,7 +23,7 @@ MAX_LINKS: Final = 128
 
 
 class TracedModel(Protocol):
-    """What is said of a model version; one without a pool is an ensemble, which computes nothing itself."""
+    """What a trace says of a model version."""
 
     @property
     def name(self) -> str:
@@ -38,11 +38,6 @@ class TracedModel(Protocol):
     @property
     def signature(self) -> Signature:
         """Its inputs and outputs."""
-        ...
-
-    @property
-    def pool(self) -> object | None:
-        """Its instances."""
         ...
 
 

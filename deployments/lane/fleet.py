@@ -13,7 +13,7 @@ from deployments.lane.link import Link
 from deployments.lane.remote_regions import ClientRegions
 from deployments.lane.retry import Death, Retry
 from deployments.lane.routes import Routes
-from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.target import LaneTarget, TargetContext
 
 AWAY_S: Final = 2.0
 """Longer than Serve takes to tell a replica of a change, and to see that it has taken it."""
@@ -42,9 +42,9 @@ class Fleet:
         self._node_id = node_id
         self._loop = loop
         self._away_s = away_s
-        self._limits = Limits(max_inflight, refusals, regions, meters)
+        self._context = TargetContext(max_inflight, refusals, regions, meters)
         self._changed = changed
-        self._routes = Routes(self._limits, self._routes_changed)
+        self._routes = Routes(self._context, self._routes_changed)
         self._retry = Retry(self._routes, refusals)
         self._groups: dict[str, dict[str, Link]] = {}
         self._open: dict[LaneClient, Link] = {}

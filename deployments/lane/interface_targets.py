@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from deployments.core.version_choice import expected
 from deployments.lane.client import LaneClient, TableRow
-from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.target import LaneTarget, TargetContext
 
 
 class InterfaceTargets:
@@ -14,8 +14,8 @@ class InterfaceTargets:
     so ensembles go on with the steps that they are made for, until they change too.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, context: TargetContext) -> None:
+        self._context = context
         self._targets: dict[str, dict[tuple[int, str], LaneTarget]] = {}
 
     def take(self, lane: LaneClient, rows: Collection[TableRow]) -> None:
@@ -27,7 +27,7 @@ class InterfaceTargets:
             targets = self._targets.setdefault(row.name, {})
             target = targets.get((row.version, row.interface))
             if target is None:
-                target = targets[row.version, row.interface] = LaneTarget(row.name, row.version, self._limits)
+                target = targets[row.version, row.interface] = LaneTarget(row.name, row.version, self._context)
             target.choice.add(lane, row.number, capacity=row.capacity, spill=row.spill, gpus=row.gpus)
             target.follow_sequences(row.sequence_idle_us)
 

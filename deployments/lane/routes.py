@@ -7,7 +7,7 @@ from typing import Final
 from deployments.core.version_choice import expected
 from deployments.lane.client import LaneClient, TableRow
 from deployments.lane.interface_targets import InterfaceTargets
-from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.target import LaneTarget, TargetContext
 from deployments.lane.waiting_calls import WaitingCalls
 
 REPLACEMENT_S: Final = 60.0
@@ -17,11 +17,11 @@ REPLACEMENT_S: Final = 60.0
 class Routes:
     """Follows the tables of the replicas; `changed` is called after the set of ready models may have changed."""
 
-    def __init__(self, limits: Limits, changed: Callable[[], None]) -> None:
-        self._limits = limits
+    def __init__(self, context: TargetContext, changed: Callable[[], None]) -> None:
+        self._context = context
         self._changed = changed
         self._targets: dict[str, dict[int, LaneTarget]] = {}
-        self._interfaces = InterfaceTargets(limits)
+        self._interfaces = InterfaceTargets(context)
         self._awaited: dict[tuple[str, int], LaneTarget] = {}
         self._taken: Collection[tuple[str, int]] = ()
         self._faults: dict[LaneClient, dict[tuple[str, int], str]] = {}
@@ -137,7 +137,7 @@ class Routes:
 
     def _new_target(self, name: str, version: int) -> LaneTarget:
         """Return a target for a version that had none, with what waits for it."""
-        return self._awaited.pop((name, version), None) or LaneTarget(name, version, self._limits)
+        return self._awaited.pop((name, version), None) or LaneTarget(name, version, self._context)
 
     def withdraw(self, lane: LaneClient, *, lost: bool = False) -> None:
         """Send nothing more over a lane; if it was `lost`, requests for what it alone led to wait for another one."""

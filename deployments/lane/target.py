@@ -23,7 +23,7 @@ _MAX_REPLICAS_ASKED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TargetContext:
     """What every target of a process goes by.
 
     `max_inflight` bounds the requests under way on one lane; `refusals` counts those that went nowhere; `regions` is
@@ -42,16 +42,16 @@ class LaneTarget:
     Of a model that batches sequences all requests of one go to the same replica; others pay nothing for that.
     """
 
-    def __init__(self, model_name: str, version: int, limits: Limits) -> None:
+    def __init__(self, model_name: str, version: int, context: TargetContext) -> None:
         self.model_name = model_name
         self.version = version
         self.choice = LaneChoice()
         self.sent = 0
         self.waiting: WaitingCalls | None = None
         self.awaits_replacement = False
-        self._limits = limits
+        self._context = context
         self._sequences: SequenceLanes | None = None
-        self._meter = None if limits.meters is None else limits.meters.of(model_name, version)
+        self._meter = None if context.meters is None else context.meters.of(model_name, version)
 
     @property
     def shared(self) -> bool:
@@ -63,7 +63,7 @@ class LaneTarget:
         return others or self._sequences is not None or self._may_copy()
 
     def _may_copy(self) -> bool:
-        regions = self._limits.regions
+        regions = self._context.regions
         if regions is None or not regions.registered:
             return False
         return regions.on_devices or len(self.choice.near()) < max(1, len(self.choice.lanes))
@@ -125,7 +125,7 @@ class LaneTarget:
     ) -> LaneCall | None:
         """Send a request; its bytes are kept until it is answered. Those of clients are counted as such."""
         near, gpus = False, NO_GPUS
-        regions = self._limits.regions
+        regions = self._context.regions
         if regions is not None and regions.registered and names_region(parts, json_length, wire):
             near = bool(self.choice.near())
             if not near or regions.on_devices:
@@ -182,7 +182,7 @@ class LaneTarget:
         lane = self._sequences.choose(mark, self.choice.lanes)
         if lane is not None:
             sink = SequenceSink(sink, self._sequences, mark, lane)
-        regions = self._limits.regions
+        regions = self._context.regions
         far = lane is not None and not lane.near
         if (
             regions is not None
@@ -210,7 +210,7 @@ class LaneTarget:
         """Put a call on the lane of its sequence; returns why that is not possible."""
         if lane is None:
             return self._nowhere()
-        if len(lane.calls) >= self._limits.max_inflight or not lane.has_room(call.size):
+        if len(lane.calls) >= self._context.max_inflight or not lane.has_room(call.size):
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
         if mark.starts:
@@ -247,7 +247,7 @@ class LaneTarget:
             return self._nowhere()
         if call.gpus and (error := self._bring_near(call, lane)) is not None:
             return error
-        if len(lane.calls) >= self._limits.max_inflight or not lane.has_room(call.size):
+        if len(lane.calls) >= self._context.max_inflight or not lane.has_room(call.size):
             return QueueFull()
         lane.call(self.choice.lanes[lane], call)
         return None
@@ -278,10 +278,10 @@ class LaneTarget:
         return None if call.gpus <= reached else self._copy_in(call, far=False, gpus=reached)
 
     def _copy_in(self, call: LaneCall, *, far: bool, gpus: frozenset[str]) -> ServingError | None:
-        assert self._limits.regions is not None
+        assert self._context.regions is not None
         length = None if call.json_length == NO_JSON_LENGTH else call.json_length
         try:
-            inlined = inline(call.parts, length, call.wire, self._limits.regions, call.sink, far=far, gpus=gpus)
+            inlined = inline(call.parts, length, call.wire, self._context.regions, call.sink, far=far, gpus=gpus)
         except ServingError as refused:
             return refused
         call.parts, length, call.sink, call.gpus = inlined
@@ -305,13 +305,15 @@ class LaneTarget:
         if call.mark is not None or call.delivered or call.attempts >= min(len(lanes), _MAX_REPLICAS_ASKED):
             return False
         call.refused_by = (*call.refused_by, call.lane)
-        others = [lane for lane in lanes if lane not in call.refused_by and len(lane.calls) < self._limits.max_inflight]
+        others = [
+            lane for lane in lanes if lane not in call.refused_by and len(lane.calls) < self._context.max_inflight
+        ]
         if not others:
             return False
         lane = min(others, key=lambda other: len(other.calls))
         if call.gpus and self._bring_near(call, lane) is not None:
             return False
-        self._limits.refusals.count_retry(self.model_name, self.version)
+        self._context.refusals.count_retry(self.model_name, self.version)
         lane.call(self.choice.lanes[lane], call)
         return True
 
@@ -323,7 +325,7 @@ class LaneTarget:
     def refuse(self, call: LaneCall, error: ServingError) -> None:
         """Answer and count a call that no replica answers."""
         error.refused = True
-        self._limits.refusals.count(self.model_name, self.version, error)
+        self._context.refusals.count(self.model_name, self.version, error)
         self.fail(call, error)
 
     def fail(self, call: LaneCall, error: ServingError) -> None:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from deployments.control.answer import answer, is_cancelled
+from deployments.control.answer import answer, follow, is_cancelled
 from deployments.control.directory import Directory, ModelEntry
 from deployments.lane.fleet import Fleet
 from deployments.lane.routes import REPLACEMENT_S
@@ -22,7 +22,6 @@ from repository_loader.namespaces import identifiers
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S: Final = 0.5
 _LOAD_TIMEOUT_S: Final = 3600.0
 _FOLLOW_TIMEOUT_S: Final = 2.0
 _CALLED: Final = "called"
@@ -166,25 +165,17 @@ class DirectoryNeighbours:
             self._following = True
             self._controller = self._find_controller()
             self._load = LoadReport(self._controller, self._fleet)
-            self._start(self._run())
+            self._start(follow(self.directory, self._take_news))
             self._start(self._load.run())
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                directory = self.directory
-                news = await answer(self._controller.watch.remote(directory.epoch, directory.generation))
-                if news is not None:
-                    directory.take(news)
-                    self._watch_called()
-                    self._expect(directory.taken)
-                    self.changed()
-            except (Exception, asyncio.CancelledError) as error:
-                if is_cancelled():
-                    raise
-                logger.warning("the repository controller does not answer: %s: %s", type(error).__name__, error)
-                self.directory.ask_for_all()
-                await asyncio.sleep(_RETRY_S)
+    async def _take_news(self) -> None:
+        directory = self.directory
+        news = await answer(self._controller.watch.remote(directory.epoch, directory.generation))
+        if news is not None:
+            directory.take(news)
+            self._watch_called()
+            self._expect(directory.taken)
+            self.changed()
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; see `Neighbours`."""

@@ -20,8 +20,7 @@ from app.json_helper.binary_form import request_in_binary_form
 from app.json_helper.json_helper import JsonHelper
 from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
-from deployments.lane.target import LaneTarget
-from deployments.lane.target import Limits as TargetLimits
+from deployments.lane.target import LaneTarget, TargetContext
 from deployments.lane.work_queue import WorkQueue
 from deployments.replica.served_model import LocalTarget, ServedModel
 from protocol.datatypes import BY_NAME
@@ -459,7 +458,7 @@ def test_the_sequence_of_a_request_with_much_json_is_not_looked_for_by_the_loop(
     async def test() -> None:
         wire, helper = Wire(), LateHelper()
         wire.context.json_helper = helper  # type: ignore[assignment]
-        target = LaneTarget("echo", 1, TargetLimits(10, Refusals(Totals())))
+        target = LaneTarget("echo", 1, TargetContext(10, Refusals(Totals())))
         target.follow_sequences(1_000_000)
         wire.routes.target = target  # type: ignore[assignment]
         body = b'{"note":"%b","parameters":{"sequence_id":7}}' % (b"x" * (1 << 19))

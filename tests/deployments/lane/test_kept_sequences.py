@@ -80,18 +80,18 @@ async def test_a_sequence_whose_end_is_refused_may_be_ended_where_it_is(how: str
             assert (await lanes.ask(body(number, "start"))).error is None
         await add_second(lanes)
         elsewhere = fill(second)
-        submit, (codec,), limits = first.model.submit_request, first.model.codecs, target._limits
+        submit, (codec,), context = first.model.submit_request, first.model.codecs, target._context
         if how == "by the replica's queue":
             fill(first)
         elif how == "by the lane":
-            target._limits = replace(limits, max_inflight=0)
+            target._context = replace(context, max_inflight=0)
         elif how == "by the codec":
             codec.decode = misread  # type: ignore[method-assign]
         else:
-            target._limits = replace(limits, regions=NoRegions())
+            target._context = replace(context, regions=NoRegions())
         for number in NUMBERS:
             assert type((await lanes.ask(body(number, "end", inputs))).error) is kind
-        first.model.submit_request, target._limits = submit, limits
+        first.model.submit_request, target._context = submit, context
         vars(codec).clear()
         for number in NUMBERS:
             assert (await lanes.ask(body(number, "end"))).error is None

@@ -6,7 +6,7 @@ from deployments.core.counts import Totals
 from deployments.core.refusals import Refusals
 from deployments.lane.client import LaneCall
 from deployments.lane.routes import Routes
-from deployments.lane.target import LaneTarget, Limits
+from deployments.lane.target import LaneTarget, TargetContext
 from deployments.lane.waiting_calls import MAX_BYTES, MAX_CALLS, WaitingCalls
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError
@@ -26,7 +26,7 @@ class Sink:
 
 
 def sleeping(wake: Callable[[], None] = lambda: None) -> tuple[Routes, LaneTarget]:
-    routes = Routes(Limits(10, Refusals(Totals())), lambda: None)
+    routes = Routes(TargetContext(10, Refusals(Totals())), lambda: None)
     routes.set_sleepers({KEY}, wake)
     target = routes.find(*KEY)
     assert target is not None and target.ready
