@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ray.serve.handle import DeploymentHandle
 
@@ -22,6 +22,14 @@ _RETRY_S: Final = 0.2
 _FOLLOW_TIMEOUT_S: Final = 2.0
 _REACH_TIMEOUT_S: Final = 30.0
 _LIST_TIMEOUT_S: Final = 2.0
+
+
+class _Done(NamedTuple):
+    """A command that was carried out: where the directory has it, and whether every ingress has said that it knows."""
+
+    epoch: str
+    generation: int
+    followed: bool
 
 
 class ClusterControl:
@@ -41,12 +49,16 @@ class ClusterControl:
 
     async def load(self, request: LoadRequest) -> None:
         """Load a model; returns when it is ready at every ingress."""
-        await self._command("load", request.name, request.config, dict(request.files))
+        done = await self._command("load", request.name, request.config, dict(request.files))
         try:
             async with asyncio.timeout(_REACH_TIMEOUT_S):
                 await self._models.until_ready(request.name)
+                # One that loads follows later; one that is silent, and loads nothing, is not waited for.
+                if done.followed or self._models.is_embedded(request.name):
+                    where = (done.epoch, done.generation, request.name)
+                    await ask_all(all_ingresses(), "reaches", *where, timeout_s=_REACH_TIMEOUT_S)
         except TimeoutError:
-            logger.warning("'%s' is loaded, and cannot be reached from here yet", request.name)
+            logger.warning("'%s' is loaded, and cannot be reached from every ingress yet", request.name)
 
     async def unload(self, name: str, unload_dependents: bool) -> None:
         """Unload a model; returns when no ingress sends requests to it."""
@@ -89,7 +101,7 @@ class ClusterControl:
                 raise
             logger.warning("the repositories could not be listed: %s: %s", type(error).__name__, error)
 
-    async def _command(self, method: str, *arguments: Any) -> None:
+    async def _command(self, method: str, *arguments: Any) -> "_Done":
         command = secrets.token_hex(8)
         task = asyncio.ensure_future(self._tell(lambda: getattr(self._controller, method).remote(command, *arguments)))
         self._told.add(task)
@@ -103,9 +115,10 @@ class ClusterControl:
             raise Unavailable("the server is stopping; what it was told may happen, and nobody waits for it") from None
         finally:
             self._told.discard(task)
-        await self._followed(told["epoch"], told["generation"])
+        done = _Done(told["epoch"], told["generation"], await self._followed(told["epoch"], told["generation"]))
         if told["error"] is not None:
             raise from_grpc_code(*told["error"])
+        return done
 
     async def _tell(self, call: Callable[[], Any]) -> dict[str, Any]:
         gives_up_s = time.monotonic() + _GIVE_UP_S
@@ -122,8 +135,10 @@ class ClusterControl:
                     raise Unavailable("models cannot be loaded or unloaded at present") from None
             await asyncio.sleep(_RETRY_S)
 
-    async def _followed(self, epoch: str, generation: int) -> None:
+    async def _followed(self, epoch: str, generation: int) -> bool:
         try:
             await ask_all(all_ingresses(), "has_followed", epoch, generation, timeout_s=_FOLLOW_TIMEOUT_S)
         except TimeoutError:
             logger.warning("not every ingress has followed in %g s", _FOLLOW_TIMEOUT_S)
+            return False
+        return True

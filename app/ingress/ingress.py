@@ -56,6 +56,7 @@ from deployments.serve_internals import ClusterTable
 from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
+_REACH_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 10.0
 _REACH_TIMEOUT_S: Final = 600.0
 _REACH_POLL_S: Final = 0.5
@@ -222,6 +223,12 @@ class Ingress:
         """Return when this ingress has what the controller told then; whoever asks gives up after some seconds."""
         async with asyncio.timeout(_FOLLOW_TIMEOUT_S):
             await self._follower.has_followed(epoch, generation)
+
+    async def reaches(self, epoch: str, generation: int, model: str) -> None:
+        """Return when a model that was loaded then can be asked from here, or failed to load here."""
+        async with asyncio.timeout(_REACH_TIMEOUT_S):
+            await self._follower.has_followed(epoch, generation)
+            await self.service.models.until_ready(model)
 
     async def try_again(self, versions: list[tuple[str, int]]) -> None:
         """Begin to load embedded models that had been loaded before, and failed here; see `DirectoryFollower`."""

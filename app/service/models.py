@@ -36,7 +36,10 @@ class Models:
             await self._changed.wait()
 
     async def until_ready(self, name: str) -> None:
-        """Wait until every version of a model, or of all that share its name, can be asked that takes requests."""
+        """Wait until every version of a model, or of all that share its name, can be asked that takes requests.
+
+        None is waited for that this process was to host, and could not load.
+        """
         while not all(self._all_ready(each) for each in (name, *self.sharing(name))):
             await self._changed.wait()
 
@@ -60,7 +63,20 @@ class Models:
     def _all_ready(self, name: str) -> bool:
         entry = self.directory.models.get(name)
         versions = {} if entry is None else entry.versions
-        return all(self.version_ready(name, number, state) for number, state in versions.items() if state.taken)
+        return all(
+            self.version_ready(name, number, state) or self._failed_here(name, number)
+            for number, state in versions.items()
+            if state.taken
+        )
+
+    def is_embedded(self, name: str) -> bool:
+        """Whether ingresses host a version of a model themselves."""
+        entry = self.directory.models.get(name)
+        return entry is not None and any(f"{name}/{number}" in self.directory.embedded for number in entry.versions)
+
+    def _failed_here(self, name: str, version: int) -> bool:
+        row = self.directory.embedded.get(f"{name}/{version}")
+        return row is not None and self._host.failed(name, version, row["digest"])
 
     def require_known(self) -> None:
         """Raise Unavailable, with Triton's text, while nothing is known of any model."""

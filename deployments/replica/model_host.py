@@ -432,6 +432,10 @@ class ModelHost:
         """Whether a hosted version is a copy of what has this digest."""
         return self._present.get((name, version)) == digest
 
+    def failed(self, name: str, version: int, digest: str) -> bool:
+        """Whether what has this digest failed to load here."""
+        return self.failures.get((name, version), ("", ""))[1] == digest
+
     def check(self, limit_s: float) -> None:
         """Look for versions of which an instance is stuck or dead; none of them takes requests any more.
 

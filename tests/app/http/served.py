@@ -42,6 +42,9 @@ class FakeHost:
     def copies_now(self, name: str, version: int, digest: str) -> bool:
         return self.digests.get((name, version)) == digest
 
+    def failed(self, name: str, version: int, digest: str) -> bool:
+        return bool(self.failure(name, version))
+
     def target(self, name: str, version: int = -1) -> EchoTarget | None:
         return self.echo if (name, version) in self.ready else None
 

@@ -8,8 +8,9 @@ import pytest
 from app.ingress.cluster_control import ClusterControl
 from app.service.model_control import LoadRequest
 from app.service.models import Models
+from deployments.control.directory import READY, Directory
 from protocol.errors import Unavailable
-from tests.app.http.served import FakeHost
+from tests.app.http.served import FakeFleet, FakeHost, entry
 
 
 class SlowController:
@@ -63,3 +64,24 @@ def test_a_client_that_leaves_ends_its_command_as_before() -> None:
             await load
 
     run(test)
+
+
+def test_a_load_waits_for_no_model_that_failed_here() -> None:
+    """Another node has loaded it, and is asked."""
+    host, fleet = FakeHost(), FakeFleet()
+    models = Models(host, fleet)  # type: ignore[arg-type]
+    models.directory = Directory("epoch", 1, True, {"m": entry("m", (1, READY, ""))})
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(models.until_ready("m"))
+        await asyncio.sleep(0)
+        host.failures["m", 1] = "there is no such file"
+        models.changed()
+        await asyncio.sleep(0)
+        assert not waiting.done(), "it has not been told to load it"
+        models.directory.embedded["m/1"] = {"digest": "d"}
+        models.changed()
+        assert models.is_embedded("m")
+        await asyncio.wait_for(waiting, 30)
+
+    asyncio.run(scenario())

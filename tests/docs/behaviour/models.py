@@ -37,6 +37,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "An embedded model is READY when a node has loaded it": (
         "deployments/control/test_model_table.py::test_a_node_that_cannot_load_an_embedded_model_takes_it_from_no_other",
     ),
+    "Its load is answered when every ingress": (
+        TRAFFIC + "test_an_embedded_model_is_ready_at_all_ingresses_when_its_load_is_answered",
+        "app/ingress/test_cluster_control.py::test_a_load_waits_for_no_model_that_failed_here",
+    ),
     "What `eagleray plan --num-gpus N` prints": (
         "e2e/test_gpus.py::test_replicas_have_the_resources_that_were_planned",
     ),
