@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ray.serve.exceptions import DeploymentUnavailableError
 from ray.util import get_node_ip_address
 
 from deployments.control.desired_state import DesiredState, Trial
@@ -173,9 +174,10 @@ class StatusReader:
             answers = await asked.results_async(timeout_s=_DESCRIBE_TIMEOUT_S)
         except Exception as error:
             self._replaced.add(key)
-            if not changing:
+            if not changing and not isinstance(error, DeploymentUnavailableError):
                 raise
-            # One that is about to go does not answer; others are asked again soon.
+            # One that is about to go does not answer, and one that has just been deployed is not known yet; others are
+            # asked again soon.
             logger.debug("the replicas of %s did not tell what they loaded: %s", key, type(error).__name__)
             return []
         return [answer["models"] for answer in answers]

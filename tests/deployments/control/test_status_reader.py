@@ -1,7 +1,14 @@
 """What the index says of versions, by what Serve says of their deployments."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
+import pytest
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
+
+from deployments.control import status_reader
 from deployments.control.directory import NO_REPLICA, READY, UNAVAILABLE
 from deployments.control.model_table import ModelTable
 from deployments.control.status_reader import StatusReader, _Part
@@ -37,3 +44,14 @@ def test_a_model_whose_replicas_do_not_come_up_again_has_the_reason_in_the_index
     assert told("UNHEALTHY", NO_ROOM.replace("4096", "8192")) == (UNAVAILABLE, cause.replace("4096", "8192"), True)
     assert told("HEALTHY", "") == (READY, "", False)
     assert told("UNHEALTHY", UNHEALTHY) == (UNAVAILABLE, NO_REPLICA, True)
+
+
+def test_a_deployment_that_serve_names_no_replica_of_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Handle:
+        def broadcast(self, method: str) -> Any:
+            raise DeploymentUnavailableError(DeploymentID("models", "packed"))
+
+    monkeypatch.setattr(status_reader, "handle_of", lambda name, app: Handle())
+    reader = StatusReader()
+    assert asyncio.run(reader._ask(("packed", "models"), changing=False)) == []
+    assert reader._replaced == {("packed", "models")}
