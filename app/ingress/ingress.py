@@ -58,8 +58,8 @@ from protocol.limits import Limits
 _FOLLOW_TIMEOUT_S: Final = 10.0
 _REACH_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 10.0
-_REACH_TIMEOUT_S: Final = 600.0
-_REACH_POLL_S: Final = 0.5
+_AS_OTHERS_TIMEOUT_S: Final = 600.0
+_AS_OTHERS_POLL_S: Final = 0.5
 _TRACES_TIMEOUT_S: Final = 3.0
 _COMMANDS_S: Final = 2.0
 """How long an ingress that stops waits for a model that loads or unloads."""
@@ -168,9 +168,9 @@ class Ingress:
             async with asyncio.timeout(_SETTLE_TIMEOUT_S):
                 await self.service.models.until_settled()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REACH_TIMEOUT_S):
+            async with asyncio.timeout(_AS_OTHERS_TIMEOUT_S):
                 while self._mark.others_listen() and not self.service.models.reached():
-                    await asyncio.sleep(_REACH_POLL_S)
+                    await asyncio.sleep(_AS_OTHERS_POLL_S)
         await self._cluster.connect()
         await self._listeners.open()
         self._mark.set()
