@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import ray_head
 from tests.e2e.deployed_cluster import Cluster, Deployment, running_cluster, serve_pid
 from tests.repository_loader.repositories import TENSORS, write
-from tests.serving import Client, tensor, wait_until
+from tests.serving import Client, Process, run, tensor, title_of, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -61,28 +62,38 @@ def test_a_second_eagleray_in_the_cluster_is_refused(cluster: Cluster, own: Depl
 
 
 @contextlib.contextmanager
-def asked(address: str) -> Iterator[Counter[str]]:
-    """Have a client connect anew for each request; what was answered, or became of the connection, is counted."""
+def asked(address: str, *, keeping: int = 0) -> Iterator[Counter[str]]:
+    """Have a client connect anew for each request, and others that keep connections until they are told to close them.
+
+    What was answered, or became of the connection, is counted.
+    """
     answers: Counter[str] = Counter()
     ended = threading.Event()
     row = [tensor(name, "INT32", [1, 16], [1] * 16) for name in ("INPUT0", "INPUT1")]
 
-    def ask() -> None:
+    def ask(keeps: bool) -> None:
         while not ended.is_set():
             try:
                 with Client(address) as client:
-                    answer = client.infer("simple", *row)
-                    answers["200" if answer.status == 200 else f"{answer.status} {answer.body!r}"] += 1
+                    closed = False
+                    while not closed and not ended.is_set():
+                        answer = client.infer("simple", *row)
+                        answers["200" if answer.status == 200 else f"{answer.status} {answer.body!r}"] += 1
+                        closed = not keeps or answer.headers.get("connection", "").lower() == "close"
             except OSError as error:
                 answers[repr(error)] += 1
+            if keeps:
+                ended.wait(0.01)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    asking = [threading.Thread(target=ask, args=(number > 0,)) for number in range(1 + keeping)]
+    for each in asking:
+        each.start()
     try:
         yield answers
     finally:
         ended.set()
-        asking.join()
+        for each in asking:
+            each.join()
 
 
 def replace(cluster: Cluster, own: Deployment, **arguments: Any) -> None:
@@ -151,3 +162,28 @@ def test_of_two_ingresses_of_a_node_one_always_takes_requests(cluster: Cluster, 
     # Each of the two closes once, and who connects in that moment is reset.
     others = answers - Counter({"200": answers["200"]})
     assert others.total() <= 2 and all(answer.startswith("Connection") for answer in others), answers
+
+
+def test_a_node_that_drains_loses_no_request(cluster: Cluster, own: Deployment, tmp_path: Path) -> None:
+    """As worker pods do before they end (deploy/kubernetes)."""
+    node = Process(ray_head.node_command(cluster.address), tmp_path / "node", cluster.env)
+    try:
+        node.wait_for("Ray runtime started")
+        own.deploy("packed", "simple", ingresses_per_node=1, exit_timeout_secs=1)
+        ingress = wait_until(
+            lambda: next((each for each in node.descendants() if "Ingress" in title_of(each)), None),
+            "its ingress",
+            timeout_s=90,
+        )
+        wait_until(lambda: status(cluster)[0] == "RUNNING" and own.index(), "ready", timeout_s=90)
+        replicas = cluster.applications()["eagleray"]["deployments"]["Ingress"]["replicas"]
+        (node_id,) = [each["node_id"] for each in replicas if each["pid"] == ingress.pid]
+        reason = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "test")
+        with asked(own.address, keeping=6) as answers:
+            ray = (str(ray_head.BIN / "ray"), "drain-node", "--address", cluster.address, "--node-id", node_id)
+            drained = run(*ray, *reason, "--deadline-remaining-seconds", "15", env=cluster.env)
+            assert drained.returncode == 0, drained.stderr
+            wait_until(lambda: not ingress.is_running(), "its end", timeout_s=60)
+        assert set(answers) == {"200"}
+    finally:
+        node.kill()
