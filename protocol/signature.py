@@ -36,7 +36,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A model's inputs and outputs in config order, and whether a batch dimension (`max_batch_size` > 0) leads them."""
+    """A model's inputs and outputs in config order, and whether a batch dimension (`max_batch_size` > 0) leads them.
+
+    One that is `of_one_version` says what a model is asked by whose other versions have other inputs or outputs.
+    """
 
     model_name: str
     max_batch_size: int
@@ -46,10 +49,16 @@ class Signature:
     default_priority_level: int = 0
     decoupled: bool = False
     iterative: bool = False
+    of_one_version: bool = False
 
     @property
     def interface(self) -> str:
-        """A digest of what requests and responses look like: models of one interface can be asked in the same way."""
+        """A digest of what requests and responses look like: models of one interface can be asked in the same way.
+
+        "" where not all versions are asked as this says: requests are for whatever serves then.
+        """
+        if self.of_one_version:
+            return ""
         tensors = [
             [(spec.name, spec.datatype.name, spec.dims, spec.model_dims, spec.optional, spec.ragged) for spec in specs]
             for specs in (self.inputs.values(), self.outputs.values())

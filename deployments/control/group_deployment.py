@@ -12,12 +12,11 @@ from ray.serve.config import RequestRouterConfig
 from deployments.control.code_version import code_version
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.gpu_cards import card_resources
-from deployments.replica.hosted_model import HostedModel
+from deployments.replica.hosted_model import HostedModel, Packages
 from deployments.replica.model_replica import MAX_BATCH_SIZE, ModelReplica
 from deployments.replica.replica_options import ReplicaOptions
 from deployments.serve_internals import LANE_ROUTER, OWNER_KEY, pin_version
 from repository_loader.overrides import read_overrides
-from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan
 from repository_loader.traffic import Traffic
 
@@ -26,7 +25,7 @@ MAX_ONGOING_REQUESTS = 100_000
 
 def deployment_options(
     plan: DeploymentPlan,
-    packages: Mapping[str, ModelPackage],
+    packages: Packages,
     options: ControllerOptions,
     places: Mapping[str, list[tuple[str, str]]],
     owner: str,
@@ -109,7 +108,7 @@ def _actor_options(plan: DeploymentPlan) -> dict[str, Any]:
 
 def user_config(
     plan: DeploymentPlan,
-    packages: Mapping[str, ModelPackage],
+    packages: Packages,
     places: Mapping[str, list[tuple[str, str]]],
     owner: str,
     traffic: Mapping[str, Traffic] = MappingProxyType({}),

@@ -23,10 +23,9 @@ from deployments.control.directory import (
 from deployments.control.former_places import Version
 from deployments.control.second_tries import SecondTries
 from deployments.log.line_format import about
-from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.hosted_model import HostedModel, Packages, packages_by_name
 from repository_loader.config_json import config_to_json
 from repository_loader.copied_ensembles import copied_ensembles
-from repository_loader.package import ModelPackage
 from repository_loader.plan import DeploymentPlan, ModelPlan, Plan
 from repository_loader.snapshot import RepositoryModel
 from repository_loader.traffic import Traffic
@@ -349,7 +348,7 @@ class ModelTable:
         }
 
 
-def _hosted_rows(models: Iterable[ModelPlan], packages: Mapping[str, ModelPackage]) -> dict[str, dict[str, Any]]:
+def _hosted_rows(models: Iterable[ModelPlan], packages: Packages) -> dict[str, dict[str, Any]]:
     return {f"{model.name}/{model.version}": HostedModel.of(model, packages).to_dict() for model in models}
 
 

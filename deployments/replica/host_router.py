@@ -86,7 +86,7 @@ class HostRouter:
         target = self._fleet.target(model_name, version) if self._fleet else None
         found = self._core.interfaces(model_name, version)
         found |= target.choice.interfaces if target is not None else set()
-        return not found or interface in found
+        return not interface or not found or interface in found
 
     def infer(self, model_name: str, version: int, request: InferRequest, interface: str = "") -> None:
         """Send the request; every outcome comes through `request.reply`, never before this returns."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
+from protocol.signature import Signature
 from repository_loader.deployment_plan import ModelPlan, Plan
 from repository_loader.overrides import PREFIX
 from repository_loader.package import (
@@ -33,7 +34,7 @@ class HostedModel:
 
     `steps` are the configurations of the models in an ensemble's steps, `label_files` the paths of the outputs' label
     files; an output of an ensemble without one of its own has that of the step which makes it, and `label_sources`
-    says where other nodes get that file from.
+    says where other nodes get that file from. `mixed` are the steps whose versions differ in inputs or outputs.
     """
 
     package: ModelPackage
@@ -41,10 +42,11 @@ class HostedModel:
     steps: dict[str, ModelConfig] = field(default_factory=dict)
     label_files: dict[str, str] = field(default_factory=dict)
     label_sources: dict[str, ModelSource] = field(default_factory=dict)
+    mixed: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: ModelPlan, packages: Mapping[str, ModelPackage]) -> "HostedModel":
-        """Return a planned model; `packages` are all models of the plan by name."""
+    def of(cls, model: ModelPlan, packages: "Packages") -> "HostedModel":
+        """Return a planned model; `packages` are all models of the plan."""
         steps = {name: _as_step(packages[name].config) for name in model.dependencies if name in packages}
         files = _label_files(model.package, packages, {})
         sources = {
@@ -53,7 +55,7 @@ class HostedModel:
             for maker in packages.values()
             if maker.source is not None and path.startswith(f"{maker.model_path}/") and maker.name != model.name
         }
-        return cls(model.package, model.specs, steps, files, sources)
+        return cls(model.package, model.specs, steps, files, sources, tuple(sorted(packages.mixed & steps.keys())))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; what has another `digest` has to be loaded anew."""
@@ -79,7 +81,7 @@ class HostedModel:
             },
             "label_files": self.label_files,
             "label_sources": {output: source.to_dict() for output, source in self.label_sources.items()},
-        }
+        } | ({"mixed": self.mixed} if self.mixed else {})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "HostedModel":
@@ -90,7 +92,13 @@ class HostedModel:
             {name: json_format.ParseDict(config, ModelConfig()) for name, config in data["steps"].items()},
             dict(data["label_files"]),
             {output: ModelSource.from_dict(source) for output, source in data["label_sources"].items()},
+            tuple(data.get("mixed", ())),
         )
+
+    def step_signatures(self) -> dict[str, Signature]:
+        """Return by what each step is asked."""
+        signatures = {name: Signature.from_config(config) for name, config in self.steps.items()}
+        return signatures | {name: replace(signatures[name], of_one_version=True) for name in self.mixed}
 
     def provided(self) -> "tuple[HostedModel, list[int]]":
         """Have every file on this node; returns the model with its paths here, and descriptors that keep them here.
@@ -148,11 +156,25 @@ def release(held: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def packages_by_name(plan: Plan) -> dict[str, ModelPackage]:
-    """Return every model of a plan, the highest version of each; of one that leaves its place, what will be."""
+class Packages(dict[str, ModelPackage]):
+    """Every model of a plan, the highest version of each; `mixed` are those whose versions are not asked alike."""
+
+    mixed: Set[str] = frozenset()
+
+
+def packages_by_name(plan: Plan) -> Packages:
+    """Return the models of a plan; of one that leaves its place, what will be."""
     models = [model for deployment in plan.deployments for model in deployment.models]
     ordered = sorted((*models, *plan.embedded), key=lambda model: (model.version, not model.leaving))
-    return {model.name: model.package for model in ordered}
+    packages = Packages({model.name: model.package for model in ordered})
+    others = [model for model in ordered if model.version != packages[model.name].version and not model.leaving]
+    packages.mixed = {
+        other.name
+        for other in others
+        if Signature.from_config(other.package.config).interface
+        != Signature.from_config(packages[other.name].config).interface
+    }
+    return packages
 
 
 def _label_files(

@@ -6,7 +6,6 @@ from typing import Any
 
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel
-from protocol.signature import Signature
 
 Key = tuple[str, int]
 AskedStep = tuple[str, int, str]
@@ -51,7 +50,7 @@ class LateLoads:
 def asked_steps(data: dict[str, Any]) -> list[AskedStep]:
     """Return what an ensemble, as `HostedModel.to_dict` writes it, asks of its steps."""
     hosted = HostedModel.from_dict(data)
-    interfaces = {name: Signature.from_config(config).interface for name, config in hosted.steps.items()}
+    interfaces = {name: signature.interface for name, signature in hosted.step_signatures().items()}
     return [
         (step.model_name, int(step.model_version), interfaces[step.model_name])
         for step in hosted.package.config.ensemble_scheduling.step

@@ -237,7 +237,7 @@ class ModelHost:
         try:
             await self._bring(data)
             hosted = await asyncio.to_thread(HostedModel.from_dict, data)
-            signatures = {step: Signature.from_config(config) for step, config in hosted.steps.items()}
+            signatures = hosted.step_signatures()
             self.router.set_signatures(signatures)
             hosted, held = await asyncio.to_thread(hosted.provided)
             labels = hosted.read_labels()

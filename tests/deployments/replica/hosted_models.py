@@ -145,7 +145,12 @@ class Hosted:
         self._calls = HandleCalls(host, loop)
 
     def start(self, name: str, *values: int, **more: Any) -> "asyncio.Future[dict[str, np.ndarray[Any, Any]]]":
-        return self._calls.submit(HandleCall({"X": np.array(values, np.int32)}, model_name=name, **more))
+        return self.start_with(name, {"X": np.array(values, np.int32)}, **more)
+
+    def start_with(
+        self, name: str, inputs: dict[str, Any], **more: Any
+    ) -> "asyncio.Future[dict[str, np.ndarray[Any, Any]]]":
+        return self._calls.submit(HandleCall(inputs, model_name=name, **more))
 
     async def __call__(self, name: str, *values: int, **more: Any) -> list[int]:
         async with asyncio.timeout(60):

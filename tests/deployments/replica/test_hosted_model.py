@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.backends.backend import ModelLoadError
-from deployments.replica.hosted_model import HostedModel, packages_by_name
+from deployments.replica.hosted_model import HostedModel, Packages, packages_by_name
 from repository_loader.plan import ClusterFacts, ModelPlan, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 
@@ -73,7 +73,7 @@ def test_an_ensemble_is_loaded_anew_for_what_its_step_is_and_not_for_where_that_
     config.ClearField("instance_group")
     config.MergeFrom(text_format.Parse(more, ModelConfig()))
     changed = packages | {"classifier": replace(packages["classifier"], config=config)}
-    digests = [HostedModel.of(inner, each).to_dict()["digest"] for each in (packages, changed)]
+    digests = [HostedModel.of(inner, Packages(each)).to_dict()["digest"] for each in (packages, changed)]
     assert (digests[0] == digests[1]) is same
 
 

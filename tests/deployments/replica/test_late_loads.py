@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from deployments.replica.former_models import ASKED_S, FormerModels
 from deployments.replica.served_model import ServedModel
@@ -60,6 +61,50 @@ class Apart:
         interface = "" if model is None else model.interface
         await self.lanes.until(lambda: (self.lanes.fleet.target("there", 1, interface) is None) == (model is None))
         self.host.late.routes_changed()
+
+
+TWO_VERSIONS = 'platform: "onnxruntime_onnx" version_policy { all {} }'
+OVER_ONE = """
+platform: "ensemble" max_batch_size: 0
+input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
+ensemble_scheduling {
+  step { model_name: "there" model_version: %d input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
+}
+"""
+
+
+def adds(number: float, *outputs: str) -> bytes:
+    """Return an ONNX model that adds a number to X, in each output."""
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("X", *outputs)]
+    constant = helper.make_tensor("C", TensorProto.FLOAT, [], [number])
+    nodes = [helper.make_node("Add", ["X", "C"], [output]) for output in outputs]
+    graph = helper.make_graph(nodes, "graph", shapes[:1], shapes[1:], [constant])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+
+
+def test_versions_of_a_step_may_have_other_outputs_than_the_highest(tmp_path: Path) -> None:
+    """What their files say, as their configuration does not."""
+
+    def models(root: Path, description: str) -> Models:
+        found = Models(root, False).add("there", config=TWO_VERSIONS)
+        (root / "there" / "2").mkdir()
+        (root / "there" / "1" / "model.onnx").write_bytes(adds(1, "Y"))
+        (root / "there" / "2" / "model.onnx").write_bytes(adds(2, "Y", "Z"))
+        for name, version in (("one", 1), ("two", 2), ("any", -1)):
+            found.add(name, config=OVER_ONE % version, more=f'parameters {{ key: "{description}" value {{}} }}')
+        return found
+
+    async def run() -> None:
+        async with models(tmp_path / "before", "before").hosted() as call:
+            digests = {row[0]: row[4] for row in call.host.report()}
+            await call.host.apply(models(tmp_path / "after", "after").planned())
+            answers = [await call.start_with(name, {"X": np.zeros(1, np.float32)}) for name in ("one", "two", "any")]
+            assert [each["Y"].tolist() for each in answers] == [[1], [2], [2]]
+            loaded = {row[0]: row[4] for row in call.host.report()}
+            assert all(loaded[name] != digests[name] for name in ("one", "two", "any"))
+
+    asyncio.run(run())
 
 
 @pytest.fixture

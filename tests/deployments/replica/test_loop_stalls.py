@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deployments.core.counts import Totals
-from deployments.replica.hosted_model import HostedModel
+from deployments.replica.hosted_model import HostedModel, Packages
 from deployments.replica.model_host import ModelHost
 from deployments.replica.shared_memory import OwnTable, Regions
 from protocol.array_request import request_from_arrays
@@ -78,7 +78,7 @@ def test_one_slow_input_in_twenty_stops_the_loop_once_and_for_one_run(tmp_path: 
         )
         package = write_model(tmp_path, MODEL, CONFIG)
         plan = ModelPlan("moody", 1, package, "embedded", tuple(instances(package)), 0)
-        await host.apply([HostedModel.of(plan, {"moody": package}).to_dict()])
+        await host.apply([HostedModel.of(plan, Packages({"moody": package})).to_dict()])
         stop = asyncio.Event()
         pauses = asyncio.create_task(longest_pause_s(stop))
         stalls = quick_inline = 0
