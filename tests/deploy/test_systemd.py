@@ -7,9 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
-from app.cli.main import RUNTIME_ERROR, USAGE_ERROR, main
+from app.cli.main import RUNTIME_ERROR, main
 from app.environment import unknown_variables
 from app.settings import Settings
 
@@ -33,7 +34,7 @@ def test_only_the_command_itself_hears_of_a_stop_and_has_time_for_it(service: di
 
 def test_it_is_started_again_after_what_a_new_start_may_mend(service: dict[str, str]) -> None:
     assert (service["Restart"], service["OOMPolicy"]) == ("on-failure", "continue")
-    assert service["RestartPreventExitStatus"].split() == [str(USAGE_ERROR)] and USAGE_ERROR != RUNTIME_ERROR
+    assert service["RestartPreventExitStatus"].split() == [str(click.UsageError.exit_code)] != [str(RUNTIME_ERROR)]
 
 
 def test_the_command_takes_its_flags_and_variables(service: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ INPUTS = [{"name": "X", "datatype": "FP32", "shape": [-1]}, {"name": "S", "datat
 class Model:
     """Answers with its inputs, or with their sizes."""
 
-    name, version, config, pool = "echo", 1, ModelConfig(), None
+    name, version, config, pool, interface = "echo", 1, ModelConfig(), None, ""
 
     def __init__(self) -> None:
         self.package = self

@@ -6,6 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.group_deployment import deployment_options
+from deployments.replica.hosted_model import Packages
 from protocol.limits import Limits
 from repository_loader.deployment_plan import DeploymentPlan, ModelPlan
 from repository_loader.package import ModelPackage
@@ -20,7 +21,9 @@ def actor_options(text: str, num_gpus: float = 0.0) -> dict[str, float]:
     package = ModelPackage("m", 1, config, "/r/m", "/r/m/1", "")
     model = ModelPlan("m", 1, package, "isolated", (), 0)
     plan = DeploymentPlan("m", "v1", "isolated", (model,), 1, 0.05, num_gpus, 1 << 30)
-    options: dict[str, float] = deployment_options(plan, {"m": package}, OPTIONS, {}, "owner")["ray_actor_options"]
+    options: dict[str, float] = deployment_options(plan, Packages({"m": package}), OPTIONS, {}, "owner")[
+        "ray_actor_options"
+    ]
     return options
 
 
@@ -39,7 +42,7 @@ HERE, THERE = ("packed", "models"), ("m", "v1")
 
 
 def watched(group: DeploymentPlan, *places: tuple[str, str]) -> list[list[str]]:
-    options = deployment_options(group, {"m": PACKAGE}, OPTIONS, {"m": [*places]}, "owner")
+    options = deployment_options(group, Packages({"m": PACKAGE}), OPTIONS, {"m": [*places]}, "owner")
     found: list[list[str]] = json.loads(options["user_config"]["load"])["watch"]
     return found
 
