@@ -3,8 +3,9 @@
 import json
 import os
 import tempfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -68,10 +69,8 @@ def _print_of_machine(model: str, folder: Path, count: int, as_json: bool, follo
     last = found.last(count)
     if not (last or follow):
         raise click.ClickException(f"no replica on this machine has logged a line that names '{model}'")
-    for each in last:
-        show(*each)
-    with suppress(KeyboardInterrupt):
-        for each in found.follow() if follow else ():
+    with suppress(KeyboardInterrupt) if follow else nullcontext():
+        for each in chain(last, found.follow() if follow else ()):
             show(*each)
 
 

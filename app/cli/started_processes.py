@@ -8,6 +8,7 @@ import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 5.0
+_LOOK_AGAIN_S = 0.05
 
 
 def adopt_orphans() -> None:
@@ -22,13 +23,22 @@ def adopt_orphans() -> None:
 def kill_all() -> None:
     """Kill all descendants, and those that they start meanwhile; returns when none is left, or after some seconds."""
     deadline_s = time.monotonic() + _KILL_S
-    while left := psutil.Process().children(recursive=True):
+    while left := _descendants():
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(left, timeout=0.5)
         if time.monotonic() > deadline_s:
             return
+
+
+def _descendants() -> list[psutil.Process]:
+    """Return all descendants; those of one that ends in the moment of the first look are seen at the second."""
+    found: list[psutil.Process] = psutil.Process().children(recursive=True)
+    if not found:
+        time.sleep(_LOOK_AGAIN_S)
+        found = psutil.Process().children(recursive=True)
+    return found
 
 
 def end_all(timeout_s: float) -> None:
