@@ -111,8 +111,9 @@ class DirectoryFollower:
         return news
 
     async def _report_embedded(self) -> None:
+        told = self._embedded
         await answer(self._controller.report_embedded.remote(self._host.report(), self._node, self._ingress))
-        self._reported = self._embedded
+        self._reported = told
 
     async def try_again(self, versions: Collection[tuple[str, int]]) -> None:
         """Load what had been loaded before, and failed here, and tell the controller what came of it."""

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings, make_plan
 from repository_loader.repository import LoaderOptions, load_repositories
 from tests.deployments.lane.harness import Lanes, Sink
-from tests.deployments.replica.hosted_models import ADD_ONE, DECOUPLED, Models
+from tests.deployments.replica.hosted_models import DECOUPLED, Models
 from tests.repositories import write_small_models
 
 CONFIG = """
@@ -354,102 +353,6 @@ def test_reload_in_place_refuses_no_request(tmp_path: Path) -> None:
             await asyncio.gather(*clients)
             assert set(answers) == {1, 2}
             await host.close()
-
-    asyncio.run(check())
-
-
-STEP = """
-platform: "ensemble"
-input { name: "X" data_type: TYPE_INT32 dims: -1 }
-output { name: "Y" data_type: TYPE_INT32 dims: -1 }
-ensemble_scheduling {
-  step { model_name: "%s" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "b" } }
-  step { model_name: "last" model_version: -1 input_map { key: "X" value: "b" } output_map { key: "Y" value: "Y" } }
-}
-"""
-ALONE = """
-platform: "ensemble" max_batch_size: 0
-input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
-output { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }
-ensemble_scheduling {
-  step { model_name: "last" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
-}
-"""
-STEP_CONFIG = """
-backend: "python" max_batch_size: 0
-input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
-output { name: "Z" data_type: TYPE_INT32 dims: [ -1 ] }
-"""
-SLOW_ADD_ONE = "import time\n" + ADD_ONE.replace("        return", "        time.sleep(0.3)\n        return")
-
-
-def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_unloaded_together_with_its_steps(
-    tmp_path: Path,
-) -> None:
-    models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
-    models.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
-
-    async def check() -> None:
-        async with models.hosted() as hosted:
-            under_way = hosted.start("outer", 1)
-            await asyncio.sleep(0.05)
-            await hosted.host.apply([])
-            assert (await under_way)["Y"].tolist() == [4]
-            assert not hosted.host.served
-
-    asyncio.run(check())
-
-
-GATED = """
-class TritonPythonModel:
-    def initialize(self, args):
-        open(%r).read()
-        assert %s
-
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("Z", x_of(r).as_numpy() + 2)]) for r in requests]
-"""
-
-
-@pytest.mark.parametrize(("loads", "answer"), [(True, 3), (False, 2)], ids=["loads", "fails"])
-def test_an_ensemble_that_is_loaded_anew_with_its_step_asks_what_serves_until_the_step_is_there(
-    loads: bool, answer: int, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    config = STEP.replace('key: "Y" value: "Y"', 'key: "Z" value: "Y"') % "first"
-    models = (
-        Models(tmp_path / "before", False).add("first", ADD_ONE).add("last", ADD_ONE).add("two", config=STEP % "first")
-    )
-    after = Models(tmp_path / "after", False).add("first", ADD_ONE)
-    after.add("last", GATED % (str(gate), loads), config=STEP_CONFIG).add("two", config=config)
-
-    async def check() -> None:
-        async with models.hosted() as hosted:
-            applied = asyncio.create_task(hosted.host.apply(after.planned()))
-            with await asyncio.to_thread(gate.open, "w"):  # the step is being loaded
-                assert [await hosted("two", 0) for _ in range(100)] == [[2]] * 100
-            while not applied.done():
-                assert await hosted("two", 0) in ([2], [answer])  # whole, also when the step is there and it is not
-            await applied
-            assert await hosted("two", 0) == [answer]
-
-    asyncio.run(check())
-
-
-def test_an_ensemble_that_does_not_fit_its_step_any_more_asks_the_step_of_before(tmp_path: Path) -> None:
-    models = Models(tmp_path / "before", False).add("last", ADD_ONE).add("alone", config=ALONE)
-    code = "class TritonPythonModel:\n    def execute(self, requests):\n        return [outcome(r) for r in requests]"
-    after = Models(tmp_path / "after", False).add("last", code, config=STEP_CONFIG)
-
-    async def check() -> None:
-        async with models.hosted() as hosted:
-            ensemble = next(each for each in models.planned("alone"))
-            (step,) = after.planned()
-            ensemble = ensemble | {"steps": {"last": step["package"]["config"]}, "digest": "another"}
-            await hosted.host.apply([step, ensemble])
-            assert hosted.host.failure("alone", 1) == "in ensemble alone, model last has no output 'Y'"
-            assert await hosted("alone", 0) == [1]
 
     asyncio.run(check())
 

@@ -124,7 +124,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         ENSEMBLES + "test_a_client_that_leaves_the_stream_of_an_ensemble_stops_its_step",
     ),
     "An ensemble serves as it was until those of its steps": (
-        "deployments/replica/test_model_host.py::"
+        "deployments/replica/test_hosted_ensembles.py::"
         "test_an_ensemble_that_is_loaded_anew_with_its_step_asks_what_serves_until_the_step_is_there",
         "e2e/control/test_reloads.py::test_an_ensemble_and_steps_in_other_processes_change_together",
     ),
