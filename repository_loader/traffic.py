@@ -22,10 +22,15 @@ class Traffic:
         return bool(self.weights or self.shadow)
 
     def among(self, versions: Collection[int]) -> "Traffic":
-        """Return what holds for these versions, all that there are: weights are void when none of them has one."""
+        """Return what holds for these versions, all that there are.
+
+        Weights are void when none of them has one, and copies when no version is left to answer.
+        """
         weights = {version: weight for version, weight in self.weights.items() if version in versions}
         shadow = {version: percent for version, percent in self.shadow.items() if version in versions}
-        return Traffic(weights if any(weights.values()) else {}, shadow)
+        if any(weights.values()):
+            return Traffic(weights, shadow)
+        return Traffic({}, shadow if shadow.keys() < set(versions) else {})
 
     def shares(self, ready: Collection[int]) -> dict[int, float]:
         """Return the part of the requests, from above 0 to 1, that each ready version gets; a request names none.

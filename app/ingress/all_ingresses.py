@@ -28,7 +28,8 @@ async def ask_all(ingresses: DeploymentHandle, method: str, *arguments: Any, tim
         while True:
             try:
                 asked = ingresses.broadcast(method, *arguments)
-                answers: list[Any] = await asked.results_async(timeout_s=timeout_s, return_exceptions=True)
+                # Without a timeout of Serve's, which leaves an exception that nobody retrieves when this one comes first.
+                answers: list[Any] = await asked.results_async(return_exceptions=True)
                 return answers
             except DeploymentUnavailableError:
                 await asyncio.sleep(_RETRY_S)

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -10,14 +9,12 @@ from ray.serve.handle import DeploymentHandle
 
 from app.service.client_settings import ClientSettings
 from app.service.models import Models
-from deployments.control.answer import answer, follow, is_cancelled, pause
+from deployments.control.answer import answer, follow, pause
 from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
 from deployments.serve_internals import watch_replicas
 from repository_loader.traffic import Traffic
-
-logger = logging.getLogger(__name__)
 
 
 class DirectoryFollower:
@@ -46,21 +43,21 @@ class DirectoryFollower:
         self._directory = models.directory
         self._settings = settings
         self._embedded: dict[str, dict[str, Any]] = {}
-        self._reported: dict[str, dict[str, Any]] = {}
-        """Of which embedded models the controller knows what became."""
         self._copies: dict[str, dict[str, Any]] = {}
-        self._hosting: asyncio.Task[None] | None = None
+        self._hosting: set[asyncio.Task[None]] = set()
+        self._untold = asyncio.Event()
+        """That the controller does not know what has become of embedded models here."""
         self._watched: dict[str, Callable[[], None]] = {}
-        self._telling: set[asyncio.Task[None]] = set()
-        host.loaded_late = self._loaded_late
+        host.loaded_late = self._host_changed
 
     async def run(self) -> None:
         """Follow for ever; without a controller, what is served goes on being served."""
+        telling = self._loop.create_task(self._tell(), name="what has become of embedded models")
         try:
             await follow(self._directory, self._follow)
         finally:
-            if self._hosting is not None:
-                self._hosting.cancel()
+            for task in (telling, *self._hosting):
+                task.cancel()
 
     async def has_followed(self, epoch: str, generation: int) -> None:
         """Wait until the directory is that of the epoch and at least of the generation, for as long as it takes."""
@@ -87,53 +84,52 @@ class DirectoryFollower:
         self._models.changed()
         await self._watch(directory.deployments)
         self._routes_changed()
-        if self._hosting is None or self._hosting.done():
-            self._hosting = self._loop.create_task(self._host_wanted(), name="models that the ingress hosts")
+        embeds = self._embedded != directory.embedded
+        if embeds or self._copies != directory.copies:
+            self._embedded, self._copies = dict(directory.embedded), dict(directory.copies)
+            hosting = self._host_wanted(self._host_changed if embeds else self._routes_changed)
+            self._hosting.add(task := self._loop.create_task(hosting, name="models that the ingress hosts"))
+            task.add_done_callback(self._end_hosting)
+        elif not self._hosting:
+            self._forget_all_but(directory.deployments)
 
-    async def _host_wanted(self) -> None:
-        """Load and unload until this process hosts what the directory says, which goes on changing meanwhile."""
-        directory = self._directory
-        while not (directory.embedded == self._embedded == self._reported and directory.copies == self._copies):
-            try:
-                embedded, copies = dict(directory.embedded), dict(directory.copies)
-                hosted = list(copy.deepcopy({**copies, **embedded}).values())
-                await self._host.apply(hosted, [_key(row) for key, row in copies.items() if key not in embedded])
-                self._embedded, self._copies = embedded, copies
-                self._routes_changed()
-                if self._embedded != self._reported:
-                    await self._report_embedded()
-            except (Exception, asyncio.CancelledError) as error:
-                await pause(error)
-        self._forget_all_but(directory.deployments)  # whose models ensembles here may have needed until now
+    async def _host_wanted(self, hosted: Callable[[], None]) -> None:
+        """Load and unload what this change of the directory asks for; others may come meanwhile."""
+        copies = [_key(row) for key, row in self._copies.items() if key not in self._embedded]
+        await self._host.apply(copy.deepcopy(list({**self._copies, **self._embedded}.values())), copies)
+        hosted()
+
+    def _end_hosting(self, task: asyncio.Task[None]) -> None:
+        self._hosting.discard(task)
+        if not self._hosting and not task.cancelled():  # until now ensembles here may have needed what has gone
+            self._forget_all_but(self._directory.deployments)
+
+    def _host_changed(self) -> None:
+        self._routes_changed()
+        self._untold.set()
 
     async def _ask(self, epoch: str, generation: int) -> dict[str, Any] | None:
         news: dict[str, Any] | None = await answer(self._controller.watch.remote(epoch, generation))
         return news
 
     async def _report_embedded(self) -> None:
-        told = self._embedded
         await answer(self._controller.report_embedded.remote(self._host.report(), self._node, self._ingress))
-        self._reported = told
-
-    async def try_again(self, versions: Collection[tuple[str, int]]) -> None:
-        """Load what had been loaded before, and failed here, and tell the controller what came of it."""
-        if await self._host.try_again(versions):
-            await self._tell()
-
-    def _loaded_late(self) -> None:
-        self._telling.add(task := self._loop.create_task(self._tell()))
-        task.add_done_callback(self._telling.discard)
 
     async def _tell(self) -> None:
-        """Tell the controller what has become of embedded models."""
-        self._routes_changed()
-        try:
-            await self._report_embedded()
-        except (Exception, asyncio.CancelledError) as error:
-            if is_cancelled():
-                raise
-            logger.warning("the repository controller does not hear what was loaded: %s", error)
-            self._reported = {}  # told with what changes next
+        """Tell the controller for ever what has become of embedded models."""
+        while True:
+            await self._untold.wait()
+            self._untold.clear()
+            try:
+                await self._report_embedded()
+            except (Exception, asyncio.CancelledError) as error:
+                self._untold.set()
+                await pause(error)
+
+    async def try_again(self, versions: Collection[tuple[str, int]]) -> None:
+        """Load what had been loaded before, and failed here; the controller is told what came of it."""
+        if await self._host.try_again(versions):
+            self._host_changed()
 
     async def _watch(self, wanted: dict[str, tuple[str, str]]) -> None:
         for group in wanted.keys() - self._watched.keys():

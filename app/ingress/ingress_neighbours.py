@@ -7,7 +7,6 @@ from app.service.service import Service
 from deployments.lane.fleet import Fleet
 from deployments.replica.neighbours import Found
 from protocol.signature import Signature
-from repository_loader.namespaces import identifiers
 
 
 class IngressNeighbours:
@@ -35,11 +34,6 @@ class IngressNeighbours:
     def sharing(self, name: str) -> int:
         """Return how many models share a name; see `Neighbours`."""
         return len(self._service.models.sharing(name))
-
-    def is_here(self, name: str) -> bool:
-        """Whether a model of this name has, or is to have, its place in the ingresses; see `Neighbours`."""
-        here = {row["package"]["name"] for row in self._service.models.directory.embedded.values()}
-        return name in here or bool(identifiers(name, here))
 
     def _signature(self, name: str) -> Signature | None:
         entry = self._service.models.directory.models.get(name)

@@ -68,6 +68,8 @@ def changed_traffic(
         shadow = read_percentages(given["shadow"]) if "shadow" in given else now.shadow
         traffic = Traffic(weights, shadow)
         _require_known(traffic, versions)
+        if shadow and not traffic.shares(versions):
+            raise ValueError("all versions would get copies only, and none would answer")
     except ValueError as error:
         raise InvalidArgument(f"the traffic of model '{name}' stays as it is: {error}") from None
     return with_traffic(desired, name, traffic, None if past is None else past.stopped(at_s), command)

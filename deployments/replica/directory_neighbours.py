@@ -30,7 +30,6 @@ _CALLED: Final = "called"
 class DirectoryNeighbours:
     """Finds models in the directory of the controller, whose handle `controller` returns; opens lanes to them.
 
-    `own` is the (application, deployment) that the replica is of.
     `know` is told the signature of each model that is found, `expect` which versions take requests. A called model that
     scales with its load gets its replicas as it does for clients: calls count, and wait for the first one. All methods
     run on the loop's thread.
@@ -44,16 +43,16 @@ class DirectoryNeighbours:
         know: Callable[[Mapping[str, Signature]], None],
         expect: Callable[[Collection[tuple[str, int]]], None],
         controller: Callable[[], Any],
-        own: tuple[str, str],
     ) -> None:
         self._find_controller = controller
-        self._own = own
         self._loop = loop
         self._fleet = fleet
         self._watch = watch
         self._know = know
         self._expect = expect
         self.directory = Directory()
+        self.loads = asyncio.Event()
+        """Whether a model here has had another loaded."""
         self._signatures: dict[str, tuple[str, Signature]] = {}
         self._groups: set[tuple[str, str]] = set()
         self._called: set[str] = set()
@@ -124,17 +123,6 @@ class DirectoryNeighbours:
         models = self.directory.models
         return sum(bool(models[each].namespace) for each in identifiers(name, models))
 
-    def is_here(self, name: str) -> bool:
-        """Whether a model of this name has, or is to have, its place here; see `Neighbours`."""
-        directory = self.directory
-        here = {
-            model
-            for key, models in directory.hosted.items()
-            if directory.deployments[key] == self._own
-            for model in models
-        }
-        return name in here or bool(identifiers(name, here))
-
     def _signature(self, name: str, entry: ModelEntry) -> Signature:
         text, signature = self._signatures.get(name, ("", None))
         if signature is None or text != entry.config:
@@ -179,6 +167,7 @@ class DirectoryNeighbours:
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; see `Neighbours`."""
+        self.loads.set()
         await self._command("load", name, config, dict(files))
 
     async def unload(self, name: str, unload_dependents: bool) -> None:

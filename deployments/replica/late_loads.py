@@ -32,8 +32,8 @@ class LateLoads:
     async def _load(self, key: Key, steps: Sequence[AskedStep], load: Callable[[], Awaitable[None]]) -> None:
         while not self.fits(steps):
             await self._changed.wait()
+        del self._waiting[key]  # from here on it is a load as others are
         await load()
-        del self._waiting[key]
 
     def routes_changed(self) -> None:
         """Look again; to be called when other models can be asked than before."""

@@ -31,19 +31,28 @@ _LOOK_S: Final = 0.05
 """How often calls are compared with those on whose behalf they are made."""
 _READY_S: Final = 5.0
 """How long it may take to find a model that is asked whether it is ready."""
-_WAITS_IN_VAIN_S: Final = 2.0
-"""How long a model that is not loaded itself waits for one that is to be loaded after it."""
 
 
 class ModelCalls:
-    """The `ModelServer` of one process; made on its loop's thread. `neighbours` are set before models are loaded."""
+    """The `ModelServer` of one process; made on its loop's thread. `neighbours` are set before models are loaded.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, core: Core, router: HostRouter, clock: Clock) -> None:
+    A model that loads holds one of `threads`.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        core: Core,
+        router: HostRouter,
+        clock: Clock,
+        threads: asyncio.Semaphore,
+    ) -> None:
         self.neighbours: Neighbours = NoNeighbours()
         self.router = router
         self.clock = clock
         self._loop = loop
         self._core = core
+        self._threads = threads
         self._thread = threading.get_ident()
         self._open: set[_OpenCall] = set()
         self._looking = False
@@ -66,19 +75,18 @@ class ModelCalls:
             opened.end(Unavailable("Server is stopping"))
         return opened.give_up
 
-    def load_for(self, caller: "LoadedModel", name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load a model for one that may be loading itself; refused where it would wait for what waits for it."""
-        self._wait(self._load_for(caller, name, config, files))
+    def load_model(self, name: str, config: str | None, files: Mapping[str, bytes], *, loading: bool = False) -> None:
+        """Load a model; see `ModelServer`. `loading` says that the model which asks for it loads itself."""
+        self._wait(self._load(name, config, files, loading))
 
-    async def _load_for(self, caller: "LoadedModel", name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        load = self._loop.create_task(self.neighbours.load(name, config, files))
+    async def _load(self, name: str, config: str | None, files: Mapping[str, bytes], loading: bool) -> None:
+        if loading:
+            self._threads.release()  # the other may need it
         try:
-            while not (await asyncio.wait([load], timeout=_WAITS_IN_VAIN_S))[0]:
-                if caller.loading and self.neighbours.is_here(name):
-                    raise InvalidArgument(_LOADED_AFTER.format(name))
+            await self.neighbours.load(name, config, files)
         finally:
-            load.cancel()
-        load.result()
+            if loading:
+                await self._threads.acquire()
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         """Unload a model; see `ModelServer`."""
@@ -158,7 +166,7 @@ class LoadedModel:
 
     def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; see `ModelServer`."""
-        self._calls.load_for(self, name, config, files)
+        self._calls.load_model(name, config, files, loading=self.loading)
 
 
 class _OpenCall:
@@ -283,10 +291,6 @@ def _parameters(call: ModelCall) -> RequestParameters:
     return read_parameters({"parameters": dict(call.parameters)}, DEFAULT_LIMITS)
 
 
-_LOADED_AFTER: Final = (
-    "model '{}' has its place in the process of the model that loads it while it is loading itself, and is loaded "
-    "there after it; one of the two needs a process of its own ('eagleray.placement' 'isolated')"
-)
 _NOT_FOR_DECOUPLED: Final = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
     "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models."

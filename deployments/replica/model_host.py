@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 from weakref import WeakSet
@@ -24,15 +24,15 @@ from deployments.core.response_cache import ResponseCache
 from deployments.core.statistics import ModelStatistics
 from deployments.lane.fleet import Fleet
 from deployments.lane.slow_codec import SlowCodec
-from deployments.lane.wire import WireCodec
 from deployments.lane.work_queue import WorkQueue
 from deployments.log.line_format import about
-from deployments.replica.device_memory import visible_gpus
+from deployments.replica.changes import Changes, Key
 from deployments.replica.former_models import FormerModels
 from deployments.replica.host_router import HostRouter
 from deployments.replica.hosted_model import HostedModel, release
 from deployments.replica.late_loads import LateLoads, asked_steps
 from deployments.replica.model_calls import LoadedModel, ModelCalls
+from deployments.replica.model_codecs import input_gpus, wire_codecs
 from deployments.replica.node_counters import NodeCounters
 from deployments.replica.override_files import OverrideFiles
 from deployments.replica.process_memory import collect_long_lived_objects, spare_long_lived_objects
@@ -41,19 +41,14 @@ from deployments.replica.served_model import LocalTarget, ServedModel
 from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from protocol.errors import ServingError
-from protocol.grpc_infer import GrpcInferCodec
-from protocol.grpc_stream import GrpcStreamCodec
-from protocol.http_infer import HttpInferCodec
 from protocol.limits import Limits
-from protocol.signature import Signature
 from repository_loader.backend_traits import traits_of
-from repository_loader.gpu_inputs import keeps_inputs_on_gpus
 from repository_loader.overrides import read_overrides
 from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[str, int]
+_Load = Callable[[Key, dict[str, Any]], Coroutine[Any, Any, None]]
 
 _SEQUENCE_POLL_S = 0.05
 _DOWN = "the process of each of its instances has died; they are started again"
@@ -111,11 +106,11 @@ class ModelHost:
         self._threads = asyncio.Semaphore(thread_count)
         self._closing: set[asyncio.Task[None]] = set()
         self._slow_queue = WorkQueue(self._loop, "slow codec", 1)
-        self._lock = asyncio.Lock()
+        self._changes = Changes(loop)
         self.core = Core(self._clock)
         self.regions = regions
         self.router = HostRouter(self.core, fleet, self._clock, self._slow_queue)
-        self.calls = ModelCalls(loop, self.core, self.router, self._clock)
+        self.calls = ModelCalls(loop, self.core, self.router, self._clock, self._threads)
         self._readiness = Readiness(loop, self._says)
         self.served: dict[Key, ServedModel] = {}
         self.copies: Collection[Key] = ()
@@ -138,91 +133,94 @@ class ModelHost:
 
         What is hosted already and has the same digest is left alone; a model that fails to load is noted in `failures`
         and harms no other: what served in its place serves on. New versions are ready before old ones go.
+
+        It may be called again before it has returned, and waits for none of the loads that were begun before. What is
+        wanted no longer when it has been loaded is not served.
         """
-        async with self._lock:
-            self.copies = copies
-            with nullcontext() if self.guard is None else self.guard.patient():
-                await self._change(models)
-
-    async def try_again(self, keys: Collection[Key]) -> bool:
-        """Load what failed here, as far as it is still wanted as it was; returns whether there was such a version."""
-        async with self._lock:
-            failed = [key for key in keys if self._has_failed(key)]
-            with nullcontext() if self.guard is None else self.guard.patient():
-                await asyncio.gather(*(self._load(key, self._wanted[key]) for key in failed))
-            if failed:
-                spare_long_lived_objects()
-            return bool(failed)
-
-    def _has_failed(self, key: Key) -> bool:
-        return key in self.failures and key in self._wanted and self.failures[key][1] == self._wanted[key]["digest"]
-
-    async def _change(self, models: Sequence[dict[str, Any]]) -> None:
-        wanted: dict[Key, dict[str, Any]] = {}
-        for data in models:
-            package = data["package"]
-            wanted[(package["name"], int(package["version"]))] = data
-        self._wanted = wanted
+        self.copies = copies
+        self._wanted = wanted = {_key(data): data for data in models}
         self._alone = len(wanted) == 1 and not self._shared
         for served in self.served.values():
             self._allow_inline(served.model)
-        fresh = [key for key, data in wanted.items() if data["digest"] not in self._known(key)]
         for key, data in wanted.items():
             if self._present.get(key) == data["digest"]:
                 self.failures.pop(key, None)  # of something else, which is wanted no more
         self.late.give_up()
-        loads: dict[Key, asyncio.Task[None]] = {}
-        for key in fresh:
-            loads[key] = self._loop.create_task(self._load_after_steps(key, wanted[key], loads))
-        await asyncio.gather(*loads.values())
-        gone = [key for key in {**self._present, **self.failures} if key not in wanted]
+        fresh = {key: data for key, data in wanted.items() if data["digest"] not in self._known(key)}
+        await self._load_all(fresh, self._load_after_steps)
+
+    async def try_again(self, keys: Collection[Key]) -> bool:
+        """Load what failed here, as far as it is still wanted as it was; returns whether there was such a version."""
+        failed = {key: self._wanted[key] for key in keys if self._has_failed(key)}
+        await self._load_all(failed, partial(self._load, again=True))
+        return bool(failed)
+
+    async def _load_all(self, fresh: Mapping[Key, dict[str, Any]], load: _Load) -> None:
+        """Load versions, and unload what is wanted no longer: not before the versions that take its place are loaded."""
+        await asyncio.gather(*(self._changes.begin(key, each["digest"], load(key, each)) for key, each in fresh.items()))
+        known = {**self._present, **self.failures}
+        loading = {name for name, _ in self._changes.loads({name for name, _ in known})}
+        gone = [key for key in known if key not in self._wanted and key[0] not in loading]
         await self._unload_in_order(gone, DRAIN_TIMEOUT_S)
         if gone:
             collect_long_lived_objects()
         elif fresh:
             spare_long_lived_objects()
 
-    def _known(self, key: Key) -> tuple[str, ...]:
-        """Return the digests of what serves as this version, and of what could not be loaded for it last."""
-        return self._present.get(key, ""), self.failures.get(key, ("", ""))[1]
+    def _has_failed(self, key: Key) -> bool:
+        digest = self._wanted[key]["digest"] if key in self._wanted else ""
+        return bool(digest) and self.failed(*key, digest) and self._changes.digest(key) != digest
 
-    async def _load_after_steps(self, key: Key, data: dict[str, Any], loads: Mapping[Key, asyncio.Task[None]]) -> None:
+    def _wants(self, key: Key, digest: str) -> bool:
+        return key in self._wanted and self._wanted[key]["digest"] == digest
+
+    def _known(self, key: Key) -> tuple[str, ...]:
+        """Return the digests of what serves as this version, of what failed to load for it last, and of what loads."""
+        return self._present.get(key, ""), self.failures.get(key, ("", ""))[1], self._changes.digest(key)
+
+    async def _load_after_steps(self, key: Key, data: dict[str, Any]) -> None:
         """Load a version; an ensemble that serves stays as it is until its steps are loaded, or when one of them fails.
 
         Else it would ask the steps that serve for what those to come take and give. Nobody waits for the steps that
         load in other processes.
         """
-        steps = [each for each in loads if each[0] in data["steps"]] if key in self._present else []
+        serves = key in self._present and data["steps"]
+        steps = self._changes.loads(data["steps"]) if serves else {}
         if steps:
-            await asyncio.wait([loads[each] for each in steps])
+            await asyncio.wait(steps.values())
         if not self.failures.keys().isdisjoint(steps):
             return
-        asked = await asyncio.to_thread(asked_steps, data) if key in self._present and data["steps"] else []
+        asked = await asyncio.to_thread(asked_steps, data) if serves else []
         if self.late.fits(asked):
             await self._load(key, data)
-        else:
+        elif self._wants(key, data["digest"]):
             self.late.begin(key, asked, partial(self._load_late, key, data))
 
     async def _load_late(self, key: Key, data: dict[str, Any]) -> None:
-        async with self._lock:
-            with nullcontext() if self.guard is None else self.guard.patient():
-                await self._load(key, data)
+        await self._load_all({key: data}, self._load)
         self.loaded_late()
 
-    async def _load(self, key: Key, data: dict[str, Any]) -> None:
-        self.loading.add(key)
-        try:
-            reason = await self._try_often(key, data)
-        finally:
-            self.loading.discard(key)
-        if reason:
-            self._fail(key, reason, data["digest"])
+    async def _load(self, key: Key, data: dict[str, Any], *, again: bool = False) -> None:
+        """Load what is wanted as a version, unless it is there; what has failed only if it is tried `again`."""
+        digest = data["digest"]
+        async with self._changes.turn(key):
+            done = self._present.get(key) == digest or (self.failed(*key, digest) and not again)
+            if done or not self._wants(key, digest):
+                return
+            self.loading.add(key)
+            try:
+                with self._patiently():
+                    reason = await self._try_often(key, data)
+            finally:
+                self.loading.discard(key)
+            if reason and self._wants(key, digest):
+                self._fail(key, reason, digest)
 
     async def _try_often(self, key: Key, data: dict[str, Any]) -> str:
         async with self._threads:
             reason = await self._try(key, data)
             for _ in range(self._retry_count):
-                if reason:
+                if reason and self._wants(key, data["digest"]):
                     logger.warning("'%s' version %d is tried again: %s", *key, reason, extra=about(*key))
                     reason = await self._try(key, data)
         return reason
@@ -258,9 +256,9 @@ class ModelHost:
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
             self._counting.add(model.statistics)
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
-            gpus = await asyncio.to_thread(_input_gpus, hosted)
-            codecs = self._codecs(model.signature, str(version), labels, on_gpus=bool(gpus))
-            slow_codecs = self._codecs(model.signature, str(version), labels, on_gpus=bool(gpus))
+            gpus = await asyncio.to_thread(input_gpus, hosted)
+            given = model.signature, str(version), self._limits, labels, self.regions
+            codecs, slow_codecs = (wire_codecs(*given, on_gpus=bool(gpus)) for _ in range(2))
         except ModelLoadError as error:
             release(held)
             return error.reason or "it did not load"
@@ -270,6 +268,10 @@ class ModelHost:
                 await model.close()
             release(held)
             return f"{type(error).__name__}: {error}"
+        if not self._wants(key, data["digest"]):
+            await model.close()
+            release(held)
+            return ""
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self._down.discard(key)
@@ -295,6 +297,9 @@ class ModelHost:
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
         return ""
+
+    def _patiently(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.guard is None else self.guard.patient()
 
     async def _bring(self, data: dict[str, Any]) -> None:
         """Have the files here that a client has sent for a model."""
@@ -350,15 +355,6 @@ class ModelHost:
         bounded = self._alone or traits_of(model.package.config).bounded
         model.pool.may_run_inline = bounded if given is None else given
 
-    def _codecs(
-        self, signature: Signature, version: str, labels: dict[str, list[str]], *, on_gpus: bool
-    ) -> tuple[WireCodec, ...]:
-        """Return a model version's codecs, in the order of the wire forms."""
-        regions = self.regions, self.regions if on_gpus else None
-        http = HttpInferCodec(signature, version, self._limits, labels, *regions)
-        grpc = GrpcInferCodec(signature, version, self._limits, labels, *regions)
-        return http, grpc, GrpcStreamCodec(grpc)
-
     def _fail(self, key: Key, reason: str, digest: str) -> None:
         name, version = key
         cast(BucketCount, self._counters.row(Label(LOAD_FAILURE, name, version))).count += 1
@@ -381,25 +377,30 @@ class ModelHost:
             }
             turn = {key for key in left if key[0] not in steps} or set(left)
             left_s = max(GRACE_S, deadline_s - self._loop.time())
-            await asyncio.gather(*(self._unload(key, left_s) for key in turn))
+            await asyncio.gather(*(self._changes.begin(key, "", self._unload(key, left_s)) for key in turn))
             left -= turn
 
     async def _unload(self, key: Key, timeout_s: float) -> None:
-        self.former.drop(*key)
-        self.failures.pop(key, None)
-        self.faults.pop(key, None)
-        self._down.discard(key)
-        self._present.pop(key, None)
-        served = self.served.pop(key, None)
-        if served is not None:
-            served.ready = False
-            self._readiness.forget(served)
-            self.core.remove(*key)
-            self._changed(*key, None)
-            await served.slow.all_decoded(timeout_s)
-            await served.model.close(timeout_s)
-            served.model.statistics.counts.load_duration_ns = served.model.statistics.counts.cache_count = 0
-        release(self._held.pop(key, ()))
+        async with self._changes.turn(key):
+            if key in self._wanted:
+                return
+            self.former.drop(*key)
+            self.failures.pop(key, None)
+            self.faults.pop(key, None)
+            self._down.discard(key)
+            self._present.pop(key, None)
+            served = self.served.pop(key, None)
+            if served is not None:
+                served.ready = False
+                self._readiness.forget(served)
+                self.core.remove(*key)
+                self._changed(*key, None)
+                with self._patiently():
+                    await served.slow.all_decoded(timeout_s)
+                    await served.model.close(timeout_s)
+                counts = served.model.statistics.counts
+                counts.load_duration_ns = counts.cache_count = 0
+            release(self._held.pop(key, ()))
 
     def let_go(self, is_gone: IsGone) -> None:
         """Have models that were unloaded count in their rows no longer, where their version is gone.
@@ -480,17 +481,16 @@ class ModelHost:
 
     async def close(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Finish what is under way and free every model within `timeout_s` and some seconds."""
-        async with self._lock:
-            deadline_s = self._loop.time() + timeout_s
-            self.late.give_up()
-            await self._unload_in_order(self.served, timeout_s)
-            if self._closing:
-                await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))
-            self._slow_queue.close()
+        self._wanted = {}
+        self.late.give_up()
+        await self._changes.ended()
+        deadline_s = self._loop.time() + timeout_s
+        await self._unload_in_order(self.served, timeout_s)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))
+        self._slow_queue.close()
 
 
-def _input_gpus(hosted: HostedModel) -> tuple[str, ...]:
-    """Return the GPUs of this process from whose memory a model takes inputs as they are; blocks."""
-    config = hosted.package.config
-    on_gpus = bool(hosted.specs) and all(keeps_inputs_on_gpus(config, spec) for spec in hosted.specs)
-    return visible_gpus() if on_gpus else ()
+def _key(data: dict[str, Any]) -> Key:
+    package = data["package"]
+    return package["name"], int(package["version"])

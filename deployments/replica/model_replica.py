@@ -108,7 +108,6 @@ class ModelReplica:
             self._host.router.set_signatures,
             self._host.expect,
             lambda: handle_of(CONTROLLER, self._owner),
-            (own.app_name, own.deployment),
         )
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)
@@ -150,23 +149,35 @@ class ModelReplica:
         self._lane.spill = load["spill"]
         self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         self._host.files = OverrideFiles(self._node.path, KeptFiles(ClusterTable(), self._owner))
-        apply = self._host.apply(load["models"])
+        applied = self._in_background(self._host.apply(load["models"]))
         if self._listening:
-            self._in_background(apply)
             return
-        await apply
+        await self._may_start(applied)
         if self._strict and self._host.failures:
             raise ModelLoadError("; ".join(reason for reason, _ in self._host.failures.values()))
         self._listening = True
         await self._lane.listen(self._address.sockets)
 
+    async def _may_start(self, applied: asyncio.Task[Any]) -> None:
+        """Wait until all models have been tried, or one of them waits for another that it has had loaded.
+
+        That one may have its place here too, which Serve does not tell a replica that starts.
+        """
+        if not self._strict:
+            loads = self._loop.create_task(self._neighbours.loads.wait())
+            await asyncio.wait([applied, loads], return_when=asyncio.FIRST_COMPLETED)
+            loads.cancel()
+        if self._strict or applied.done():
+            await applied
+
     async def try_again(self, versions: list[tuple[str, int]]) -> None:
         """Begin to load what had been loaded before, and failed here; `describe` tells what came of it."""
         self._in_background(self._host.try_again(versions))
 
-    def _in_background(self, change: Coroutine[Any, Any, Any]) -> None:
+    def _in_background(self, change: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         self._applying.add(task := self._loop.create_task(change))
         task.add_done_callback(self._applying.discard)
+        return task
 
     def _routes_changed(self) -> None:
         self._neighbours.changed()

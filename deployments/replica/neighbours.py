@@ -27,10 +27,6 @@ class Neighbours(Protocol):
         """Return how many models are known that share a name, and so have identifiers in its place."""
         ...
 
-    def is_here(self, name: str) -> bool:
-        """Whether a model of this name has, or is to have, its place in this process."""
-        ...
-
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model; returns when it is ready.
 
@@ -58,10 +54,6 @@ class NoNeighbours:
     def sharing(self, name: str) -> int:
         """Know nothing."""
         return 0
-
-    def is_here(self, name: str) -> bool:
-        """Know nothing."""
-        return False
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Refuse."""

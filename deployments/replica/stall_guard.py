@@ -27,6 +27,7 @@ class StallGuard:
         self._given_s = limit_s
         self._limit_s = max(limit_s, MIN_LIMIT_S)
         self._descriptor = descriptor
+        self._patient_count = 0
         self._timer: asyncio.TimerHandle | None = None
         if limit_s:
             self._beat()
@@ -38,11 +39,14 @@ class StallGuard:
     @contextmanager
     def patient(self) -> Iterator[None]:
         """Allow ten minutes at least, for as long as models load."""
+        self._patient_count += 1
         self._set_limit(max(self._limit_s, _LOAD_LIMIT_S))
         try:
             yield
         finally:
-            self._set_limit(max(self._given_s, MIN_LIMIT_S))
+            self._patient_count -= 1
+            if not self._patient_count:
+                self._set_limit(max(self._given_s, MIN_LIMIT_S))
 
     def _set_limit(self, limit_s: float) -> None:
         self._limit_s = limit_s

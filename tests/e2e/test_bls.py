@@ -10,7 +10,7 @@ from tests.serving import Answer, Server, tensor, wait_until
 
 FLAGS = ("--model-control-mode", "explicit", "--placement", "packed", "--num-cpus", "6", "--no-dashboard")
 LOADED = ("--load-model", "[!l]*")
-PLACED = dict.fromkeys(("outer", "loads_lent", "lent"), "embedded")
+PLACED = dict.fromkeys(("outer", "loads_lent", "lent", "starts_lent", "lent_first"), "embedded")
 PLACED |= dict.fromkeys(("add_one", "countdown", "pong", "lone"), "isolated")
 CONFIG = """
 backend: "python"
@@ -92,6 +92,10 @@ MODELS = {
                 pb_utils.unload_model("lazy")
                 return [answer(ready) for r in requests]
     """,
+    "starts_later": LOADER % "later_first",
+    "later_first": SEVEN,
+    "starts_lent": LOADER % "lent_first",
+    "lent_first": SEVEN,
     "loads_later": LOADER % "later",
     "later": SEVEN,
     "loads_lent": LOADER % "lent",
@@ -150,14 +154,12 @@ def test_a_model_loads_and_unloads_others(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["later", "lent"])
-def test_a_model_that_loads_one_of_its_own_process_while_it_is_loading_is_told_so(server: Server, name: str) -> None:
-    refused = server.post(f"/v2/repository/models/loads_{name}/load")
-    assert refused.status == 400 and f"model '{name}' has its place in the process of the model that" in refused.error
-    wait_until(lambda: ask(server, name, 1).status == 200, "the model that was to be loaded first")
+def test_a_model_that_is_loaded_when_its_process_starts_loads_another_of_that_process(server: Server, name: str) -> None:
+    assert (data(ask(server, f"starts_{name}", 1)), data(ask(server, f"{name}_first", 1))) == ([8], [7])
+
+
+@pytest.mark.parametrize("name", ["later", "lent", "lone"])
+def test_a_model_loads_another_while_it_is_loading(server: Server, name: str) -> None:
+    """In its own process, packed and embedded, and in another."""
     assert server.post(f"/v2/repository/models/loads_{name}/load").status == 200
-    assert data(ask(server, f"loads_{name}", 1)) == [8]
-
-
-def test_a_model_loads_one_of_another_process_while_it_is_loading(server: Server) -> None:
-    assert server.post("/v2/repository/models/loads_lone/load").status == 200
-    assert (data(ask(server, "loads_lone", 1)), data(ask(server, "lone", 1))) == ([8], [7])
+    assert (data(ask(server, f"loads_{name}", 1)), data(ask(server, name, 1))) == ([8], [7])

@@ -259,6 +259,7 @@ REFUSALS = {
     "negative": ("tagged", {"weights": {"1": -1}}, 400, "the weight of version 1 must be a number from 0 to 1e9"),
     "nothing": ("tagged", {"weights": {"1": 0}}, 400, "one version must have a weight above 0"),
     "shadow": ("tagged", {"shadow": {"3": 0}}, 400, "must be above 0 and at most 100"),
+    "nobody answers": ("pipeline", {"shadow": {"1": 10}}, 400, "all versions would get copies only"),
     "empty": ("tagged", {}, 400, "there is none of weights, shadow, canary, clear"),
     "unknown member": ("tagged", {"weight": {}}, 400, "'weight' is none of weights"),
     "canary beside weights": ("tagged", {"canary": {"version": 2}, "weights": {}}, 400, "stand alone"),

@@ -47,6 +47,13 @@ def test_weights_of_versions_that_are_gone_are_void() -> None:
     assert not Traffic({1: 95, 2: 0}, {4: 1}).among([2, 3])
 
 
+def test_copies_are_void_when_no_version_is_left_to_answer() -> None:
+    given = Traffic({1: 1}, {2: 10, 3: 10})
+    assert given.among([2, 3]) == Traffic()
+    assert given.among([2, 4]) == Traffic({}, {2: 10})
+    assert Traffic({3: 1}, {3: 10}).among([3]) == Traffic({3: 1}, {3: 10})
+
+
 def test_a_version_that_gets_copies_gets_no_requests_unless_it_has_a_weight() -> None:
     assert Traffic(shadow={3: 10}).shares([1, 2, 3]) == {2: 1.0}
     assert Traffic(shadow={3: 10}).shares([3]) == {}

@@ -1,7 +1,9 @@
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from app.cli.client.commands import status
 from app.cli.client.status import Status
 
 
@@ -80,3 +82,17 @@ def test_names_and_reasons_are_shown_as_they_are_and_steer_no_terminal(
         [SHOWN, "1:", "first", "line"],
         ["\N{REPLACEMENT CHARACTER}]0;owned\N{REPLACEMENT CHARACTER}second"],
     ]
+
+
+def test_watching_ends_by_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [Status({"name": "triton", "version": "1"}, True, [row("m")], {}, "http://x") for _ in range(2)]
+
+    def ask(_: object) -> Status:
+        if not seen:
+            raise KeyboardInterrupt
+        return seen.pop()
+
+    monkeypatch.setattr(Status, "of", ask)
+    monkeypatch.setattr("app.cli.client.commands._WATCH_S", 0.0)
+    done = CliRunner().invoke(status, ["--watch"])
+    assert (done.exit_code, done.output.count("http://x: ready"), "Aborted" in done.output) == (0, 2, False)

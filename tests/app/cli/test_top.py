@@ -193,3 +193,8 @@ def test_a_name_cannot_command_the_terminal() -> None:
     rows = state(0, row("\x1b[2J\x07evil"))
     shown = "\n".join(drawn([rows], "name", 100, None))
     assert "\x1b" not in shown and "\x07" not in shown and "evil" in shown
+
+
+def test_a_url_that_is_given_twice_is_refused() -> None:
+    done = CliRunner().invoke(top, ["http://127.0.0.1:1", "--url", "http://127.0.0.1:2"])
+    assert (done.exit_code, "the server's URL is given twice" in done.output) == (2, True)

@@ -1,10 +1,12 @@
 """An ingress that has just started asks all ingresses."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentBroadcastResponse
 
 from app.ingress.all_ingresses import ask_all
 
@@ -19,7 +21,7 @@ class Ingresses:
         self._answer = [method, *arguments]
         return self
 
-    async def results_async(self, timeout_s: float, *, return_exceptions: bool) -> list[Any]:
+    async def results_async(self, *, return_exceptions: bool) -> list[Any]:
         self._refusals -= 1
         if self._refusals >= 0:
             ingress: Any = "Ingress"
@@ -39,3 +41,33 @@ def test_it_asks_again_until_serve_names_them() -> None:
 def test_it_gives_up_when_serve_names_none() -> None:
     with pytest.raises(TimeoutError):
         ask(1000, timeout_s=0.2)
+
+
+class Hanging(DeploymentBroadcastResponse):
+    """Serve's own collection of the answers of two ingresses that do not answer."""
+
+    def __init__(self) -> None:
+        pass
+
+    def broadcast(self, method: str) -> "Hanging":
+        return self
+
+    async def _fetch_replica_results_async(self) -> list[Any]:
+        return [self, self]
+
+    async def get_async(self) -> None:
+        await asyncio.sleep(60)
+
+
+def test_nothing_is_left_of_those_that_do_not_answer() -> None:
+    async def run() -> list[str]:
+        said: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+        ingresses: Any = Hanging()
+        with pytest.raises(TimeoutError):
+            await ask_all(ingresses, "drain", timeout_s=0.05)
+        gc.collect()
+        await asyncio.sleep(0)
+        return said
+
+    assert asyncio.run(run()) == []

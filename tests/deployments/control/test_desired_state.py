@@ -64,12 +64,12 @@ def test_models_that_wait_are_placed_when_the_cluster_has_what_they_need(tmp_pat
 
 
 def test_a_model_whose_traffic_cannot_be_read_fails_alone(tmp_path: Path) -> None:
-    write(tmp_path, "good", 'parameters { key: "eagleray.shadow" value { string_value: "1=50" } }')
+    write(tmp_path, "good", 'parameters { key: "eagleray.traffic" value { string_value: "1=50" } }')
     write(tmp_path, "bad", 'parameters { key: "eagleray.traffic" value { string_value: "most" } }')
     options = ControllerOptions((str(tmp_path),), LoaderOptions(), PlanSettings(), Limits())
     desired = read_desired_state(options, SMALL)
     assert desired.waiting == {"bad"}
-    assert desired.traffic == {"good": Traffic({}, {1: 50.0})}
+    assert desired.traffic == {"good": Traffic({1: 50.0})}
 
 
 def test_weights_of_a_version_that_is_on_trial_hold_when_it_is_ready(tmp_path: Path) -> None:

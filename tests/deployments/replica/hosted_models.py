@@ -121,14 +121,28 @@ class Models:
 
     @asynccontextmanager
     async def hosted(
-        self, *names: str, fleet: Fleet | None = None, counters: Rows | None = None
+        self,
+        *names: str,
+        fleet: Fleet | None = None,
+        counters: Rows | None = None,
+        thread_count: int = 4,
+        fails: bool = False,
     ) -> AsyncIterator["Hosted"]:
-        """Host all models, or those that are named."""
+        """Host all models, or those that are named; whether one of them `fails`."""
         planned = self.planned(*names)
         loop, regions = asyncio.get_running_loop(), Regions(OwnTable())
-        host = ModelHost(loop, fleet, Limits(), counters or Totals(), regions, shared=False, changed=lambda *_: None)
+        host = ModelHost(
+            loop,
+            fleet,
+            Limits(),
+            counters or Totals(),
+            regions,
+            shared=False,
+            changed=lambda *_: None,
+            thread_count=thread_count,
+        )
         await host.apply(planned)
-        assert not host.failures
+        assert bool(host.failures) == fails
         try:
             yield Hosted(host, loop)
         finally:

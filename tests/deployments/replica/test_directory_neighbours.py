@@ -11,8 +11,6 @@ from deployments.replica.directory_neighbours import DirectoryNeighbours
 from deployments.replica.group_watch import GroupWatch
 from tests.deployments.lane.harness import NODE, Lanes, Replica, Sink
 
-OWN = ("replica", "replica")
-
 
 class Controller:
     """Publishes models of one version, as a deployment handle of the controller reaches it."""
@@ -42,7 +40,7 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
             fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
             watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
             neighbours = DirectoryNeighbours(
-                loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller, OWN
+                loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller
             )
             fleet.set_replicas("steps#v1", {"step": step.address})
             await Lanes.until(lambda: fleet.target("echo") is not None)
@@ -74,7 +72,7 @@ def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
         fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
         watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
         neighbours = DirectoryNeighbours(
-            loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller, OWN
+            loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller
         )
         neighbours.follow()
         await Lanes.until(lambda: len(controller.calls) == 2)

@@ -323,6 +323,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A model loads and unloads others": (
         BLS + "test_a_model_loads_and_unloads_others",
+        BLS + "test_a_model_loads_another_while_it_is_loading",
+        BLS + "test_a_model_that_is_loaded_when_its_process_starts_loads_another_of_that_process",
         "deployments/control/test_model_commands.py::test_models_are_loaded_in_explicit_mode_only",
     ),
     "A model with an `is_ready` is asked every second": (

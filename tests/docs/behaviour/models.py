@@ -164,6 +164,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Commands for one model are done one after the other": (
         "deployments/control/test_model_commands.py::test_commands_for_a_model_are_done_in_the_order_in_which_they_came",
         CONTROL + "test_many_clients_at_once_end_in_one_state_and_the_next_command_decides",
+        "e2e/control/test_reloads.py::test_a_slow_load_holds_up_no_other_model_of_its_process",
     ),
     "A command that reaches the controller is carried out": (
         "e2e/test_controller_steps.py::test_at_some_steps_of_a_models_life",
@@ -268,6 +269,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         SPLIT + "test_a_copy_leaves_after_the_request_and_its_outcome_is_only_counted",
         SPLIT + "test_copies_are_bounded_by_number_and_by_bytes",
         TRAFFIC + "test_a_shadow_that_fails_fails_no_client",
+    ),
+    "Where no version is left to answer, none gets copies": (
+        "repository_loader/test_traffic.py::test_copies_are_void_when_no_version_is_left_to_answer",
+        TRAFFIC + "test_what_makes_no_sense_is_refused",
     ),
     "`eagleray_shadow_requests_total` counts them": (
         TRAFFIC + "test_a_shadow_gets_copies_and_nobody_hears_of_its_answers",

@@ -188,3 +188,27 @@ def test_an_ensemble_and_steps_in_other_processes_change_together(
     asked.assert_served()
     answers = [tuple(output["data"][0] for output in answer.json["outputs"]) for answer in asked.answers]
     assert set(answers) == {(1, 1), (2, 2)} and answers[-1] == (2, 2)
+
+
+@pytest.mark.parametrize("placement", ["packed", "embedded"])
+def test_a_slow_load_holds_up_no_other_model_of_its_process(server: Server, repository: Path, placement: str) -> None:
+    placed = f'parameters {{ key: "eagleray.placement" value {{ string_value: "{placement}" }} }}'
+    slow, quick = f"slow_{placement}", f"quick_{placement}"
+    gate = repository.parent / f"{slow}.gate"
+    write_tagged(repository, slow, "2", config=placed)
+    with (repository / slow / "1/model.py").open("a") as model:
+        model.write(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n")
+    write_tagged(repository, quick, "1", config=placed)
+    with ThreadPoolExecutor(1) as other, server.client() as client:
+        loading = other.submit(server.post, f"/v2/repository/models/{slow}/load")
+        try:
+            wait_until(lambda: server.states(slow) == {"1": ("LOADING", "")}, "it is being loaded")
+            assert server.post(f"/v2/repository/models/{quick}/load").status == 200
+            assert tag(ask(client, quick)) == 1
+            assert server.post(f"/v2/repository/models/{quick}/unload").status == 200
+            wait_until(lambda: server.states(quick) == {"1": ("UNAVAILABLE", "unloaded")}, "the other is unloaded")
+            assert server.states(slow) == {"1": ("LOADING", "")} and not loading.done()
+        finally:
+            gate.touch()
+        assert loading.result().status == 200
+        assert tag(ask(client, slow)) == 2
