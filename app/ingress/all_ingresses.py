@@ -28,7 +28,7 @@ async def ask_all(ingresses: DeploymentHandle, method: str, *arguments: Any, tim
         while True:
             try:
                 asked = ingresses.broadcast(method, *arguments)
-                # Without a timeout of Serve's, which leaves an exception that nobody retrieves when this one comes first.
+                # Serve's own timeout would leave an exception that nobody retrieves when this one comes first.
                 answers: list[Any] = await asked.results_async(return_exceptions=True)
                 return answers
             except DeploymentUnavailableError:

@@ -156,8 +156,10 @@ class ModelHost:
         return bool(failed)
 
     async def _load_all(self, fresh: Mapping[Key, dict[str, Any]], load: _Load) -> None:
-        """Load versions, and unload what is wanted no longer: not before the versions that take its place are loaded."""
-        await asyncio.gather(*(self._changes.begin(key, each["digest"], load(key, each)) for key, each in fresh.items()))
+        """Load versions, then unload what is wanted no longer and has nothing loading that may take its place."""
+        await asyncio.gather(
+            *(self._changes.begin(key, data["digest"], load(key, data)) for key, data in fresh.items())
+        )
         known = {**self._present, **self.failures}
         loading = {name for name, _ in self._changes.loads({name for name, _ in known})}
         gone = [key for key in known if key not in self._wanted and key[0] not in loading]

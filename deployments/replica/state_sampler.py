@@ -7,7 +7,8 @@ from deployments.core.counts import LANES, STATE, Label, LaneCounts, ModelState,
 from deployments.core.request_meter import RequestMeters
 from deployments.lane.fleet import Fleet
 from deployments.lane.traffic import LANE_TRAFFIC
-from deployments.replica.model_host import Key, ModelHost
+from deployments.replica.changes import Key
+from deployments.replica.model_host import ModelHost
 
 _NOTHING: Final = (0,) * len(ModelState._fields_)
 

@@ -154,7 +154,9 @@ def test_a_model_loads_and_unloads_others(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["later", "lent"])
-def test_a_model_that_is_loaded_when_its_process_starts_loads_another_of_that_process(server: Server, name: str) -> None:
+def test_a_model_that_is_loaded_when_its_process_starts_loads_another_of_that_process(
+    server: Server, name: str
+) -> None:
     assert (data(ask(server, f"starts_{name}", 1)), data(ask(server, f"{name}_first", 1))) == ([8], [7])
 
 

@@ -91,7 +91,7 @@ class EmbeddingHost(FakeHost):
         self.rows = [row for row in self.rows if row[0] in self._wanted]
 
     def report(self) -> list[list[Any]]:
-        return self.rows
+        return list(self.rows)
 
     async def try_again(self, keys: Collection[tuple[str, int]]) -> bool:
         again = [row for row in self.rows if row[2] and (row[0], row[1]) in keys]

@@ -59,7 +59,7 @@ class Slow:
     def __init__(self, root: Path, number: int) -> None:
         self.data: dict[str, Any]
         self._marks = root / "marks"
-        self._marks.mkdir(exist_ok=True)
+        self._marks.mkdir(exist_ok=True, parents=True)
         self._name = f"slow{number}"
         folder = root / f"adds{number}"
         models = Models(folder, False).add("slow", SLOW % (str(self._marks), self._name, number))
@@ -87,9 +87,14 @@ def names(call: Hosted) -> set[str]:
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> list[Slow]:
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("marks")
+
+
+@pytest.fixture
+def slow(marks: Path) -> list[Slow]:
     """Return what one model is made of, three times."""
-    return [Slow(tmp_path / "slow", number) for number in (1, 2, 3)]
+    return [Slow(marks, number) for number in (1, 2, 3)]
 
 
 @pytest.fixture
@@ -138,7 +143,9 @@ async def test_of_several_changes_of_one_version_the_last_is_loaded(quick: Model
 
 
 @on_a_loop
-async def test_a_version_serves_on_when_its_successor_is_taken_back_while_it_loads(slow: list[Slow], quick: Models) -> None:
+async def test_a_version_serves_on_when_its_successor_is_taken_back_while_it_loads(
+    slow: list[Slow], quick: Models
+) -> None:
     old, new = slow[:2]
     old.let_load()
     async with quick.hosted("one") as call:
@@ -153,7 +160,9 @@ async def test_a_version_serves_on_when_its_successor_is_taken_back_while_it_loa
 
 
 @on_a_loop
-async def test_what_is_taken_back_and_wanted_again_while_it_loads_is_loaded_once(quick: Models, slow: list[Slow]) -> None:
+async def test_what_is_taken_back_and_wanted_again_while_it_loads_is_loaded_once(
+    quick: Models, slow: list[Slow]
+) -> None:
     async with quick.hosted("one") as call:
         loading = asyncio.create_task(call.host.apply([slow[0].data]))
         await slow[0].until("begun")
@@ -182,8 +191,8 @@ async def test_no_version_goes_before_the_one_that_takes_its_place_is_loaded(qui
 
 
 @on_a_loop
-async def test_a_model_is_loaded_again_once_it_has_been_unloaded(models_here: Models) -> None:
-    began, may_end = models_here.root.parent / "began", models_here.root.parent / "may_end"
+async def test_a_model_is_loaded_again_once_it_has_been_unloaded(models_here: Models, marks: Path) -> None:
+    began, may_end = marks / "began", marks / "may_end"
     models_here.add("busy", BUSY % (str(began), str(may_end))).add("one", ADD_ONE)
     async with models_here.hosted() as call:
         answer = asyncio.create_task(call("busy", 5))
@@ -210,10 +219,12 @@ async def test_a_host_that_is_closed_while_it_loads_leaves_nothing_behind(quick:
 
 
 @on_a_loop
-async def test_a_second_try_does_not_wait_for_another_load(models_here: Models, slow: list[Slow]) -> None:
-    mark = models_here.root.parent / "mended"
+async def test_a_second_try_does_not_wait_for_another_load(models_here: Models, slow: list[Slow], marks: Path) -> None:
+    mark = marks / "mended"
     fails = f"import os\nclass TritonPythonModel:\n    def initialize(self, args):\n        os.stat({str(mark)!r})\n"
-    models_here.add("late", fails + "    def execute(self, requests): return [answer(x_of(r).as_numpy()) for r in requests]")
+    models_here.add(
+        "late", fails + "    def execute(self, requests): return [answer(x_of(r).as_numpy()) for r in requests]"
+    )
     async with models_here.hosted("late", fails=True) as call:
         assert ("late", 1) in call.host.failures
         loading = asyncio.create_task(call.host.apply([*models_here.planned(), slow[0].data]))

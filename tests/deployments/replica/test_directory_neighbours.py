@@ -71,9 +71,7 @@ def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
         controller.publish(echo=VersionEntry(READY))
         fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
         watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-        neighbours = DirectoryNeighbours(
-            loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller
-        )
+        neighbours = DirectoryNeighbours(loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller)
         neighbours.follow()
         await Lanes.until(lambda: len(controller.calls) == 2)
         neighbours.close()
