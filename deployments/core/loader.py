@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -70,12 +71,18 @@ async def load(
     server: ModelServer | None = None,
     limiter: RateLimiter | None = None,
 ) -> ModelVersion:
-    """Prepare a package on a worker thread and assemble it on the loop's.
+    """Prepare a package on a thread of its own and assemble it on the loop's.
+
+    A model may wait as it loads for another that it has loaded, and must not keep a thread from that.
 
     Raises:
         ModelLoadError: with the reason that the repository index shows.
     """
-    prepared = await asyncio.to_thread(prepare, package, specs, clock, server)
+    thread = ThreadPoolExecutor(1, f"load {package.name}")
+    try:
+        prepared = await asyncio.get_running_loop().run_in_executor(thread, prepare, package, specs, clock, server)
+    finally:
+        thread.shutdown(wait=False)
     pool_of = None if limiter is None else await _limited(prepared, specs, clock, limiter)
     return assemble(prepared, clock, router, step_signatures, cache, max_queue_s, pool_of)
 

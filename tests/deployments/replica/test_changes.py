@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,8 +238,9 @@ async def test_a_second_try_does_not_wait_for_another_load(models_here: Models, 
 
 @on_a_loop
 async def test_a_model_loads_another_of_its_process_in_initialize(quick: Models) -> None:
-    """Even if no more than one is to load at the same time."""
+    """Even if no more than one is to load at the same time, and there is one thread for all else that blocks."""
     quick.add("loader", LOADER)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     async with quick.hosted("one", thread_count=1) as call:
 
         class Neighbours:
