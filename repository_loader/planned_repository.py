@@ -1,12 +1,12 @@
 """From repositories and a cluster's facts to a plan: the one way that both `eagleray serve` and `eagleray plan` go."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from repository_loader.completion import PythonCompleter
 from repository_loader.plan import ClusterFacts, Plan, PlanSettings, make_plan
 from repository_loader.repository import load_repositories
-from repository_loader.snapshot import LoaderOptions, Snapshot
+from repository_loader.snapshot import LoaderOptions, Override, Snapshot
 
 
 def read_and_plan(
@@ -16,14 +16,15 @@ def read_and_plan(
     facts: ClusterFacts,
     complete_python: PythonCompleter | None,
     only: Collection[str] | None = None,
+    overrides: Mapping[str, Override] | None = None,
 ) -> tuple[Snapshot, Plan]:
     """Read repositories for a cluster and place what loads there.
 
-    `only` is as of `load_repositories`.
+    `only` and `overrides` are as of `load_repositories`.
 
     Raises:
         RepositoryError: a path is no folder that can be listed.
     """
     options = replace(options, gpu_count=facts.num_gpus)
-    snapshot = load_repositories(repositories, options, complete_python, only)
+    snapshot = load_repositories(repositories, options, complete_python, only, overrides)
     return snapshot, make_plan(snapshot, settings, facts)

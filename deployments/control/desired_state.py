@@ -15,14 +15,12 @@ from deployments.control.canary import Canary
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.directory import UNLOADED
 from deployments.control.former_places import Version, beside_former, with_former, without_former
-from deployments.control.node_completion import NodeCompleter
 from repository_loader.ensemble_graph import step_models
 from repository_loader.namespaces import identifiers, shared_name
 from repository_loader.overrides import read_overrides
 from repository_loader.package import IN_PLACE_PARAMETERS, ModelPackage, lasting
 from repository_loader.plan import ClusterFacts, DeploymentPlan, Plan, make_plan, prune
-from repository_loader.planned_repository import read_and_plan
-from repository_loader.repository import RepositoryModel, Snapshot, normalised
+from repository_loader.repository import RepositoryModel, Snapshot
 from repository_loader.snapshot import Override
 from repository_loader.traffic import Traffic
 
@@ -143,23 +141,6 @@ class DesiredState:
                 if model.config and not {*names, *found}.isdisjoint(step_models(model.config)):
                     found.add(name)
         return found - set(names)
-
-
-def read_desired_state(options: ControllerOptions, facts: ClusterFacts) -> DesiredState:
-    """Read the repositories for such a cluster, log what there is to say about them, and plan; blocks."""
-    asked = options.models_at_start()
-    snapshot, plan = read_and_plan(
-        options.repositories, options.loader, options.plan, facts, NodeCompleter(facts), asked
-    )
-    for finding in snapshot.findings:
-        logger.warning("%s", finding)
-    missing = {} if asked is None else {name: {1: not_polled(name)} for name in asked if name not in snapshot.models}
-    for name, reasons in missing.items():
-        logger.error("failed to load '%s': %s", name, reasons[1])
-    log_findings(snapshot, plan, snapshot.models)
-    origins = {name: Origin(asked is None or name in asked) for name in snapshot.models}
-    repositories: dict[str, dict[str, str]] = {normalised(path): {} for path in options.repositories}
-    return DesiredState(snapshot, plan, facts, origins, missing, repositories=repositories)
 
 
 def overrides(desired: DesiredState, here: Callable[[str], str] = str) -> dict[str, Override]:

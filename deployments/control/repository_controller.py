@@ -18,9 +18,9 @@ from deployments.control.current_state import CurrentState
 from deployments.control.desired_state import (
     DesiredState,
     committed,
-    read_desired_state,
     reverted,
 )
+from deployments.control.first_state import read_desired_state
 from deployments.control.gpu_cards import release_cards
 from deployments.control.growth_request import GrowthRequest
 from deployments.control.model_commands import ModelCommands, load_error, log_failures, told
@@ -325,8 +325,9 @@ class RepositoryController:
             logger.info("going on with what a former controller was told")
             return restored
         facts = await asyncio.to_thread(self._cluster.read)
+        wishes = await asyncio.to_thread(self._store.wishes)
         async with self._state.lock:
-            first = await asyncio.to_thread(read_desired_state, self._options, facts)
+            first = await asyncio.to_thread(read_desired_state, self._options, facts, wishes, self._files.here)
             await self._state.change(first)
         return first
 

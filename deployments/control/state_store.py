@@ -4,15 +4,22 @@ import hashlib
 import io
 import logging
 import pickle
-from typing import Any, Protocol
+import struct
+from typing import Any, Final, Protocol
 
+import orjson
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from deployments.control.client_wishes import ClientWishes
 from deployments.control.code_version import code_version
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.desired_state import DesiredState
+from deployments.control.first_state import NO_WISHES
 
 logger = logging.getLogger(__name__)
+
+_MARK: Final = b"eagleray state 1 "
+_LENGTH: Final = struct.Struct("<Q")
 
 
 class _Pickler(pickle.Pickler):
@@ -53,29 +60,50 @@ class Table(Protocol):
 class StateStore:
     """Keeps the desired state of one owner, a Serve application; every method blocks.
 
-    A state that was kept by another version of Eagleray, or under other options, counts as none.
+    A state that was kept by another version of Eagleray, or under other options, counts as none, but for what clients
+    have asked for.
     """
 
     def __init__(self, table: Table, owner: str, options: ControllerOptions) -> None:
         self._table = table
+        self._options = options
         self._key = f"state-{owner}"
         self._made_for = hashlib.sha256(f"{code_version()} {options!r}".encode()).digest()
 
     def load(self) -> DesiredState | None:
         """Return the state that was saved last, None when there is none."""
-        value = self._table.get(self._key)
-        if not value.startswith(self._made_for):
+        _, state = self._parts()
+        if not state.startswith(self._made_for):
             return None
         try:
-            state = pickle.loads(value[len(self._made_for) :])
+            found = pickle.loads(state[len(self._made_for) :])
         except Exception as error:
             logger.warning("what a former controller knew cannot be read, and is left alone: %s", error)
             return None
-        return state if isinstance(state, DesiredState) else None
+        return found if isinstance(found, DesiredState) else None
+
+    def wishes(self) -> ClientWishes:
+        """Return what clients had asked for when a state was saved last, whoever has saved it."""
+        wishes, _ = self._parts()
+        try:
+            return ClientWishes.from_dict(orjson.loads(wishes)) if wishes else NO_WISHES
+        except Exception as error:
+            logger.warning("what clients had asked of a former controller cannot be read: %s", error)
+            return NO_WISHES
+
+    def _parts(self) -> tuple[bytes, bytes]:
+        value = self._table.get(self._key)
+        if not value.startswith(_MARK):
+            return b"", b""
+        start = len(_MARK) + _LENGTH.size
+        end = start + _LENGTH.unpack(value[len(_MARK) : start])[0]
+        return value[start:end], value[end:]
 
     def save(self, desired: DesiredState) -> None:
         """Keep a state in place of the last."""
-        self._table.put(self._key, self._made_for + to_bytes(desired))
+        wishes = orjson.dumps(ClientWishes.of(desired, self._options).to_dict())
+        state = self._made_for + to_bytes(desired)
+        self._table.put(self._key, _MARK + _LENGTH.pack(len(wishes)) + wishes + state)
 
     def end(self) -> None:
         """Forget everything."""

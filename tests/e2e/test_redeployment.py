@@ -1,6 +1,7 @@
 """`serve deploy` again: what it refuses leaves what runs alone, and what it replaces is replaced without a gap."""
 
 import contextlib
+import json
 import socket
 import threading
 from collections import Counter
@@ -154,11 +155,25 @@ def reason_of_the_ingress(cluster: Cluster) -> str:
     return str(deployments["Ingress"]["message"]) if "Ingress" in deployments else ""
 
 
+NOTE = {"note": {"string_value": "of a client"}}
+
+
 def test_of_two_ingresses_of_a_node_one_always_takes_requests(cluster: Cluster, own: Deployment) -> None:
-    own.deploy("packed", "simple", ingresses_per_node=2)
-    wait_until(lambda: status(cluster)[0] == "RUNNING" and own.index(), "ready", timeout_s=90)
+    """What clients have loaded and unloaded, and with which configuration, stays so."""
+    explicit = {"model_control_mode": "explicit", "load_model": ["floats"], "ingresses_per_node": 2}
+    own.deploy("packed", "simple", "floats", **explicit)
+    wait_until(lambda: status(cluster)[0] == "RUNNING" and "floats" in own.index(), "ready", timeout_s=90)
+    with Client(own.address) as client:
+        assert client.request("POST", "/v2/repository/models/simple/load").status == 200
+        config = client.request("GET", "/v2/models/simple/config").json | {"parameters": NOTE}
+        load = {"parameters": {"config": json.dumps(config)}}
+        assert client.request("POST", "/v2/repository/models/simple/load", load).status == 200
+        assert client.request("POST", "/v2/repository/models/floats/unload").status == 200
     with asked(own.address) as answers:
-        replace(cluster, own, ingresses_per_node=2, http_idle_timeout_s=100)
+        replace(cluster, own, **explicit, http_idle_timeout_s=100)
+    assert own.index().get("simple") == ("READY", "") and own.index().get("floats") != ("READY", "")
+    with Client(own.address) as client:
+        assert client.request("GET", "/v2/models/simple/config").json["parameters"] == NOTE
     # Each of the two closes once, and who connects in that moment is reset.
     others = answers - Counter({"200": answers["200"]})
     assert others.total() <= 2 and all(answer.startswith("Connection") for answer in others), answers

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from app.cli.main import main
 from app.cli.validation import Validation
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import read_desired_state
+from deployments.control.first_state import read_desired_state
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings
 from repository_loader.repository import LoaderOptions

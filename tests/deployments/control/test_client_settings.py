@@ -6,7 +6,7 @@ from typing import Any
 
 from deployments.control.client_settings import MAX_UNLOADED, ClientSettings
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import read_desired_state
+from deployments.control.first_state import read_desired_state
 from deployments.control.state_store import StateStore
 from tests.deployments.control.test_repository_watch import write
 from tests.deployments.control.test_state_store import FACTS, Table, options_of

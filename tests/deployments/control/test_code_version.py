@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deployments.control import code_version, group_deployment, state_store
-from deployments.control.desired_state import read_desired_state
+from deployments.control.first_state import read_desired_state
 from deployments.control.state_store import StateStore
 from tests.deployments.control.test_repository_watch import write
 from tests.deployments.control.test_state_store import FACTS, Table, options_of

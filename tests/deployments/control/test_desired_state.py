@@ -10,11 +10,11 @@ from deployments.control.desired_state import (
     Origin,
     committed,
     loaded,
-    read_desired_state,
     refused,
     reverted,
     with_traffic,
 )
+from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from protocol.limits import Limits
 from repository_loader.plan import ClusterFacts, NodeFacts, PlanSettings

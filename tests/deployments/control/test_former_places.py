@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import DesiredState, Origin, committed, loaded, read_desired_state, reverted
+from deployments.control.desired_state import DesiredState, Origin, committed, loaded, reverted
 from deployments.control.directory import READY
+from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
 from protocol.limits import Limits

@@ -12,8 +12,9 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions, ControlMode
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import committed, read_desired_state, reverted
+from deployments.control.desired_state import committed, reverted
 from deployments.control.directory import LOADING, READY
+from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import ModelCommands
 from deployments.control.model_table import ModelTable
 from deployments.control.state_store import StateStore

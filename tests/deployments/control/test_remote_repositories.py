@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import read_desired_state
+from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.repository_watch import Changes
 from protocol.limits import Limits

@@ -9,7 +9,8 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import Origin, committed, loaded, read_desired_state
+from deployments.control.desired_state import Origin, committed, loaded
+from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.repository_commands import MAX_REPOSITORIES, RepositoryCommands
 from deployments.control.state_store import StateStore

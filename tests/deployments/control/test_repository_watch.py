@@ -12,15 +12,8 @@ import pytest
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import (
-    DesiredState,
-    Origin,
-    committed,
-    loaded,
-    read_desired_state,
-    touched,
-    unloaded,
-)
+from deployments.control.desired_state import DesiredState, Origin, committed, loaded, touched, unloaded
+from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.model_table import ModelTable
 from deployments.control.repository_watch import Changes, RepositoryWatch

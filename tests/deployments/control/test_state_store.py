@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
-from deployments.control.desired_state import Origin, loaded, read_desired_state, reverted
+from deployments.control.desired_state import Origin, loaded, reverted
+from deployments.control.first_state import read_desired_state
 from deployments.control.model_commands import read_models
 from deployments.control.state_store import StateStore
 from protocol.limits import Limits

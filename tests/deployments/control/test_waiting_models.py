@@ -5,7 +5,8 @@ from pathlib import Path
 
 from deployments.control.controller_options import ControllerOptions
 from deployments.control.current_state import CurrentState
-from deployments.control.desired_state import DesiredState, read_desired_state, unloaded
+from deployments.control.desired_state import DesiredState, unloaded
+from deployments.control.first_state import read_desired_state
 from deployments.control.state_store import StateStore
 from deployments.control.waiting_models import WaitingModels, place_waiting, read_waiting
 from protocol.limits import Limits

@@ -427,6 +427,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     "Linux resets who is still connecting": (
         "app/edge/test_listening_socket.py::test_clients_of_a_socket_that_closes_are_handed_to_the_one_that_listens_on",
     ),
+    "`serve deploy` again reads the repositories anew": (
+        "deployments/control/test_state_store.py::test_a_successor_reads_what_was_stored_and_one_that_was_deployed_anew_does_not",
+    ),
+    "What clients have loaded, with what configuration and files": (
+        "deployments/control/test_client_wishes.py::test_what_was_loaded_is_loaded_and_what_was_unloaded_is_not",
+        "deployments/control/test_client_wishes.py::test_a_model_is_loaded_with_what_its_client_has_sent",
+        "deployments/control/test_client_wishes.py::test_repositories_that_clients_have_registered_stay_so_while_they_can_be_read",
+        "deployments/control/test_client_wishes.py::test_traffic_holds_for_the_models_that_there_are",
+        "e2e/test_redeployment.py::test_of_two_ingresses_of_a_node_one_always_takes_requests",
+    ),
     "A second Eagleray in a cluster": (
         "deployments/control/test_sole_application.py::test_a_second_eagleray_is_refused_until_the_first_has_gone",
         "e2e/test_redeployment.py::test_a_second_eagleray_in_the_cluster_is_refused",
