@@ -89,6 +89,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.rmtree(root / unused)
     config = root / "sequence_sums/config.pbtxt"
     config.write_text(config.read_text() + "version_policy { all {} }")
+    shutil.copytree(config.parent, root / "late_weights")
     return root
 
 
@@ -252,6 +253,29 @@ def test_a_sequence_stays_at_its_version_while_the_weights_change(server: Server
         assert {number: ask(client, number) for number in began} == began
         assert {number: ask(client, number, sequence_end=True) for number in began} == began
         assert {ask(client, number, sequence_start=True, sequence_end=True) for number in began} == {"2"}
+
+
+def test_a_sequence_stays_at_its_version_when_weights_come_and_go(server: Server) -> None:
+    def ask(client: Client, numbers: range, **flags: bool) -> set[str]:
+        """Return the versions that answer a request in each sequence."""
+        found = set()
+        for number in numbers:
+            body = tensor("INPUT", "INT32", [1, 1], [1])
+            answer = client.infer("late_weights", body, parameters={"sequence_id": number, **flags})
+            assert answer.status == 200, answer.body
+            found.add(str(answer.json["model_version"]))
+        return found
+
+    earlier, later = range(1, 21), range(21, 41)
+    with server.client() as client:
+        assert ask(client, earlier, sequence_start=True) == {"2"}, "without weights the highest version"
+        change(server, "late_weights", weights={"1": 1})
+        assert ask(client, earlier) == {"2"}
+        assert ask(client, later, sequence_start=True) == {"1"}
+        change(server, "late_weights", clear=True)
+        assert ask(client, later, sequence_end=True) == {"1"}
+        assert ask(client, earlier, sequence_end=True) == {"2"}
+        assert ask(client, later, sequence_start=True, sequence_end=True) == {"2"}
 
 
 REFUSALS = {

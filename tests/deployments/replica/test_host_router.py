@@ -10,7 +10,7 @@ from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.replica.host_router import HostRouter
 from deployments.schedulers.ensemble import ensemble_scheduler
-from protocol.infer import InferRequest
+from protocol.infer import SEQUENCE_START, InferRequest
 from protocol.signature import Signature
 from repository_loader.traffic import Traffic
 from tests.deployments.fakes import Answers
@@ -145,6 +145,43 @@ def test_a_version_without_a_share_gets_no_step_though_no_other_has_a_replica(tr
             await lanes.until(lambda: away.answers.order == ["waits", "refused"])
             assert away.answers.error("refused").endswith("unknown model: 'echo' is not at ready state")
             assert not second.model.held
+            await away.drained()
+
+    asyncio.run(run())
+
+
+def test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go() -> None:
+    async def run() -> None:
+        async with echoes(2) as lanes:
+            first, second = lanes.replicas
+            for replica in lanes.replicas:
+                replica.model.sequence_idle_us = 60_000_000
+            second.server.set_model("echo", 1, None)
+            first.server.set_model("echo", 1, first.model)
+            second.server.set_model("echo", 2, second.model)
+            await lanes.until(lambda: set(lanes.fleet.versions("echo")) == {1, 2} and lanes.lanes_open == 1)
+            away = Away(lanes)
+            second.model.hold = True
+
+            async def ask(name: str, sequence_id: str, flags: int = 0) -> int:
+                """Return the version that a request of a sequence gets to."""
+                request = away.answers.request(name, inputs={"X": np.zeros((1, 2), np.float32)})
+                request.sequence_id, request.flags = sequence_id, flags
+                away.scheduler.submit(request)
+                await lanes.until(lambda: bool(first.model.held or second.model.held))
+                version = 1 if first.model.held else 2
+                away.scheduler.cancel(request)
+                first.model.held.clear()
+                second.model.held.clear()
+                return version
+
+            assert await ask("without weights", "a", SEQUENCE_START) == 2
+            away.router.set_traffic({"echo": Traffic({1: 1.0})})
+            assert [await ask("goes on", "a"), await ask("begins", "b", SEQUENCE_START)] == [2, 1]
+            away.router.set_traffic({"echo": Traffic({2: 1.0})})
+            assert [await ask("other weights", "b"), await ask("begins anew", "c", SEQUENCE_START)] == [1, 2]
+            away.router.set_traffic({})
+            assert await ask("no weights", "b") == 1
             await away.drained()
 
     asyncio.run(run())

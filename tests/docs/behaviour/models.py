@@ -260,7 +260,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "A sequence stays at its version": (
         SPLIT + "test_all_requests_of_a_sequence_go_to_one_version",
+        SPLIT + "test_a_sequence_from_before_there_were_weights_stays_at_its_version",
         TRAFFIC + "test_a_sequence_stays_at_its_version_while_the_weights_change",
+        TRAFFIC + "test_a_sequence_stays_at_its_version_when_weights_come_and_go",
+        "deployments/replica/test_host_router.py::test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go",
         "deployments/core/test_version_choice.py::test_processes_agree_on_a_sequence_and_shares_of_sequences_are_kept",
         "deployments/core/test_version_choice.py::test_a_sequence_stays_until_it_ends_or_starts_anew_or_its_version_goes",
     ),
