@@ -77,14 +77,22 @@ class HostRouter:
         choice = self._choices.get(model_name)
         if choice is None:
             return LATEST
-        found = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
-        ready = expected(model_name, found, self._taken)
+        ready = self._ready(model_name)
         starts, ends = bool(request.flags & SEQUENCE_START), bool(request.flags & SEQUENCE_END)
         holds = partial(self._holds, model_name)
         chosen = choice.choose(ready, request.sequence_id, starts=starts, ends=ends, holds=holds)
         if chosen is None and self._fleet is not None:
             chosen = max(choice.traffic.shares(self._fleet.awaited_versions(model_name)), default=None)
         return chosen
+
+    def _ready(self, model_name: str) -> Collection[int]:
+        found = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
+        return expected(model_name, found, self._taken)
+
+    def reaches_share(self, model_name: str) -> bool:
+        """Whether a version of a model can be asked that gets requests which name none, as far as weights say which."""
+        choice = self._choices.get(model_name)
+        return choice is None or bool(choice.traffic.shares(self._ready(model_name)))
 
     def _holds(self, model_name: str, version: int, sequence_id: int | str) -> bool:
         target = self._fleet.target(model_name, version) if self._fleet else None
@@ -111,7 +119,7 @@ class HostRouter:
             self._refuse(request, InvalidArgument(_WAITS_FOR_ITSELF.format(model_name, callers)))
             return
         target = None
-        if here and interface and not self._core.serves(model_name, version, interface):
+        if here and not self._core.serves(model_name, version, interface):
             target = self._target(model_name, version, interface)  # where it is to be, or has been until now
         if here and target is None:
             self._core.infer(model_name, version, request, interface)

@@ -23,6 +23,16 @@ ENSEMBLE = model(
 ECHO = model("echo", "X:-1", "Y:-1")
 
 
+class Here:
+    """Version 1 of the model in this process."""
+
+    name, version, interface = "echo", 1, Signature.from_config(ECHO).interface
+
+    def __init__(self) -> None:
+        self.requests: list[InferRequest] = []
+        self.submit = self.requests.append
+
+
 def echoes(count: int = 1) -> Lanes:
     return Lanes(count, interface=Signature.from_config(ECHO).interface)
 
@@ -37,7 +47,8 @@ class Away:
         self.answers = Answers()
         signatures = {"echo": Signature.from_config(ECHO)}
         clock = LoopClock(asyncio.get_running_loop())
-        self.router = router = HostRouter(Core(clock), lanes.fleet, clock)
+        self.core = Core(clock)
+        self.router = router = HostRouter(self.core, lanes.fleet, clock)
         router.set_signatures(signatures)
         self.scheduler = ensemble_scheduler(ENSEMBLE, signatures, router, ModelStatistics("e", 1, Totals()), clock)
 
@@ -183,5 +194,29 @@ def test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go() -> 
             away.router.set_traffic({})
             assert await ask("no weights", "b") == 1
             await away.drained()
+
+    asyncio.run(run())
+
+
+def test_a_version_that_only_another_process_has_is_asked_there_though_one_is_here() -> None:
+    async def run() -> None:
+        async with echoes() as lanes:
+            lanes.replicas[0].server.set_model("echo", 1, None)
+            lanes.replicas[0].server.set_model("echo", 2, lanes.replicas[0].model)
+            await lanes.until(lambda: set(lanes.fleet.versions("echo")) == {2})
+            away = Away(lanes)
+            away.core.add(here := Here())  # type: ignore[arg-type]
+            requests = [away.answers.request(name) for name in ("here", "there", "highest")]
+            away.router.infer("echo", 1, requests[0])
+            away.router.infer("echo", 2, requests[1])
+            assert here.requests == requests[:1]
+            await lanes.until(lambda: len(away.model.held) == 1)
+            assert away.router.reaches_share("echo")
+            away.router.set_traffic({"echo": Traffic({3: 1.0})})
+            assert not away.router.reaches_share("echo")
+            away.router.set_traffic({"echo": Traffic({2: 1.0})})
+            assert away.router.reaches_share("echo")
+            away.router.infer("echo", -1, requests[2])
+            await lanes.until(lambda: len(away.model.held) == 2)
 
     asyncio.run(run())

@@ -253,7 +253,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "HTTP, gRPC, gRPC streams and `generate` go by": (
         TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
         TRAFFIC + "test_grpc_streams_and_generate_go_by_the_weights_too",
-        TRAFFIC + "test_an_ensembles_step_of_version_minus_one_goes_by_the_weights",
+        TRAFFIC + "test_steps_and_calls_that_name_no_version_go_by_the_weights",
     ),
     "Of any 500 requests each version": (
         "deployments/core/test_version_choice.py::test_each_share_is_kept_in_any_stretch_also_for_every_nth_request",
