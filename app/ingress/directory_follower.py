@@ -14,7 +14,6 @@ from deployments.lane.fleet import Fleet
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
 from deployments.serve_internals import watch_replicas
-from repository_loader.traffic import Traffic
 
 
 class DirectoryFollower:
@@ -77,9 +76,7 @@ class DirectoryFollower:
         directory.take(news)
         # Before anybody hears that the change was followed: some copies and versions are void now.
         self._routes_changed()
-        self._host.set_traffic(
-            {name: Traffic.from_dict(entry.traffic) for name, entry in directory.models.items() if entry.traffic}
-        )
+        self._host.set_traffic(directory.traffic)
         self._settings.take(directory.client_state)
         self._models.changed()
         await self._watch(directory.deployments)

@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deployments.control.directory import NO_REPLICA, READY, Directory, VersionEntry
 from deployments.lane.fleet import Fleet
-from deployments.lane.sink import Target
+from deployments.lane.sink import Target, VersionTarget
 from deployments.replica.model_host import ModelHost
 from protocol.errors import Unavailable
 from repository_loader.namespaces import identifiers, shared_name
@@ -99,7 +99,7 @@ class Models:
         entry = self.directory.models.get(name)
         return None if entry is None else entry.model_config
 
-    def find(self, name: str, version: int) -> Target | None:
+    def find(self, name: str, version: int) -> VersionTarget | None:
         """Return the target of one version; None when neither this process nor a lane has it."""
         here = self._host.target(name, version)
         if here is None or ((name, version) in self._host.copies and not self._is_copy(name, version)):

@@ -97,10 +97,10 @@ class Routing:
         """Return where requests that name no version go."""
         ready = self._models.ready_versions(name)
         config = entry.model_config
-        if not entry.traffic or config is None:
+        traffic = self._traffic.get(name)
+        if config is None or not (entry.traffic or (traffic is not None and traffic.has_sequences)):
             self._traffic.pop(name, None)
             return self._models.find(name, max(ready)) if ready else None
-        traffic = self._traffic.get(name)
         if traffic is None:
             traffic = self._traffic[name] = ModelTraffic(name, config, self._refusals.rows, self._regions)
         traffic.take(entry.traffic)

@@ -11,7 +11,7 @@ from app.traffic.version_meter import VersionMeter
 from deployments.core.counts import SHADOW, Label, Rows, ShadowCounts
 from deployments.core.version_choice import SequenceVersions, Turns
 from deployments.lane.remote_regions import ClientRegions
-from deployments.lane.sink import Target
+from deployments.lane.sink import Target, VersionTarget
 from repository_loader.traffic import Traffic
 
 
@@ -36,6 +36,11 @@ class ModelTraffic:
         self._sequences = SequenceVersions() if kept else None
         self.meters: dict[int, VersionMeter] = {}
 
+    @property
+    def has_sequences(self) -> bool:
+        """Whether the model's requests may be of sequences, which stay where they are."""
+        return self._sequences is not None
+
     def take(self, row: Mapping[str, Any]) -> None:
         """Take what the directory says of the model's traffic."""
         if row == self._row:
@@ -55,7 +60,7 @@ class ModelTraffic:
     def _counts(self, version: int) -> ShadowCounts:
         return cast(ShadowCounts, self._rows.row(Label(SHADOW, self._name, version)))
 
-    def target(self, targets: Mapping[int, Target]) -> Target | None:
+    def target(self, targets: Mapping[int, VersionTarget]) -> Target | None:
         """Return where requests that name no version go, given the targets of all ready versions; None: nowhere."""
         shares = self._traffic.shares(targets)
         if not shares:

@@ -8,7 +8,7 @@ from app.traffic.version_meter import VersionMeter
 from deployments.core.version_choice import SequenceVersions, Turns
 from deployments.lane.frames import Buffer
 from deployments.lane.sequence_lanes import read_mark
-from deployments.lane.sink import Sink, Target
+from deployments.lane.sink import Sink, Target, VersionTarget
 from deployments.lane.wire import HTTP
 from protocol.errors import ServingError
 from protocol.sequence_mark import SequenceMark
@@ -27,7 +27,7 @@ class SplitTarget:
 
     def __init__(
         self,
-        targets: Mapping[int, Target],
+        targets: Mapping[int, VersionTarget],
         shares: Mapping[int, float],
         turns: Turns,
         sequences: SequenceVersions | None,
@@ -99,9 +99,12 @@ class SplitTarget:
     def _of_sequence(self, mark: SequenceMark) -> Target:
         assert self._sequences is not None
         version = self._sequences.choose(
-            mark.sequence_id, self._shares, self._targets, starts=mark.starts, ends=mark.ends
+            mark.sequence_id, self._shares, self._targets, starts=mark.starts, ends=mark.ends, holds=self._holds
         )
         return self._targets[version]
+
+    def _holds(self, version: int, sequence_id: int | str) -> bool:
+        return self._targets[version].holds(sequence_id)
 
 
 class _EndSink:

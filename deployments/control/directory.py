@@ -7,6 +7,8 @@ from typing import Any, Final
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from repository_loader.traffic import Traffic
+
 READY = "READY"
 UNAVAILABLE = "UNAVAILABLE"
 LOADING = "LOADING"
@@ -169,6 +171,11 @@ class Directory:
     def taken(self) -> set[tuple[str, int]]:
         """The versions that take requests, each with the name of its model."""
         return {(name, version) for name, entry in self.models.items() for version in entry.taken_versions()}
+
+    @property
+    def traffic(self) -> dict[str, Traffic]:
+        """How the versions of models share the requests that name none; of those only that have weights or a shadow."""
+        return {name: Traffic.from_dict(entry.traffic) for name, entry in self.models.items() if entry.traffic}
 
     def take(self, news: Mapping[str, Any]) -> None:
         """Take what `Publisher.news` returned."""

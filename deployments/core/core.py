@@ -102,6 +102,11 @@ class Core:
         pools = [version.pool for version in self._models.get(name, _NONE).ready.values()]
         return min([0 if pool is None else pool.instance_count for pool in pools], default=0)
 
+    def holds(self, name: str, version: int, sequence_id: int | str) -> bool:
+        """Whether a version here has a sequence of this id that is not over."""
+        found = self._models.get(name, _NONE).ready.get(version)
+        return found is not None and found.holds(sequence_id)
+
     def versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that are ready here."""
         return self._models.get(name, _NONE).ready.keys()

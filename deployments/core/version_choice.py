@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from random import random
 from typing import Final
@@ -12,6 +12,14 @@ from repository_loader.traffic import Traffic
 MAX_SEQUENCES: Final = 65_536
 """Sequences whose version a process remembers; of others the ids alone decide."""
 _STEP: Final = (math.sqrt(5) - 1) / 2
+
+Holds = Callable[[int, int | str], bool]
+"""Whether a version is known to hold a sequence, by its id."""
+
+
+def _holds_none(version: int, sequence_id: int | str) -> bool:
+    del version, sequence_id
+    return False
 
 
 class Turns:
@@ -35,18 +43,29 @@ class SequenceVersions:
     """Keeps each sequence at one version, whatever becomes of the shares.
 
     Its id decides, by weighted rendezvous hashing, so that all processes agree. Those that a process has seen stay
-    where they are until they end or start anew.
+    where they are until they end or start anew, and so do those that a version holds from before there were shares.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[int | str, int] = OrderedDict()
 
     def choose(
-        self, sequence_id: int | str, shares: Mapping[int, float], ready: Collection[int], *, starts: bool, ends: bool
+        self,
+        sequence_id: int | str,
+        shares: Mapping[int, float],
+        ready: Collection[int],
+        *,
+        starts: bool,
+        ends: bool,
+        holds: Holds = _holds_none,
     ) -> int:
         """Return the version of a request in a sequence; one that is not `ready` gets no more."""
         version = self._known.pop(sequence_id, None)
-        if starts or version is None or version not in ready:
+        if starts:
+            version = None
+        elif version is None:
+            version = next((each for each in ready if holds(each, sequence_id)), None)
+        if version is None or version not in ready:
             version = max(shares, key=lambda each: math.log(chance(sequence_id, str(each))) / shares[each])
         if not ends:
             self._remember(sequence_id, version)
@@ -71,20 +90,31 @@ def expected(name: str, versions: Collection[int], taken: Collection[tuple[str, 
 
 
 class VersionChoice:
-    """The choice for one model, where the versions that are ready are found anew for each request."""
+    """The choice for one model, where the versions that are ready are found anew for each request.
+
+    `traffic` may change.
+    """
 
     def __init__(self, traffic: Traffic, point: float | None = None) -> None:
         self.traffic = traffic
         self._turns = Turns(point)
         self._sequences = SequenceVersions()
 
-    def choose(self, ready: Collection[int], sequence_id: int | str, *, starts: bool, ends: bool) -> int | None:
+    def choose(
+        self,
+        ready: Collection[int],
+        sequence_id: int | str,
+        *,
+        starts: bool,
+        ends: bool,
+        holds: Holds = _holds_none,
+    ) -> int | None:
         """Return the version for a request (`sequence_id` 0 or "": not in a sequence), None when none may have it."""
         shares = self.traffic.shares(ready)
         if not shares:
             return None
         if sequence_id:
-            return self._sequences.choose(sequence_id, shares, ready, starts=starts, ends=ends)
+            return self._sequences.choose(sequence_id, shares, ready, starts=starts, ends=ends, holds=holds)
         point = self._turns.next()
         *others, last = shares.items()
         for version, share in others:

@@ -1,7 +1,7 @@
 """Which lane a sequence's requests take: always the one to the replica that holds it."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from typing import Final
@@ -33,14 +33,23 @@ class SequenceLanes:
     def choose(self, mark: SequenceMark, lanes: Iterable[LaneClient]) -> LaneClient | None:
         """Return the lane for a request, None without a lane."""
         now_s = self._now_s()
-        known, used_s = self._known.pop(mark.sequence_id, (None, 0.0))
-        if known is not None and now_s - used_s > self.idle_s and not _is_under_way(mark.sequence_id, known):
-            known = None
+        known = self._lane_of(mark.sequence_id, now_s)
+        self._known.pop(mark.sequence_id, None)
         if known is None or mark.starts or known not in lanes:
             known = max(lanes, key=lambda lane: _weight(lane.replica_id, mark.sequence_id), default=None)
         if known is not None and not mark.ends:
             self._remember(mark, known, now_s)
         return known
+
+    def holds(self, sequence_id: int | str, lanes: Container[LaneClient]) -> bool:
+        """Whether a sequence that may go on has taken one of the lanes."""
+        return self._lane_of(sequence_id, self._now_s()) in lanes
+
+    def _lane_of(self, sequence_id: int | str, now_s: float) -> LaneClient | None:
+        """Return the lane of a sequence that is not idle for too long."""
+        lane, used_s = self._known.get(sequence_id, (None, 0.0))
+        is_over = lane is not None and now_s - used_s > self.idle_s and not _is_under_way(sequence_id, lane)
+        return None if is_over else lane
 
     def _remember(self, mark: SequenceMark, lane: LaneClient, now_s: float) -> None:
         self._known[mark.sequence_id] = lane, now_s

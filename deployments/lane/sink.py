@@ -55,3 +55,11 @@ class Target(Protocol):
     def cancel(self, token: Any) -> None:
         """Give a request up; its sink hears nothing more."""
         ...
+
+
+class VersionTarget(Target, Protocol):
+    """One that leads to one version only."""
+
+    def holds(self, sequence_id: int | str) -> bool:
+        """Whether a sequence of this id is known to be under way there."""
+        ...

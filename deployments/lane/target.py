@@ -162,6 +162,10 @@ class LaneTarget:
             self._sequences = SequenceLanes(idle_us / 1e6)
             self.submit = self._submit_sequence  # type: ignore[method-assign]
 
+    def holds(self, sequence_id: int | str) -> bool:
+        """Whether a sequence of this id is known to be under way in a replica."""
+        return self._sequences is not None and self._sequences.holds(sequence_id, self.choice.lanes)
+
     def _submit_sequence(
         self,
         parts: Sequence[Buffer],

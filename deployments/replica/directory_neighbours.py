@@ -19,6 +19,7 @@ from deployments.replica.neighbours import Found
 from protocol.errors import Unavailable, from_grpc_code
 from protocol.signature import Signature
 from repository_loader.namespaces import identifiers
+from repository_loader.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +31,9 @@ _CALLED: Final = "called"
 class DirectoryNeighbours:
     """Finds models in the directory of the controller, whose handle `controller` returns; opens lanes to them.
 
-    `know` is told the signature of each model that is found, `expect` which versions take requests. A called model that
-    scales with its load gets its replicas as it does for clients: calls count, and wait for the first one. All methods
-    run on the loop's thread.
+    `know` is told the signature of each model that is found, `expect` which versions take requests, `share` how those
+    of a model share the requests that name none. A called model that scales with its load gets its replicas as it does
+    for clients: calls count, and wait for the first one. All methods run on the loop's thread.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class DirectoryNeighbours:
         watch: GroupWatch,
         know: Callable[[Mapping[str, Signature]], None],
         expect: Callable[[Collection[tuple[str, int]]], None],
+        share: Callable[[Mapping[str, Traffic]], None],
         controller: Callable[[], Any],
     ) -> None:
         self._find_controller = controller
@@ -50,6 +52,7 @@ class DirectoryNeighbours:
         self._watch = watch
         self._know = know
         self._expect = expect
+        self._share = share
         self.directory = Directory()
         self.loads = asyncio.Event()
         """Whether a model here has had another loaded."""
@@ -163,6 +166,7 @@ class DirectoryNeighbours:
             directory.take(news)
             self._watch_called()
             self._expect(directory.taken)
+            self._share(directory.traffic)
             self.changed()
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:

@@ -15,7 +15,7 @@ from deployments.schedulers.scheduler import reply
 from protocol.errors import InvalidArgument, ServingError, Unavailable
 from protocol.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Reply
 from protocol.signature import Signature
-from repository_loader.traffic import Traffic
+from repository_loader.traffic import NO_TRAFFIC, Traffic
 
 _MAX_INTERFACES: Final = 4
 """Of one model, that requests are written for: those of ensembles before a change, and of ensembles after it."""
@@ -58,12 +58,16 @@ class HostRouter:
             self._fleet.expect(taken)
 
     def set_traffic(self, traffic: Mapping[str, Traffic]) -> None:
-        """Take how the versions of each model share the requests that name none; only those that have weights."""
-        self._choices = {
-            name: known if (known := self._choices.get(name)) and known.traffic == each else VersionChoice(each)
-            for name, each in traffic.items()
-            if each
-        }
+        """Take how the versions of each model share the requests that name none.
+
+        A model that has no weights any more keeps its choice, which knows where its sequences are.
+        """
+        for name, each in {**dict.fromkeys(self._choices, NO_TRAFFIC), **traffic}.items():
+            known = self._choices.get(name)
+            if known is not None:
+                known.traffic = each
+            elif each:
+                self._choices[name] = VersionChoice(each)
 
     def _version(self, model_name: str, request: InferRequest) -> int | None:
         """Return the version for a request that names none, `LATEST` where the highest that takes any gets it.
@@ -73,13 +77,26 @@ class HostRouter:
         choice = self._choices.get(model_name)
         if choice is None:
             return LATEST
-        found = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
-        ready = expected(model_name, found, self._taken)
+        ready = self._ready(model_name)
         starts, ends = bool(request.flags & SEQUENCE_START), bool(request.flags & SEQUENCE_END)
-        chosen = choice.choose(ready, request.sequence_id, starts=starts, ends=ends)
+        holds = partial(self._holds, model_name)
+        chosen = choice.choose(ready, request.sequence_id, starts=starts, ends=ends, holds=holds)
         if chosen is None and self._fleet is not None:
             chosen = max(choice.traffic.shares(self._fleet.awaited_versions(model_name)), default=None)
         return chosen
+
+    def _ready(self, model_name: str) -> Collection[int]:
+        found = {*self._core.versions(model_name), *(self._fleet.versions(model_name) if self._fleet else ())}
+        return expected(model_name, found, self._taken)
+
+    def reaches_share(self, model_name: str) -> bool:
+        """Whether a version of a model can be asked that gets requests which name none, as far as weights say which."""
+        choice = self._choices.get(model_name)
+        return choice is None or bool(choice.traffic.shares(self._ready(model_name)))
+
+    def _holds(self, model_name: str, version: int, sequence_id: int | str) -> bool:
+        target = self._fleet.target(model_name, version) if self._fleet else None
+        return self._core.holds(model_name, version, sequence_id) or (target is not None and target.holds(sequence_id))
 
     def fits(self, model_name: str, version: int, interface: str) -> bool:
         """Whether a version has an interface, as far as it serves anywhere; what it has had before does not count."""
@@ -102,7 +119,7 @@ class HostRouter:
             self._refuse(request, InvalidArgument(_WAITS_FOR_ITSELF.format(model_name, callers)))
             return
         target = None
-        if here and interface and not self._core.serves(model_name, version, interface):
+        if here and not self._core.serves(model_name, version, interface):
             target = self._target(model_name, version, interface)  # where it is to be, or has been until now
         if here and target is None:
             self._core.infer(model_name, version, request, interface)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from deployments.backends.python.server import CallResult, GiveUp, ModelCall, Take
 from deployments.core.clock import Clock
-from deployments.core.core import Core
+from deployments.core.core import LATEST, Core
 from deployments.log.line_format import about_requests
 from deployments.replica.host_router import HostRouter
 from deployments.replica.neighbours import Neighbours, NoNeighbours
@@ -116,7 +116,7 @@ class ModelCalls:
 
     def find(self, name: str, version: int, found: Callable[[Signature | None], None]) -> None:
         """Tell the signature of a model version that can be asked from here, None when there is none."""
-        if not self._core.has(name):
+        if not self._core.has(name) or (version == LATEST and not self.router.reaches_share(name)):
             self.neighbours.find(name, version, found)
             return
         try:

@@ -54,8 +54,8 @@ class ModelReplica:
 
     `user_config["load"]` is JSON with `models` (as `HostedModel.to_dict` writes them), `watch` (the deployments that
     ensembles in here send steps to), `scaled` (the models of steps there that scale with their load), `traffic` (of the
-    models of steps), `spill` (see `LaneServer`) and
-    `batching` (see `infer`); a change of it is applied in place.
+    models of steps, until the directory is known), `spill` (see `LaneServer`) and `batching` (see `infer`); a change of
+    it is applied in place.
     """
 
     __module__ = "eagleray"
@@ -107,6 +107,7 @@ class ModelReplica:
             self._watch,
             self._host.router.set_signatures,
             self._host.expect,
+            self._host.set_traffic,
             lambda: handle_of(CONTROLLER, self._owner),
         )
         self._host.calls.neighbours = self._neighbours
@@ -147,7 +148,8 @@ class ModelReplica:
         if load["watch"] or len(load["models"]) > 1:
             self._neighbours.follow()  # models here may ask others for the version that takes requests
         self._lane.spill = load["spill"]
-        self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
+        if not self._neighbours.directory.known:
+            self._host.set_traffic({name: Traffic.from_dict(row) for name, row in load["traffic"].items()})
         self._host.files = OverrideFiles(self._node.path, KeptFiles(ClusterTable(), self._owner))
         applied = self._in_background(self._host.apply(load["models"]))
         if self._listening:

@@ -96,6 +96,11 @@ class LocalTarget:
         """Whether the model still takes requests."""
         return self._served.ready
 
+    def holds(self, sequence_id: int | str) -> bool:
+        """Return False: a model with sequences is never embedded."""
+        del sequence_id
+        return False
+
     def submit(
         self,
         parts: Sequence[Buffer],

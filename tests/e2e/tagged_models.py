@@ -22,6 +22,22 @@ backend: "python"
 input { name: "X" data_type: TYPE_INT32 dims: 1 }
 output { name: "TAG" data_type: TYPE_INT32 dims: 1 }
 """
+CALLING = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.ask(request) for request in requests]
+
+    def ask(self, request):
+        call = pb_utils.InferenceRequest(model_name="tagged", requested_output_names=["TAG"], inputs=request.inputs())
+        answer = call.exec()
+        if answer.has_error():
+            return pb_utils.InferenceResponse(error=answer.error())
+        return pb_utils.InferenceResponse(answer.output_tensors())
+"""
+"""Asks `tagged`, of whatever version."""
 STAGED = """
 platform: "ensemble"
 input { name: "X" data_type: TYPE_INT32 dims: 1 }

@@ -18,7 +18,7 @@ import tritonclient.grpc as grpc_client
 from click.testing import CliRunner, Result
 
 from app.cli.main import main
-from tests.e2e.tagged_models import TAGGED, TAGGED_CONFIG, Asking, tag, write_tagged
+from tests.e2e.tagged_models import CALLING, TAGGED, TAGGED_CONFIG, Asking, tag, write_tagged
 from tests.e2e.test_several_ingresses import holder, one_client_of_each
 from tests.hostile.watch import grpc_address
 from tests.repeating import asking
@@ -83,12 +83,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "canary/config.pbtxt").write_text(TAGGED_CONFIG + packed)
     (root / "pipeline/1").mkdir(parents=True)
     (root / "pipeline/config.pbtxt").write_text(ENSEMBLE)
+    (root / "calling/1").mkdir(parents=True)
+    (root / "calling/1/model.py").write_text(CALLING)
+    (root / "calling/config.pbtxt").write_text(TAGGED_CONFIG)
     write_sequence_models(root)
     (root / "sequence_sums/2").mkdir()
     for unused in ("row_sums", "remembering"):
         shutil.rmtree(root / unused)
     config = root / "sequence_sums/config.pbtxt"
     config.write_text(config.read_text() + "version_policy { all {} }")
+    shutil.copytree(config.parent, root / "late_weights")
     return root
 
 
@@ -205,12 +209,16 @@ def test_grpc_streams_and_generate_go_by_the_weights_too(server: Server) -> None
         change(server, "tagged", clear=True)
 
 
-def test_an_ensembles_step_of_version_minus_one_goes_by_the_weights(server: Server) -> None:
+@pytest.mark.parametrize("model", ["pipeline", "calling"])
+def test_steps_and_calls_that_name_no_version_go_by_the_weights(server: Server, model: str) -> None:
     change(server, "tagged", weights={"1": 1, "3": 1})
     try:
         with server.client() as client:
-            wait_until(lambda: tags(client, "pipeline", 10).keys() == {1, 3}, "the steps by weights")
-            assert tags(client, "pipeline", 40) == pytest.approx({1: 20, 3: 20}, abs=3)
+            wait_until(lambda: tags(client, model, 10).keys() == {1, 3}, "those of before the weights")
+            assert tags(client, model, 40) == pytest.approx({1: 20, 3: 20}, abs=3)
+            change(server, "tagged", clear=True)
+            change(server, "tagged", shadow={"3": 1})
+            wait_until(lambda: tags(client, model, 10).keys() == {2}, "that 3 gets copies only")
     finally:
         change(server, "tagged", clear=True)
 
@@ -252,6 +260,29 @@ def test_a_sequence_stays_at_its_version_while_the_weights_change(server: Server
         assert {number: ask(client, number) for number in began} == began
         assert {number: ask(client, number, sequence_end=True) for number in began} == began
         assert {ask(client, number, sequence_start=True, sequence_end=True) for number in began} == {"2"}
+
+
+def test_a_sequence_stays_at_its_version_when_weights_come_and_go(server: Server) -> None:
+    def ask(client: Client, numbers: range, **flags: bool) -> set[str]:
+        """Return the versions that answer a request in each sequence."""
+        found = set()
+        for number in numbers:
+            body = tensor("INPUT", "INT32", [1, 1], [1])
+            answer = client.infer("late_weights", body, parameters={"sequence_id": number, **flags})
+            assert answer.status == 200, answer.body
+            found.add(str(answer.json["model_version"]))
+        return found
+
+    earlier, later = range(1, 21), range(21, 41)
+    with server.client() as client:
+        assert ask(client, earlier, sequence_start=True) == {"2"}, "without weights the highest version"
+        change(server, "late_weights", weights={"1": 1})
+        assert ask(client, earlier) == {"2"}
+        assert ask(client, later, sequence_start=True) == {"1"}
+        change(server, "late_weights", clear=True)
+        assert ask(client, later, sequence_end=True) == {"1"}
+        assert ask(client, earlier, sequence_end=True) == {"2"}
+        assert ask(client, later, sequence_start=True, sequence_end=True) == {"2"}
 
 
 REFUSALS = {

@@ -30,6 +30,10 @@ class Version:
         self.sinks: list[Any] = []
         self.parts: list[Sequence[Any]] = []
         self.cancelled: list[Any] = []
+        self.held: list[Any] = []
+
+    def holds(self, sequence_id: Any) -> bool:
+        return sequence_id in self.held
 
     def submit(
         self, parts: Sequence[Any], json_length: int | None, sink: Any, wire: int = HTTP, trace: Any = None
@@ -210,6 +214,17 @@ def test_a_sequence_whose_end_is_refused_stays_at_its_version(refused: bool) -> 
     ask(b"end")
     assert (len(second.sinks) == 0) == refused
     assert all(split.client.heard)
+
+
+def test_a_sequence_from_before_there_were_weights_stays_at_its_version() -> None:
+    split, config = Split(), ModelConfig(name="m")
+    config.sequence_batching.SetInParent()
+    split.traffic = ModelTraffic("m", config, split.totals, split.regions)  # type: ignore[arg-type]
+    split.versions[2].held.append(7)
+    split.take(weights={"1": 1})
+    for flags in (b"", b',"sequence_end":true', b',"sequence_start":true'):
+        split.ask(body=b'{"parameters":{"sequence_id":7%s}}' % flags)
+    assert [len(split.versions[version].sinks) for version in (1, 2)] == [1, 2]
 
 
 def test_turns_go_on_when_targets_are_found_anew() -> None:

@@ -56,6 +56,17 @@ def test_a_sequence_stays_until_it_ends_or_starts_anew_or_its_version_goes() -> 
     assert sequences.choose(7, {2: 1.0}, (2,), starts=False, ends=False) == 2, "its version has gone"
 
 
+def test_a_sequence_stays_whatever_becomes_of_the_traffic() -> None:
+    choice = VersionChoice(Traffic({1: 1.0}))
+    assert choice.choose((1, 2), "a", starts=True, ends=False) == 1
+    choice.traffic = Traffic({2: 1.0})
+    assert choice.choose((1, 2), "a", starts=False, ends=False) == 1
+    choice.traffic = Traffic()
+    assert choice.choose((1, 2), "a", starts=False, ends=True) == 1
+    assert choice.choose((1, 2), "a", starts=False, ends=True, holds=lambda version, _: version == 1) == 1
+    assert choice.choose((1, 2), "a", starts=True, ends=True, holds=lambda version, _: version == 1) == 2
+
+
 def test_more_weight_moves_sequences_to_that_version_only() -> None:
     before, after = SequenceVersions(), SequenceVersions()
     for number in range(1, 500):

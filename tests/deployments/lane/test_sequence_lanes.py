@@ -74,6 +74,20 @@ def test_only_the_sequences_of_a_replica_that_leaves_move():
         assert len(after) == 1 and (lane is LANES[0] or after == {lane})
 
 
+def test_a_sequence_is_held_until_it_ends_is_idle_or_its_lane_goes():
+    clock = Clock()
+    lanes = SequenceLanes(60, clock)
+    chosen = lanes.choose(mark(7, starts=True), LANES)
+    assert lanes.holds(7, LANES) and not lanes.holds("7", LANES)
+    assert not lanes.holds(7, [lane for lane in LANES if lane is not chosen])
+    clock.now = 61.0
+    assert not lanes.holds(7, LANES)
+    lanes.choose(mark(7, starts=True), LANES)
+    assert lanes.holds(7, LANES)
+    lanes.choose(mark(7, ends=True), LANES)
+    assert not lanes.holds(7, LANES)
+
+
 def test_a_new_replica_takes_new_sequences_only():
     clock = Clock()
     lanes = SequenceLanes(60, clock)

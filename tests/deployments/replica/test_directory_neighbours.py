@@ -40,7 +40,7 @@ def test_what_waits_for_the_replica_of_a_step_waits_on_whatever_becomes_of_model
             fleet = Fleet(NODE, loop, lambda: neighbours.changed(), Refusals(Totals()))
             watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
             neighbours = DirectoryNeighbours(
-                loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller
+                loop, fleet, watch, lambda signatures: None, fleet.expect, lambda traffic: None, lambda: controller
             )
             fleet.set_replicas("steps#v1", {"step": step.address})
             await Lanes.until(lambda: fleet.target("echo") is not None)
@@ -71,7 +71,9 @@ def test_the_controller_is_not_kept_waiting_for_who_follows_no_longer() -> None:
         controller.publish(echo=VersionEntry(READY))
         fleet = Fleet(NODE, loop, lambda: None, Refusals(Totals()))
         watch = GroupWatch(fleet, loop, 0.0, lambda app, name, listener: lambda: None)
-        neighbours = DirectoryNeighbours(loop, fleet, watch, lambda signatures: None, fleet.expect, lambda: controller)
+        neighbours = DirectoryNeighbours(
+            loop, fleet, watch, lambda signatures: None, fleet.expect, lambda traffic: None, lambda: controller
+        )
         neighbours.follow()
         await Lanes.until(lambda: len(controller.calls) == 2)
         neighbours.close()

@@ -10,7 +10,7 @@ from deployments.core.counts import Totals
 from deployments.core.statistics import ModelStatistics
 from deployments.replica.host_router import HostRouter
 from deployments.schedulers.ensemble import ensemble_scheduler
-from protocol.infer import InferRequest
+from protocol.infer import SEQUENCE_START, InferRequest
 from protocol.signature import Signature
 from repository_loader.traffic import Traffic
 from tests.deployments.fakes import Answers
@@ -21,6 +21,16 @@ ENSEMBLE = model(
     "e", "X:-1", "Y:-1", extra=f'platform: "ensemble" ensemble_scheduling {{ {step("echo", "X=X", "Y=Y")} }}'
 )
 ECHO = model("echo", "X:-1", "Y:-1")
+
+
+class Here:
+    """Version 1 of the model in this process."""
+
+    name, version, interface = "echo", 1, Signature.from_config(ECHO).interface
+
+    def __init__(self) -> None:
+        self.requests: list[InferRequest] = []
+        self.submit = self.requests.append
 
 
 def echoes(count: int = 1) -> Lanes:
@@ -37,7 +47,8 @@ class Away:
         self.answers = Answers()
         signatures = {"echo": Signature.from_config(ECHO)}
         clock = LoopClock(asyncio.get_running_loop())
-        self.router = router = HostRouter(Core(clock), lanes.fleet, clock)
+        self.core = Core(clock)
+        self.router = router = HostRouter(self.core, lanes.fleet, clock)
         router.set_signatures(signatures)
         self.scheduler = ensemble_scheduler(ENSEMBLE, signatures, router, ModelStatistics("e", 1, Totals()), clock)
 
@@ -146,5 +157,66 @@ def test_a_version_without_a_share_gets_no_step_though_no_other_has_a_replica(tr
             assert away.answers.error("refused").endswith("unknown model: 'echo' is not at ready state")
             assert not second.model.held
             await away.drained()
+
+    asyncio.run(run())
+
+
+def test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go() -> None:
+    async def run() -> None:
+        async with echoes(2) as lanes:
+            first, second = lanes.replicas
+            for replica in lanes.replicas:
+                replica.model.sequence_idle_us = 60_000_000
+            second.server.set_model("echo", 1, None)
+            first.server.set_model("echo", 1, first.model)
+            second.server.set_model("echo", 2, second.model)
+            await lanes.until(lambda: set(lanes.fleet.versions("echo")) == {1, 2} and lanes.lanes_open == 1)
+            away = Away(lanes)
+            second.model.hold = True
+
+            async def ask(name: str, sequence_id: str, flags: int = 0) -> int:
+                """Return the version that a request of a sequence gets to."""
+                request = away.answers.request(name, inputs={"X": np.zeros((1, 2), np.float32)})
+                request.sequence_id, request.flags = sequence_id, flags
+                away.scheduler.submit(request)
+                await lanes.until(lambda: bool(first.model.held or second.model.held))
+                version = 1 if first.model.held else 2
+                away.scheduler.cancel(request)
+                first.model.held.clear()
+                second.model.held.clear()
+                return version
+
+            assert await ask("without weights", "a", SEQUENCE_START) == 2
+            away.router.set_traffic({"echo": Traffic({1: 1.0})})
+            assert [await ask("goes on", "a"), await ask("begins", "b", SEQUENCE_START)] == [2, 1]
+            away.router.set_traffic({"echo": Traffic({2: 1.0})})
+            assert [await ask("other weights", "b"), await ask("begins anew", "c", SEQUENCE_START)] == [1, 2]
+            away.router.set_traffic({})
+            assert await ask("no weights", "b") == 1
+            await away.drained()
+
+    asyncio.run(run())
+
+
+def test_a_version_that_only_another_process_has_is_asked_there_though_one_is_here() -> None:
+    async def run() -> None:
+        async with echoes() as lanes:
+            lanes.replicas[0].server.set_model("echo", 1, None)
+            lanes.replicas[0].server.set_model("echo", 2, lanes.replicas[0].model)
+            await lanes.until(lambda: set(lanes.fleet.versions("echo")) == {2})
+            away = Away(lanes)
+            away.core.add(here := Here())  # type: ignore[arg-type]
+            requests = [away.answers.request(name) for name in ("here", "there", "highest")]
+            away.router.infer("echo", 1, requests[0])
+            away.router.infer("echo", 2, requests[1])
+            assert here.requests == requests[:1]
+            await lanes.until(lambda: len(away.model.held) == 1)
+            assert away.router.reaches_share("echo")
+            away.router.set_traffic({"echo": Traffic({3: 1.0})})
+            assert not away.router.reaches_share("echo")
+            away.router.set_traffic({"echo": Traffic({2: 1.0})})
+            assert away.router.reaches_share("echo")
+            away.router.infer("echo", -1, requests[2])
+            await lanes.until(lambda: len(away.model.held) == 2)
 
     asyncio.run(run())

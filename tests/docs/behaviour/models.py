@@ -253,14 +253,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     "HTTP, gRPC, gRPC streams and `generate` go by": (
         TRAFFIC + "test_weights_hold_on_all_ingresses_when_the_change_is_answered",
         TRAFFIC + "test_grpc_streams_and_generate_go_by_the_weights_too",
-        TRAFFIC + "test_an_ensembles_step_of_version_minus_one_goes_by_the_weights",
+        TRAFFIC + "test_steps_and_calls_that_name_no_version_go_by_the_weights",
     ),
     "Of any 500 requests each version": (
         "deployments/core/test_version_choice.py::test_each_share_is_kept_in_any_stretch_also_for_every_nth_request",
     ),
     "A sequence stays at its version": (
         SPLIT + "test_all_requests_of_a_sequence_go_to_one_version",
+        SPLIT + "test_a_sequence_from_before_there_were_weights_stays_at_its_version",
         TRAFFIC + "test_a_sequence_stays_at_its_version_while_the_weights_change",
+        TRAFFIC + "test_a_sequence_stays_at_its_version_when_weights_come_and_go",
+        "deployments/replica/test_host_router.py::test_a_sequence_of_steps_stays_at_its_version_when_weights_come_and_go",
         "deployments/core/test_version_choice.py::test_processes_agree_on_a_sequence_and_shares_of_sequences_are_kept",
         "deployments/core/test_version_choice.py::test_a_sequence_stays_until_it_ends_or_starts_anew_or_its_version_goes",
     ),
