@@ -287,6 +287,19 @@ def handle_of(deployment_name: str, app_name: str) -> DeploymentHandle:
     return serve.get_deployment_handle(deployment_name, app_name, _check_exists=False)
 
 
+def with_plain_calls(handle: DeploymentHandle) -> DeploymentHandle:
+    """Have the calls of a handle, and of those that are made of it, be plain calls of Ray's; returns the handle.
+
+    Serve's own have two answers each, the first of which says that the replica takes the call. Ray stops the replica's
+    event loop, and all calls of others, until the caller has acknowledged both: for as long as that process stands
+    still, or its node is cut off. A plain call fails when its replica dies, and is for its caller to repeat.
+    """
+    if not handle.is_initialized:
+        handle._init()
+    handle._router._asyncio_router._enable_strict_max_ongoing_requests = False
+    return handle
+
+
 def application_states() -> dict[str, dict[str, DeploymentState]]:
     """Return the states of all deployments by application and name; blocks.
 
