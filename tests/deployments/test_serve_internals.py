@@ -26,7 +26,7 @@ from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequ
 from ray.serve._private.request_router.replica_wrapper import RunningReplica as ServesReplica
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve.config import RequestRouterConfig
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle
 from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
@@ -125,6 +125,11 @@ def test_calls_of_a_handle_can_be_plain() -> None:
     assert "self._enable_strict_max_ongoing_requests" in inspect.getsource(
         router.AsyncioRouter._route_and_send_request_once
     )
+
+
+def test_each_answer_to_a_broadcast_can_be_had() -> None:
+    source = inspect.getsource(DeploymentBroadcastResponse.results_async)
+    assert "await self._fetch_replica_results_async()" in source and "rr.get_async() for rr in" in source
 
 
 def test_replicas_are_scaled_from_outside() -> None:
