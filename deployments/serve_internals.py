@@ -3,6 +3,7 @@
 `tests/deployments/test_serve_internals.py` fails loudly on a Ray that changed any of it.
 """
 
+import asyncio
 import contextlib
 import signal
 import time
@@ -29,7 +30,7 @@ from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve._private.long_poll import LongPollNamespace
 from ray.serve._private.router import AsyncioRouter, SharedRouterLongPollClient, SingletonThreadRouter
 from ray.serve.context import _get_global_client
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle
 from ray.serve.schema import ApplicationStatus
 from ray.util.placement_group import PlacementGroup
 
@@ -285,6 +286,37 @@ class ClusterTable:
 def handle_of(deployment_name: str, app_name: str) -> DeploymentHandle:
     """Return a handle to a deployment that may not exist yet; its first call waits until it does."""
     return serve.get_deployment_handle(deployment_name, app_name, _check_exists=False)
+
+
+def with_plain_calls(handle: DeploymentHandle) -> DeploymentHandle:
+    """Have the calls of a handle, and of those that are made of it, be plain calls of Ray's; returns the handle.
+
+    Serve's own have two answers each, the first of which says that the replica takes the call. Ray stops the replica's
+    event loop, and all calls of others, until the caller has acknowledged both: for as long as that process stands
+    still, or its node is cut off. A plain call fails when its replica dies, and is for its caller to repeat.
+    """
+    if not handle.is_initialized:
+        handle._init()
+    handle._router._asyncio_router._enable_strict_max_ongoing_requests = False
+    return handle
+
+
+async def answers_by(asked: DeploymentBroadcastResponse, until_s: float) -> list[Any]:
+    """Return what replicas return or raise, a TimeoutError for each that has not answered by then on the loop's clock.
+
+    Serve's own `results_async` then has no answer of the others either.
+
+    Raises:
+        TimeoutError: Serve has not said by then which replicas there are.
+    """
+    async with asyncio.timeout_at(until_s):
+        results = await asked._fetch_replica_results_async()
+
+    async def answer(result: Any) -> Any:
+        async with asyncio.timeout_at(until_s):
+            return await result.get_async()
+
+    return await asyncio.gather(*map(answer, results), return_exceptions=True)
 
 
 def application_states() -> dict[str, dict[str, DeploymentState]]:

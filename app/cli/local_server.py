@@ -170,8 +170,10 @@ class LocalServer:
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError
 
+        from deployments.serve_internals import with_plain_calls
+
         deadline = time.monotonic() + _START_TIMEOUT_S
-        controller = self._handle(CONTROLLER)
+        controller = with_plain_calls(self._handle(CONTROLLER))
         directory = self._directory
         watch = controller.watch.remote()
         while not self._stop.made:

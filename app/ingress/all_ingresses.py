@@ -7,6 +7,8 @@ from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from deployments.serve_internals import answers_by
+
 _RETRY_S: Final = 0.05
 
 
@@ -33,3 +35,20 @@ async def ask_all(ingresses: DeploymentHandle, method: str, *arguments: Any, tim
                 return answers
             except DeploymentUnavailableError:
                 await asyncio.sleep(_RETRY_S)
+
+
+async def ask_each(ingresses: DeploymentHandle, method: str, *arguments: Any, timeout_s: float) -> list[Any]:
+    """Return what the method of every ingress returns or raises, a TimeoutError for one that has not answered by then.
+
+    Raises:
+        TimeoutError: Serve names none by then.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + timeout_s
+    while True:
+        try:
+            return await answers_by(ingresses.broadcast(method, *arguments), until_s)
+        except DeploymentUnavailableError:
+            if loop.time() > until_s:
+                raise TimeoutError from None
+            await asyncio.sleep(_RETRY_S)

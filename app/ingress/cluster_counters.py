@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import ray
 
-from app.ingress.all_ingresses import all_ingresses, ask_all
+from app.ingress.all_ingresses import all_ingresses, ask_each
 from app.service.statistics import NodeTotals
 from deployments.core.counts import BATCH_REASON, CLIENT, CPU, GPU, STATE, STATISTICS, IsGone, Totals
 from deployments.core.pauses import Pauses
@@ -108,10 +108,11 @@ class ClusterCounters:
 
     async def _ask_others(self) -> None:
         try:
-            answers = await ask_all(all_ingresses(), "counts_of_node", self._node_id, timeout_s=_TIMEOUT_S)
-        except TimeoutError:
-            logger.warning("the statistics of other nodes are as they were told last: no answer in %g s", _TIMEOUT_S)
-            return
+            answers = await ask_each(all_ingresses(), "counts_of_node", self._node_id, timeout_s=_TIMEOUT_S)
+        except TimeoutError as error:
+            answers = [error]
+        if any(isinstance(answer, TimeoutError) for answer in answers):
+            logger.warning("the statistics of some nodes are as they were told last: no answer in %g s", _TIMEOUT_S)
         self._elsewhere.update(answer for answer in answers if isinstance(answer, tuple))
 
     async def answer(self, asking_node_id: str) -> tuple[str, list[Any]] | None:

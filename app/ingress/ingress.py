@@ -52,7 +52,7 @@ from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
 from deployments.replica.worker_wakes import wake_main_thread_less
-from deployments.serve_internals import ClusterTable
+from deployments.serve_internals import ClusterTable, with_plain_calls
 from protocol.limits import Limits
 
 _FOLLOW_TIMEOUT_S: Final = 10.0
@@ -74,6 +74,7 @@ class Ingress:
         keep_freed_pages()
         wake_main_thread_less()
         leave_start_folder()
+        with_plain_calls(controller)
         own, table = serve.get_replica_context(), ClusterTable()
         require_sole(table, own.app_name)
         self._settings = Settings(**settings)

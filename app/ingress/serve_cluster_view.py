@@ -12,7 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from app.doctor.finding import ERROR, Finding
 from app.doctor.machine import CHECKS, findings_of, ray_here
 from app.doctor.versions import compare, versions
-from app.ingress.all_ingresses import all_ingresses, ask_all
+from app.ingress.all_ingresses import all_ingresses, ask_each
 from app.service.cluster_view import NodeFinding, NodeLog
 from deployments.control.answer import answer
 from deployments.lane.fleet import Fleet
@@ -76,8 +76,10 @@ class ServeClusterView:
         found = {self._node_id: await self._read(model, count)}
         try:
             answers = await self._others("model_log", _TIMEOUT_S, model, count)
-            found.update(answer for answer in answers if isinstance(answer, tuple))
-        except TimeoutError:
+        except TimeoutError as error:
+            answers = [error]
+        found.update(answer for answer in answers if isinstance(answer, tuple))
+        if any(isinstance(answer, TimeoutError) for answer in answers):
             logger.warning("not every node told its log of '%s' in %g s", model, _TIMEOUT_S)
         return [NodeLog(node_id, [(file, line) for file, line in lines]) for node_id, lines in found.items() if lines]
 
@@ -110,8 +112,8 @@ class ServeClusterView:
         return asking_node_id != self._node_id and self._speaks_for_node()
 
     async def _others(self, method: str, timeout_s: float, *arguments: Any) -> list[Any]:
-        """Return what the method of every ingress returns or raises, which is given this node's id first."""
-        return await ask_all(all_ingresses(), method, self._node_id, *arguments, timeout_s=timeout_s)
+        """Return what `ask_each` does of a method that is given this node's id first."""
+        return await ask_each(all_ingresses(), method, self._node_id, *arguments, timeout_s=timeout_s)
 
     async def _examine(self) -> Examination:
         async with self._readers:

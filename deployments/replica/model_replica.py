@@ -42,7 +42,7 @@ from deployments.replica.shared_memory import Regions
 from deployments.replica.stall_guard import StallGuard
 from deployments.replica.state_sampler import StateSampler
 from deployments.replica.worker_wakes import wake_main_thread_less
-from deployments.serve_internals import OWNER_KEY, ClusterTable, GpuReader, handle_of
+from deployments.serve_internals import OWNER_KEY, ClusterTable, GpuReader, handle_of, with_plain_calls
 from protocol.infer import Parameter
 from repository_loader.traffic import Traffic
 
@@ -108,7 +108,7 @@ class ModelReplica:
             self._host.router.set_signatures,
             self._host.expect,
             self._host.set_traffic,
-            lambda: handle_of(CONTROLLER, self._owner),
+            lambda: with_plain_calls(handle_of(CONTROLLER, self._owner)),
         )
         self._host.calls.neighbours = self._neighbours
         self._calls = HandleCalls(self._host, self._loop)

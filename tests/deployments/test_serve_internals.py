@@ -15,7 +15,7 @@ from ray._private.node import Node
 from ray._private.resource_and_label_spec import RESOURCE_CONSTRAINT_PREFIX, ResourceAndLabelSpec
 from ray._private.thirdparty import pynvml
 from ray._raylet import RAY_NODE_ACCELERATOR_TYPE_KEY
-from ray.serve._private import controller, default_impl, replica
+from ray.serve._private import controller, default_impl, replica, router
 from ray.serve._private.application_state import ApplicationStateManager, StatusOverview
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.common import DeploymentID, DeploymentStatusInfo, RunningReplicaInfo
@@ -26,7 +26,7 @@ from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequ
 from ray.serve._private.request_router.replica_wrapper import RunningReplica as ServesReplica
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve.config import RequestRouterConfig
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle
 from ray.serve.schema import ControllerHealthMetrics, DeploymentDetails, DeploymentSchema
 
 from deployments.control import replica_directory
@@ -118,6 +118,18 @@ def test_handle_to_what_does_not_exist_yet_can_be_had_and_initialised() -> None:
     assert "cache_key = (deployment_name, app_name, check_exists)" in inspect.getsource(
         ServeControllerClient.get_handle
     )
+
+
+def test_calls_of_a_handle_can_be_plain() -> None:
+    assert "self._asyncio_router = " in inspect.getsource(router.SingletonThreadRouter.__init__)
+    assert "self._enable_strict_max_ongoing_requests" in inspect.getsource(
+        router.AsyncioRouter._route_and_send_request_once
+    )
+
+
+def test_each_answer_to_a_broadcast_can_be_had() -> None:
+    source = inspect.getsource(DeploymentBroadcastResponse.results_async)
+    assert "await self._fetch_replica_results_async()" in source and "rr.get_async() for rr in" in source
 
 
 def test_replicas_are_scaled_from_outside() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -287,6 +288,21 @@ def test_settings_outlive_the_controller(server: Server) -> None:
 
             wait_until(both_hold, "what was set before and after the controller died")
         assert one.request("POST", "/v2/logging", {"log_format": "default", "log_warning": True}).status == 200
+
+
+def test_while_one_stands_still_what_the_other_is_told_is_done(server: Server) -> None:
+    """The controller answers the one that stands still within the 5 s after which it tells that there is no news."""
+    with one_client_of_each(server, server.address) as (one, other):
+        stopped = psutil.Process(holder(server, one))
+        stopped.suspend()
+        try:
+            over_s = time.monotonic() + 8.0
+            while time.monotonic() < over_s:
+                assert other.request("POST", "/v2/logging", {"log_warning": False}).status == 200
+        finally:
+            stopped.resume()
+        for client in (one, other):
+            assert client.request("POST", "/v2/logging", {"log_warning": True}).status == 200
 
 
 def test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins(server: Server) -> None:

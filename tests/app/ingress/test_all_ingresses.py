@@ -8,7 +8,7 @@ import pytest
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentBroadcastResponse
 
-from app.ingress.all_ingresses import ask_all
+from app.ingress.all_ingresses import ask_all, ask_each
 
 
 class Ingresses:
@@ -43,8 +43,15 @@ def test_it_gives_up_when_serve_names_none() -> None:
         ask(1000, timeout_s=0.2)
 
 
+class Answered:
+    """The answer of one ingress."""
+
+    async def get_async(self) -> str:
+        return "here"
+
+
 class Hanging(DeploymentBroadcastResponse):
-    """Serve's own collection of the answers of two ingresses that do not answer."""
+    """Serve's own collection of the answers of three ingresses, two of which do not answer."""
 
     def __init__(self) -> None:
         pass
@@ -53,10 +60,28 @@ class Hanging(DeploymentBroadcastResponse):
         return self
 
     async def _fetch_replica_results_async(self) -> list[Any]:
-        return [self, self]
+        return [self, Answered(), self]
 
     async def get_async(self) -> None:
         await asyncio.sleep(60)
+
+
+def test_who_asks_each_has_the_answers_of_those_that_answer_in_time() -> None:
+    ingresses: Any = Hanging()
+    one, answer, other = asyncio.run(ask_each(ingresses, "counts_of_node", timeout_s=0.05))
+    assert answer == "here"
+    assert isinstance(one, TimeoutError) and isinstance(other, TimeoutError)
+
+
+def test_who_asks_each_gives_up_when_serve_names_none() -> None:
+    class Unnamed(Hanging):
+        async def _fetch_replica_results_async(self) -> list[Any]:
+            ingress: Any = "Ingress"
+            raise DeploymentUnavailableError(ingress)
+
+    ingresses: Any = Unnamed()
+    with pytest.raises(TimeoutError):
+        asyncio.run(ask_each(ingresses, "counts_of_node", timeout_s=0.2))
 
 
 def test_nothing_is_left_of_those_that_do_not_answer() -> None:

@@ -19,13 +19,16 @@ class Connection:
         self.now_s = 100.0
         self.heard_s = 100.0
         self.ends = 0
+        self.probed = True
         self._timer: tuple[float, Callable[[], None]] | None = None
         sock = SimpleNamespace(setsockopt=lambda *option: None, getsockopt=self._info)
         loop: Any = SimpleNamespace(time=lambda: self.now_s, call_later=self._call_later)
         self.heartbeat = Heartbeat(sock, loop, self._dead)
 
     def _info(self, level: int, name: int, size: int) -> bytes:
-        return bytes(size - 4) + round(1000 * (self.now_s - self.heard_s)).to_bytes(4, sys.byteorder)
+        probes = self.now_s > self.heard_s and self.probed
+        silent_ms = round(1000 * (self.now_s - self.heard_s))
+        return bytes((0, 0, 0, probes)) + bytes(size - 8) + silent_ms.to_bytes(4, sys.byteorder)
 
     def _call_later(self, delay_s: float, call: Callable[[], None]) -> Any:
         self._timer = self.now_s + delay_s, call
@@ -68,4 +71,18 @@ def test_after_this_machine_was_suspended_a_peer_that_answers_is_not_gone_and_on
     assert not connection.ends
     connection.suspend(60.0)
     connection.go_on(PROBE_S, answers=False)
+    assert connection.ends == 1
+
+
+def test_a_peer_that_the_kernel_has_not_probed_is_not_gone() -> None:
+    """So it is when a process that stands still has let its socket fill up: the kernel probes it ever more seldom."""
+    connection = Connection()
+    connection.probed = False
+    connection.go_on(60.0, answers=False)
+    assert not connection.ends
+    connection.probed = True
+    connection.go_on(PROBE_S, answers=False)  # the probe is on its way
+    connection.go_on(10.0, answers=True)
+    assert not connection.ends
+    connection.go_on(DEAD_S + PROBE_S, answers=False)
     assert connection.ends == 1

@@ -270,6 +270,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "The one that replaces it listens when every model": (
         SEVERAL + "test_when_one_is_killed_the_other_serves_on_and_a_new_one_joins",
     ),
+    "One that stands still, or whose node is cut off, holds up": (
+        SEVERAL + "test_while_one_stands_still_what_the_other_is_told_is_done",
+    ),
     "`--http-unix-socket` is one file": (
         "app/http/test_listening.py::test_takes_a_path_over_and_leaves_it_to_who_has_it",
     ),
