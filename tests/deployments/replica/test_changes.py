@@ -191,6 +191,21 @@ async def test_no_version_goes_before_the_one_that_takes_its_place_is_loaded(qui
 
 
 @on_a_loop
+async def test_what_loads_and_is_wanted_no_longer_keeps_no_other_version(quick: Models, slow: list[Slow]) -> None:
+    old, new = slow[:2]
+    old.let_load()
+    new.data["package"]["version"] = 2
+    async with quick.hosted("one") as call:
+        await call.host.apply([old.data])
+        loading = asyncio.create_task(call.host.apply([new.data]))
+        await new.until("begun")
+        await call.host.apply(quick.planned("one"))
+        assert names(call) == {"one"} and old.count("ended") == 1 and not loading.done()
+        new.let_load()
+        await loading
+
+
+@on_a_loop
 async def test_a_model_is_loaded_again_once_it_has_been_unloaded(models_here: Models, marks: Path) -> None:
     began, may_end = marks / "began", marks / "may_end"
     models_here.add("busy", BUSY % (str(began), str(may_end))).add("one", ADD_ONE)

@@ -103,3 +103,57 @@ def test_an_ensemble_that_does_not_fit_its_step_any_more_asks_the_step_of_before
             assert await hosted("alone", 0) == [1]
 
     asyncio.run(check())
+
+
+async def answered_while(models: Models, name: str, *applied: list[str], after: Models | None = None) -> list[int]:
+    """Return what an ensemble answers to a request that is under way while other models are wanted, time after time."""
+    async with models.hosted() as hosted:
+        under_way = hosted.start(name, 1)
+        await asyncio.sleep(0.05)
+        changes = []
+        for names in applied:
+            planned = (after or models).planned(*names) if names else []
+            changes.append(asyncio.create_task(hosted.host.apply(planned)))
+            await asyncio.sleep(0.05)
+        result: list[int] = (await under_way)["Y"].tolist()
+        await asyncio.gather(*changes)
+        assert {key[0] for key in hosted.host.served} == set(applied[-1])
+        return result
+
+
+def test_what_is_under_way_in_an_ensemble_is_answered_when_its_steps_are_unloaded_after_it(tmp_path: Path) -> None:
+    models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
+    models.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
+    assert asyncio.run(answered_while(models, "outer", ["inner", "first", "last"], ["first"], [])) == [4]
+
+
+def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_loaded_anew_without_a_step_that_goes(
+    tmp_path: Path,
+) -> None:
+    models = Models(tmp_path / "before", False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
+    models.add("two", config=STEP % "first")
+    after = Models(tmp_path / "after", False).add("first", SLOW_ADD_ONE)
+    after.add("two", config=ALONE.replace("last", "first"))
+    assert asyncio.run(answered_while(models, "two", ["first", "two"], after=after)) == [3]
+
+
+def test_steps_stay_until_the_ensemble_that_asks_no_longer_for_them_is_loaded(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    before = Models(tmp_path / "before", False).add("first", ADD_ONE).add("last", ADD_ONE)
+    before.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
+    after = Models(tmp_path / "after", False).add("other", ADD_ONE)
+    after.add("new", GATED % (str(gate), True), config=STEP_CONFIG)
+    after.add("outer", config=ALONE.replace("last", "new").replace('key: "Y" value: "Y"', 'key: "Z" value: "Y"'))
+
+    async def check() -> None:
+        async with before.hosted() as hosted:
+            applied = asyncio.create_task(hosted.host.apply(after.planned("new", "outer")))
+            with await asyncio.to_thread(gate.open, "w"):  # the step to come is being loaded
+                await hosted.host.apply(after.planned())  # another change, which does not wait for it
+                assert await hosted("outer", 0) == [3]
+            await applied
+            assert await hosted("outer", 0) == [2]
+            assert {key[0] for key in hosted.host.served} == {"new", "other", "outer"}
+
+    asyncio.run(check())
