@@ -272,10 +272,14 @@ class ModelHost:
             calls.loading = False
             self._allow_inline(model)
             on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
+            gpus = await asyncio.to_thread(input_gpus, hosted)
+            if not self._wants(key, data["digest"]):
+                await model.close()
+                release(held)
+                return ""
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
             self._counting.add(model.statistics)
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
-            gpus = await asyncio.to_thread(input_gpus, hosted)
             given = model.signature, str(version), self._limits, labels, self.regions
             codecs, slow_codecs = (wire_codecs(*given, on_gpus=bool(gpus)) for _ in range(2))
         except ModelLoadError as error:
@@ -287,10 +291,6 @@ class ModelHost:
                 await model.close()
             release(held)
             return f"{type(error).__name__}: {error}"
-        if not self._wants(key, data["digest"]):
-            await model.close()
-            release(held)
-            return ""
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self._down.discard(key)

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from deployments.core.counts import MODEL, Label, ModelCounts, Totals
 from tests.deployments.replica.hosted_models import ADD_ONE, Hosted, Models, on_a_loop
 from tests.deployments.replica.hosted_models import models_here as models_here
 from tests.deployments.replica.hosted_models import unfrozen as unfrozen
@@ -125,6 +126,23 @@ async def test_what_is_wanted_no_longer_when_it_has_been_loaded_is_not_served(qu
         slow[0].let_load()
         await loading
         assert names(call) == {"one"} and slow[0].count("ended") == 1
+
+
+@on_a_loop
+async def test_what_has_been_loaded_in_vain_is_not_counted(quick: Models, slow: list[Slow]) -> None:
+    old, new = slow[:2]
+    old.let_load()
+    counters = Totals()
+    async with quick.hosted("one", counters=counters) as call:
+        await call.host.apply([old.data])
+        counts = cast(ModelCounts, counters.row(Label(MODEL, "slow", 1)))
+        took_ns = counts.load_duration_ns
+        loading = asyncio.create_task(call.host.apply([new.data]))
+        await new.until("begun")
+        await call.host.apply([old.data])
+        new.let_load()
+        await loading
+        assert new.count("ended") == 1 and counts.load_duration_ns == took_ns > 0
 
 
 @on_a_loop
