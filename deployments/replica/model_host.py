@@ -153,6 +153,8 @@ class ModelHost:
         """Load what failed here, as far as it is still wanted as it was; returns whether there was such a version."""
         failed = {key: self._wanted[key] for key in keys if self._has_failed(key)}
         await self._load_all(failed, partial(self._load, again=True))
+        if failed:
+            await self.apply([*self._wanted.values()], self.copies)  # ensembles that were left as they were
         return bool(failed)
 
     async def _load_all(self, fresh: Mapping[Key, dict[str, Any]], load: _Load) -> None:

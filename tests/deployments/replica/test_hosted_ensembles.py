@@ -157,3 +157,22 @@ def test_steps_stay_until_the_ensemble_that_asks_no_longer_for_them_is_loaded(tm
             assert {key[0] for key in hosted.host.served} == {"new", "other", "outer"}
 
     asyncio.run(check())
+
+
+def test_an_ensemble_is_loaded_anew_once_its_step_that_failed_has_been_tried_again(tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    before = Models(tmp_path / "before", False).add("last", ADD_ONE).add("alone", config=ALONE)
+    code = GATED.replace('"Z"', '"Y"') % (str(mended), True)
+    after = Models(tmp_path / "after", False).add("last", code).add("alone", config=ALONE + "parameters { key: 'new' }")
+
+    async def check() -> None:
+        async with before.hosted() as hosted:
+            wanted = {row["package"]["name"]: row["digest"] for row in after.planned()}
+            await hosted.host.apply(after.planned())
+            assert await hosted("alone", 0) == [1]
+            mended.touch()
+            assert await hosted.host.try_again([("last", 1)])
+            assert await hosted("alone", 0) == [2]
+            assert {name: digest for name, _, _, _, digest in hosted.host.report()} == wanted
+
+    asyncio.run(check())
