@@ -35,7 +35,7 @@ class Changes:
         return task
 
     def _end(self, key: Key, task: asyncio.Task[None]) -> None:
-        if self._latest[key][1] is task:
+        if key in self._latest and self._latest[key][1] is task:
             del self._latest[key]
 
     def asking(self, name: str) -> list[asyncio.Task[None]]:
@@ -51,11 +51,13 @@ class Changes:
 
     def digest(self, key: Key) -> str:
         """Return the digest of what was begun last to be loaded as a version, "" when nothing is under way."""
-        return self._latest[key][0] if key in self._latest else ""
+        digest, task = self._latest.get(key, ("", None))
+        return "" if task is None or task.done() else digest
 
     def unloads(self, key: Key) -> bool:
-        """Whether a version is being unloaded, and was not wanted again."""
-        return key in self._latest and not self._latest[key][0]
+        """Whether to unload a version was begun last, and is under way."""
+        digest, task = self._latest.get(key, ("", None))
+        return not digest and task is not None and not task.done()
 
     def loads(self, names: Collection[str]) -> dict[Key, asyncio.Task[None]]:
         """Return the loads under way of models with these names."""

@@ -225,17 +225,18 @@ class ModelHost:
         """Load what is wanted as a version, unless it is there; what has failed only if it is tried `again`."""
         digest = data["digest"]
         async with self._changes.turn(key):
-            done = self._present.get(key) == digest or (self.failed(*key, digest) and not again)
-            if done or not self._wants(key, digest):
-                return
-            self.loading.add(key)
-            try:
-                with self._patiently():
-                    reason = await self._try_often(key, data)
-            finally:
-                self.loading.discard(key)
-            if reason and self._wants(key, digest):
-                self._fail(key, reason, digest)
+            while self._wants(key, digest) and self._present.get(key) != digest:
+                if self.failed(*key, digest) and not again:
+                    return
+                self.loading.add(key)
+                try:
+                    with self._patiently():
+                        reason = await self._try_often(key, data)
+                finally:
+                    self.loading.discard(key)
+                again = False
+                if reason and self._wants(key, digest):
+                    self._fail(key, reason, digest)
 
     async def _try_often(self, key: Key, data: dict[str, Any]) -> str:
         async with self._threads:

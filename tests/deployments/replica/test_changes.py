@@ -31,6 +31,8 @@ class TritonPythonModel:
 
     def finalize(self):
         self.note(".ended")
+        while os.path.exists(self.path + ".stays"):
+            time.sleep(0.005)
 """
 BUSY = """
 import os
@@ -68,6 +70,10 @@ class Slow:
 
     def let_load(self) -> None:
         (self._marks / f"{self._name}.may_load").touch()
+
+    def let_end(self, *, may: bool) -> None:
+        stays = self._marks / f"{self._name}.stays"
+        stays.unlink() if may else stays.touch()
 
     def count(self, what: str) -> int:
         path = self._marks / f"{self._name}.{what}"
@@ -189,6 +195,22 @@ async def test_what_is_taken_back_and_wanted_again_while_it_loads_is_loaded_once
         slow[0].let_load()
         await loading
         assert await call("slow", 1) == [2] and slow[0].count("begun") == 1
+
+
+@on_a_loop
+async def test_what_is_wanted_again_while_it_is_closed_is_loaded_again(quick: Models, slow: list[Slow]) -> None:
+    async with quick.hosted("one") as call:
+        slow[0].let_end(may=False)
+        loading = asyncio.create_task(call.host.apply([slow[0].data]))
+        await slow[0].until("begun")
+        await call.host.apply(quick.planned("one"))
+        slow[0].let_load()
+        await slow[0].until("ended")
+        again = asyncio.create_task(call.host.apply([slow[0].data]))
+        await asyncio.sleep(0)
+        slow[0].let_end(may=True)
+        await asyncio.gather(loading, again)
+        assert await call("slow", 1) == [2] and slow[0].count("begun") == 2 and slow[0].count("ended") == 1
 
 
 @on_a_loop
