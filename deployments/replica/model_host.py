@@ -204,14 +204,13 @@ class ModelHost:
         Else it would ask the steps that serve for what those to come take and give. Nobody waits for the steps that
         load in other processes.
         """
-        serves = key in self._present and data["steps"]
-        loads = self._changes.loads(data["steps"]) if serves else {}
-        steps = {each: load for each, load in loads.items() if self._is_loading(each)}
-        if steps:
-            await asyncio.wait(steps.values())
-        if not self.failures.keys().isdisjoint(steps):
+        steps, tried = data["steps"] if key in self._present else (), set[Key]()
+        while loads := {each: load for each, load in self._changes.loads(steps).items() if self._is_loading(each)}:
+            tried |= loads.keys()
+            await asyncio.wait(loads.values())
+        if any(map(self._has_failed, tried)):
             return
-        asked = await asyncio.to_thread(asked_steps, data) if serves else []
+        asked = await asyncio.to_thread(asked_steps, data) if steps else []
         if self.late.fits(asked):
             await self._load(key, data)
         elif self._wants(key, data["digest"]):

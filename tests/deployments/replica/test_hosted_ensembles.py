@@ -176,3 +176,38 @@ def test_an_ensemble_is_loaded_anew_once_its_step_that_failed_has_been_tried_aga
             assert {name: digest for name, _, _, _, digest in hosted.host.report()} == wanted
 
     asyncio.run(check())
+
+
+def test_an_ensemble_that_waits_for_its_steps_waits_for_what_comes_in_place_of_one_that_has_failed(
+    tmp_path: Path,
+) -> None:
+    gates = tmp_path / "first", tmp_path / "last"
+    for gate in gates:
+        os.mkfifo(gate)
+    first, last = (GATED.replace('"Z"', '"Y"') % (str(gate), True) for gate in gates)
+    before = Models(tmp_path / "before", False).add("first", ADD_ONE).add("last", ADD_ONE)
+    before.add("two", config=STEP % "first")
+    after = Models(tmp_path / "after", False).add("first", first).add("two", config=STEP % "first")
+    after.add("last", "class TritonPythonModel:\n    pass")
+    later = Models(tmp_path / "later", False).add("last", last)
+
+    async def check() -> None:
+        async with before.hosted() as hosted:
+            wanted = {row["package"]["name"]: row | {"digest": "new"} for row in after.planned()}
+            changes = [asyncio.create_task(hosted.host.apply([*wanted.values()]))]
+            with await asyncio.to_thread(gates[0].open, "w"):
+                async with asyncio.timeout(20):
+                    while not hosted.host.failures:
+                        await asyncio.sleep(0.005)
+                (wanted["last"],) = later.planned()
+                changes.append(asyncio.create_task(hosted.host.apply([*wanted.values()])))
+                loads = await asyncio.to_thread(gates[1].open, "w")
+            with loads:
+                async with asyncio.timeout(20):
+                    while not hosted.host.copies_now("first", 1, "new"):
+                        await asyncio.sleep(0.005)
+            await asyncio.gather(*changes)
+            assert await hosted("two", 0) == [4]
+            assert hosted.host.copies_now("two", 1, "new")
+
+    asyncio.run(check())
