@@ -52,7 +52,8 @@ soak: install
 	PLACEMENT=embedded $(BIN)/python -m pytest tests/behaviours $(ARGS)
 	SOAK_S=600 $(BIN)/python -m pytest -s tests/e2e/test_leaks.py $(ARGS)
 	BUILD_IMAGE=1 $(BIN)/python -m pytest tests/deploy/test_dockerfile.py $(ARGS)
-	$(BIN)/python -m pytest --hypothesis-profile soak --timeout 600 tests/protocol $(ARGS)
+	$(BIN)/python -m pytest --hypothesis-profile soak --timeout 600 tests/protocol \
+		tests/deployments/replica/test_random_changes.py $(ARGS)
 	SEQUENCES=10000 $(BIN)/python -m pytest tests/deployments/lane/test_sequence_lanes.py -k interleaved $(ARGS)
 
 # Ray starts a process of Python for each replica, and where PYTHONDONTWRITEBYTECODE is set none of them would keep what it

@@ -11,6 +11,7 @@ from app.service.client_settings import ClientSettings
 from app.service.models import Models
 from deployments.control.answer import answer, follow, pause
 from deployments.lane.fleet import Fleet
+from deployments.replica.hosted_model import key_of
 from deployments.replica.lane_address import address_of
 from deployments.replica.model_host import ModelHost
 from deployments.serve_internals import watch_replicas
@@ -92,7 +93,7 @@ class DirectoryFollower:
 
     async def _host_wanted(self, hosted: Callable[[], None]) -> None:
         """Load and unload what this change of the directory asks for; others may come meanwhile."""
-        copies = [_key(row) for key, row in self._copies.items() if key not in self._embedded]
+        copies = [key_of(row) for key, row in self._copies.items() if key not in self._embedded]
         await self._host.apply(copy.deepcopy(list({**self._copies, **self._embedded}.values())), copies)
         hosted()
 
@@ -147,8 +148,3 @@ class DirectoryFollower:
                 self._fleet.set_replicas(group, addresses)
 
         return changed
-
-
-def _key(row: dict[str, Any]) -> tuple[str, int]:
-    package = row["package"]
-    return package["name"], int(package["version"])

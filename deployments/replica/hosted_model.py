@@ -142,6 +142,12 @@ class HostedModel:
         return labels
 
 
+def key_of(data: Mapping[str, Any]) -> tuple[str, int]:
+    """Return name and version of a model as `HostedModel.to_dict` writes it."""
+    package = data["package"]
+    return package["name"], int(package["version"])
+
+
 def _as_step(config: ModelConfig) -> ModelConfig:
     """Return what an ensemble is loaded with of a step: nothing of where and how often that runs."""
     step = lasting(config)

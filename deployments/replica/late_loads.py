@@ -25,6 +25,10 @@ class LateLoads:
         """Whether all the steps that serve anywhere can be asked so."""
         return all(self._router.fits(*step) for step in steps)
 
+    def waits(self, key: Key) -> bool:
+        """Whether an ensemble waits for its steps."""
+        return key in self._waiting
+
     def begin(self, key: Key, steps: Sequence[AskedStep], load: Callable[[], Awaitable[None]]) -> None:
         """Load an ensemble when its steps fit, unless it is given up before."""
         self._waiting[key] = self._loop.create_task(self._load(key, steps, load))

@@ -26,10 +26,10 @@ from deployments.lane.fleet import Fleet
 from deployments.lane.slow_codec import SlowCodec
 from deployments.lane.work_queue import WorkQueue
 from deployments.log.line_format import about
-from deployments.replica.changes import Changes, Key
+from deployments.replica.changes import Changes, Key, in_order
 from deployments.replica.former_models import FormerModels
 from deployments.replica.host_router import HostRouter
-from deployments.replica.hosted_model import HostedModel, release
+from deployments.replica.hosted_model import HostedModel, key_of, release
 from deployments.replica.late_loads import LateLoads, asked_steps
 from deployments.replica.model_calls import LoadedModel, ModelCalls
 from deployments.replica.model_codecs import input_gpus, wire_codecs
@@ -43,6 +43,7 @@ from deployments.replica.stall_guard import StallGuard
 from protocol.errors import ServingError
 from protocol.limits import Limits
 from repository_loader.backend_traits import traits_of
+from repository_loader.ensemble_graph import step_models
 from repository_loader.overrides import read_overrides
 from repository_loader.traffic import Traffic
 
@@ -104,7 +105,6 @@ class ModelHost:
         self._retry_count = retry_count
         self._max_queue_s = max_queue_s
         self._threads = asyncio.Semaphore(thread_count)
-        self._closing: set[asyncio.Task[None]] = set()
         self._slow_queue = WorkQueue(self._loop, "slow codec", 1)
         self._changes = Changes(loop)
         self.core = Core(self._clock)
@@ -138,7 +138,7 @@ class ModelHost:
         wanted no longer when it has been loaded is not served.
         """
         self.copies = copies
-        self._wanted = wanted = {_key(data): data for data in models}
+        self._wanted = wanted = {key_of(data): data for data in models}
         self._alone = len(wanted) == 1 and not self._shared
         for served in self.served.values():
             self._allow_inline(served.model)
@@ -153,21 +153,39 @@ class ModelHost:
         """Load what failed here, as far as it is still wanted as it was; returns whether there was such a version."""
         failed = {key: self._wanted[key] for key in keys if self._has_failed(key)}
         await self._load_all(failed, partial(self._load, again=True))
+        if failed:
+            await self.apply([*self._wanted.values()], self.copies)  # ensembles that were left as they were
         return bool(failed)
 
     async def _load_all(self, fresh: Mapping[Key, dict[str, Any]], load: _Load) -> None:
-        """Load versions, then unload what is wanted no longer and has nothing loading that may take its place."""
+        """Load versions, then unload what has gone."""
         await asyncio.gather(
             *(self._changes.begin(key, data["digest"], load(key, data)) for key, data in fresh.items())
         )
-        known = {**self._present, **self.failures}
-        loading = {name for name, _ in self._changes.loads({name for name, _ in known})}
-        gone = [key for key in known if key not in self._wanted and key[0] not in loading]
+        gone = self._gone()
         await self._unload_in_order(gone, DRAIN_TIMEOUT_S)
         if gone:
             collect_long_lived_objects()
         elif fresh:
             spare_long_lived_objects()
+
+    def _gone(self) -> list[Key]:
+        """Return what is wanted no longer, but for what serves until others are loaded, and all that it asks."""
+        stays = more = {key[0] for key in self._wanted if self._is_loading(key)}
+        while more:
+            going = (key for key in self.served if key[0] in more and not self._wants(key, self._present[key]))
+            more = {name for key in going for name in self._asked_by(key)} - stays
+            stays = stays | more
+        known = {**self._present, **self.failures}.keys() - self._wanted.keys()
+        return [key for key in known if key[0] not in stays and not self._changes.unloads(key)]
+
+    def _asked_by(self, key: Key) -> tuple[str, ...]:
+        """Return the models that a version asks which serves, an ensemble."""
+        return step_models(self.served[key].model.package.config) if key in self.served else ()
+
+    def _is_loading(self, key: Key) -> bool:
+        """Whether what is wanted as a version is under way."""
+        return self._wants(key, self._changes.digest(key)) or self.late.waits(key)
 
     def _has_failed(self, key: Key) -> bool:
         digest = self._wanted[key]["digest"] if key in self._wanted else ""
@@ -186,13 +204,13 @@ class ModelHost:
         Else it would ask the steps that serve for what those to come take and give. Nobody waits for the steps that
         load in other processes.
         """
-        serves = key in self._present and data["steps"]
-        steps = self._changes.loads(data["steps"]) if serves else {}
-        if steps:
-            await asyncio.wait(steps.values())
-        if not self.failures.keys().isdisjoint(steps):
+        steps, tried = data["steps"] if key in self._present else (), set[Key]()
+        while loads := {each: load for each, load in self._changes.loads(steps).items() if self._is_loading(each)}:
+            tried |= loads.keys()
+            await asyncio.wait(loads.values())
+        if any(map(self._has_failed, tried)):
             return
-        asked = await asyncio.to_thread(asked_steps, data) if serves else []
+        asked = await asyncio.to_thread(asked_steps, data) if steps else []
         if self.late.fits(asked):
             await self._load(key, data)
         elif self._wants(key, data["digest"]):
@@ -206,17 +224,18 @@ class ModelHost:
         """Load what is wanted as a version, unless it is there; what has failed only if it is tried `again`."""
         digest = data["digest"]
         async with self._changes.turn(key):
-            done = self._present.get(key) == digest or (self.failed(*key, digest) and not again)
-            if done or not self._wants(key, digest):
-                return
-            self.loading.add(key)
-            try:
-                with self._patiently():
-                    reason = await self._try_often(key, data)
-            finally:
-                self.loading.discard(key)
-            if reason and self._wants(key, digest):
-                self._fail(key, reason, digest)
+            while self._wants(key, digest) and self._present.get(key) != digest:
+                if self.failed(*key, digest) and not again:
+                    return
+                self.loading.add(key)
+                try:
+                    with self._patiently():
+                        reason = await self._try_often(key, data)
+                finally:
+                    self.loading.discard(key)
+                again = False
+                if reason and self._wants(key, digest):
+                    self._fail(key, reason, digest)
 
     async def _try_often(self, key: Key, data: dict[str, Any]) -> str:
         async with self._threads:
@@ -255,10 +274,14 @@ class ModelHost:
             calls.loading = False
             self._allow_inline(model)
             on_gpu = any(spec.kind == "GPU" for spec in hosted.specs)
+            gpus = await asyncio.to_thread(input_gpus, hosted)
+            if not self._wants(key, data["digest"]):
+                await model.close()
+                release(held)
+                return ""
             model.statistics.count_in(self._counters, self._gpu_uuid if on_gpu else "")
             self._counting.add(model.statistics)
             model.statistics.record_latencies(self._metrics, first_response_bounds(model.package.config))
-            gpus = await asyncio.to_thread(input_gpus, hosted)
             given = model.signature, str(version), self._limits, labels, self.regions
             codecs, slow_codecs = (wire_codecs(*given, on_gpus=bool(gpus)) for _ in range(2))
         except ModelLoadError as error:
@@ -270,16 +293,12 @@ class ModelHost:
                 await model.close()
             release(held)
             return f"{type(error).__name__}: {error}"
-        if not self._wants(key, data["digest"]):
-            await model.close()
-            release(held)
-            return ""
         self.failures.pop(key, None)
         self.faults.pop(key, None)
         self._down.discard(key)
         self.seconds[key] = time.monotonic() - started
         self._present[key] = data["digest"]
-        old = self.served.get(key)
+        old, asked = self.served.get(key), self._asked_by(key)
         if old is not None and old.sequence_idle_us and old.model.package.runs_as(model.package):
             model.follow(old.model)
         slow = SlowCodec(slow_codecs, self._slow_queue)
@@ -294,7 +313,7 @@ class ModelHost:
         self._changed(name, version, served)
         self.late.routes_changed()
         if replaced is not None:
-            self._close_in_background(replaced, old, model, self._held.pop(key, ()))
+            self._changes.finish(self._close(replaced, old, model, self._held.pop(key, ())), asked)
         self._held[key] = held
         if model.pool is not None:
             model.pool.when_alive_changes(partial(self._alive_changed, key, served))
@@ -323,17 +342,10 @@ class ModelHost:
             self._down.add(key)
         self._changed(*key, served if served.ready else None)
 
-    def _close_in_background(
-        self, replaced: ModelVersion, old: ServedModel | None, new: ModelVersion, held: Sequence[int]
-    ) -> None:
-        """Let a version that is served no more finish what it has; nobody waits for it."""
-        task = self._loop.create_task(self._close(replaced, old, new, held))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
     async def _close(
         self, replaced: ModelVersion, old: ServedModel | None, new: ModelVersion, held: Sequence[int]
     ) -> None:
+        """Let a version that is served no more finish what it has; nobody but its steps waits for it."""
         if old is not None:
             if old.interface != new.interface:
                 await self.former.until_unasked(old)
@@ -366,23 +378,18 @@ class ModelHost:
         logger.error("failed to load '%s' version %d: %s", name, version, reason, extra=about(name, version))
 
     async def _unload_in_order(self, gone: Collection[Key], timeout_s: float) -> None:
-        """Unload versions, ensembles before their steps, which they still ask for what is under way.
+        """Unload versions, each when no ensemble that goes, or went before, may ask it for what is under way."""
+        deadline_s = self._loop.time() + timeout_s
+        unloads = []
+        for key, asks in in_order({key: self._asked_by(key) for key in gone}):
+            unload = self._unload(key, deadline_s, self._changes.asking(key[0]))
+            unloads.append(self._changes.begin(key, "", unload, asks))
+        await asyncio.gather(*unloads)
 
-        Those that have no place in that order go together.
-        """
-        left, deadline_s = set(gone), self._loop.time() + timeout_s
-        while left:
-            steps = {
-                step.model_name
-                for key in left & self.served.keys()
-                for step in self.served[key].model.package.config.ensemble_scheduling.step
-            }
-            turn = {key for key in left if key[0] not in steps} or set(left)
-            left_s = max(GRACE_S, deadline_s - self._loop.time())
-            await asyncio.gather(*(self._changes.begin(key, "", self._unload(key, left_s)) for key in turn))
-            left -= turn
-
-    async def _unload(self, key: Key, timeout_s: float) -> None:
+    async def _unload(self, key: Key, deadline_s: float, asking: Collection[asyncio.Task[None]]) -> None:
+        if asking:
+            await asyncio.wait(asking, timeout=max(GRACE_S, deadline_s - self._loop.time()))
+        timeout_s = max(GRACE_S, deadline_s - self._loop.time())
         async with self._changes.turn(key):
             if key in self._wanted:
                 return
@@ -485,14 +492,7 @@ class ModelHost:
         """Finish what is under way and free every model within `timeout_s` and some seconds."""
         self._wanted = {}
         self.late.give_up()
-        await self._changes.ended()
         deadline_s = self._loop.time() + timeout_s
         await self._unload_in_order(self.served, timeout_s)
-        if self._closing:
-            await asyncio.wait(self._closing, timeout=max(GRACE_S, deadline_s - self._loop.time()))
+        await self._changes.ended(max(GRACE_S, deadline_s - self._loop.time()))
         self._slow_queue.close()
-
-
-def _key(data: dict[str, Any]) -> Key:
-    package = data["package"]
-    return package["name"], int(package["version"])

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from deployments.core.counts import MODEL, Label, ModelCounts, Totals
 from tests.deployments.replica.hosted_models import ADD_ONE, Hosted, Models, on_a_loop
 from tests.deployments.replica.hosted_models import models_here as models_here
 from tests.deployments.replica.hosted_models import unfrozen as unfrozen
@@ -31,6 +32,8 @@ class TritonPythonModel:
 
     def finalize(self):
         self.note(".ended")
+        while os.path.exists(self.path + ".stays"):
+            time.sleep(0.005)
 """
 BUSY = """
 import os
@@ -68,6 +71,10 @@ class Slow:
 
     def let_load(self) -> None:
         (self._marks / f"{self._name}.may_load").touch()
+
+    def let_end(self, *, may: bool) -> None:
+        stays = self._marks / f"{self._name}.stays"
+        stays.unlink() if may else stays.touch()
 
     def count(self, what: str) -> int:
         path = self._marks / f"{self._name}.{what}"
@@ -129,6 +136,23 @@ async def test_what_is_wanted_no_longer_when_it_has_been_loaded_is_not_served(qu
 
 
 @on_a_loop
+async def test_what_has_been_loaded_in_vain_is_not_counted(quick: Models, slow: list[Slow]) -> None:
+    old, new = slow[:2]
+    old.let_load()
+    counters = Totals()
+    async with quick.hosted("one", counters=counters) as call:
+        await call.host.apply([old.data])
+        counts = cast(ModelCounts, counters.row(Label(MODEL, "slow", 1)))
+        took_ns = counts.load_duration_ns
+        loading = asyncio.create_task(call.host.apply([new.data]))
+        await new.until("begun")
+        await call.host.apply([old.data])
+        new.let_load()
+        await loading
+        assert new.count("ended") == 1 and counts.load_duration_ns == took_ns > 0
+
+
+@on_a_loop
 async def test_of_several_changes_of_one_version_the_last_is_loaded(quick: Models, slow: list[Slow]) -> None:
     async with quick.hosted("one") as call:
         applied = []
@@ -175,6 +199,22 @@ async def test_what_is_taken_back_and_wanted_again_while_it_loads_is_loaded_once
 
 
 @on_a_loop
+async def test_what_is_wanted_again_while_it_is_closed_is_loaded_again(quick: Models, slow: list[Slow]) -> None:
+    async with quick.hosted("one") as call:
+        slow[0].let_end(may=False)
+        loading = asyncio.create_task(call.host.apply([slow[0].data]))
+        await slow[0].until("begun")
+        await call.host.apply(quick.planned("one"))
+        slow[0].let_load()
+        await slow[0].until("ended")
+        again = asyncio.create_task(call.host.apply([slow[0].data]))
+        await asyncio.sleep(0)
+        slow[0].let_end(may=True)
+        await asyncio.gather(loading, again)
+        assert await call("slow", 1) == [2] and slow[0].count("begun") == 2 and slow[0].count("ended") == 1
+
+
+@on_a_loop
 async def test_no_version_goes_before_the_one_that_takes_its_place_is_loaded(quick: Models, slow: list[Slow]) -> None:
     old, new = slow[:2]
     old.let_load()
@@ -189,6 +229,21 @@ async def test_no_version_goes_before_the_one_that_takes_its_place_is_loaded(qui
         await loading
         assert await call("slow", 1) == [3]
         assert [row[:2] for row in call.host.report() if row[0] == "slow"] == [["slow", 2]]
+
+
+@on_a_loop
+async def test_what_loads_and_is_wanted_no_longer_keeps_no_other_version(quick: Models, slow: list[Slow]) -> None:
+    old, new = slow[:2]
+    old.let_load()
+    new.data["package"]["version"] = 2
+    async with quick.hosted("one") as call:
+        await call.host.apply([old.data])
+        loading = asyncio.create_task(call.host.apply([new.data]))
+        await new.until("begun")
+        await call.host.apply(quick.planned("one"))
+        assert names(call) == {"one"} and old.count("ended") == 1 and not loading.done()
+        new.let_load()
+        await loading
 
 
 @on_a_loop

@@ -103,3 +103,111 @@ def test_an_ensemble_that_does_not_fit_its_step_any_more_asks_the_step_of_before
             assert await hosted("alone", 0) == [1]
 
     asyncio.run(check())
+
+
+async def answered_while(models: Models, name: str, *applied: list[str], after: Models | None = None) -> list[int]:
+    """Return what an ensemble answers to a request that is under way while other models are wanted, time after time."""
+    async with models.hosted() as hosted:
+        under_way = hosted.start(name, 1)
+        await asyncio.sleep(0.05)
+        changes = []
+        for names in applied:
+            planned = (after or models).planned(*names) if names else []
+            changes.append(asyncio.create_task(hosted.host.apply(planned)))
+            await asyncio.sleep(0.05)
+        result: list[int] = (await under_way)["Y"].tolist()
+        await asyncio.gather(*changes)
+        assert {key[0] for key in hosted.host.served} == set(applied[-1])
+        return result
+
+
+def test_what_is_under_way_in_an_ensemble_is_answered_when_its_steps_are_unloaded_after_it(tmp_path: Path) -> None:
+    models = Models(tmp_path, False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
+    models.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
+    assert asyncio.run(answered_while(models, "outer", ["inner", "first", "last"], ["first"], [])) == [4]
+
+
+def test_what_is_under_way_in_an_ensemble_is_answered_when_it_is_loaded_anew_without_a_step_that_goes(
+    tmp_path: Path,
+) -> None:
+    models = Models(tmp_path / "before", False).add("first", SLOW_ADD_ONE).add("last", ADD_ONE)
+    models.add("two", config=STEP % "first")
+    after = Models(tmp_path / "after", False).add("first", SLOW_ADD_ONE)
+    after.add("two", config=ALONE.replace("last", "first"))
+    assert asyncio.run(answered_while(models, "two", ["first", "two"], after=after)) == [3]
+
+
+def test_steps_stay_until_the_ensemble_that_asks_no_longer_for_them_is_loaded(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    before = Models(tmp_path / "before", False).add("first", ADD_ONE).add("last", ADD_ONE)
+    before.add("inner", config=STEP % "first").add("outer", config=STEP % "inner")
+    after = Models(tmp_path / "after", False).add("other", ADD_ONE)
+    after.add("new", GATED % (str(gate), True), config=STEP_CONFIG)
+    after.add("outer", config=ALONE.replace("last", "new").replace('key: "Y" value: "Y"', 'key: "Z" value: "Y"'))
+
+    async def check() -> None:
+        async with before.hosted() as hosted:
+            applied = asyncio.create_task(hosted.host.apply(after.planned("new", "outer")))
+            with await asyncio.to_thread(gate.open, "w"):  # the step to come is being loaded
+                await hosted.host.apply(after.planned())  # another change, which does not wait for it
+                assert await hosted("outer", 0) == [3]
+            await applied
+            assert await hosted("outer", 0) == [2]
+            assert {key[0] for key in hosted.host.served} == {"new", "other", "outer"}
+
+    asyncio.run(check())
+
+
+def test_an_ensemble_is_loaded_anew_once_its_step_that_failed_has_been_tried_again(tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    before = Models(tmp_path / "before", False).add("last", ADD_ONE).add("alone", config=ALONE)
+    code = GATED.replace('"Z"', '"Y"') % (str(mended), True)
+    after = Models(tmp_path / "after", False).add("last", code).add("alone", config=ALONE + "parameters { key: 'new' }")
+
+    async def check() -> None:
+        async with before.hosted() as hosted:
+            wanted = {row["package"]["name"]: row["digest"] for row in after.planned()}
+            await hosted.host.apply(after.planned())
+            assert await hosted("alone", 0) == [1]
+            mended.touch()
+            assert await hosted.host.try_again([("last", 1)])
+            assert await hosted("alone", 0) == [2]
+            assert {name: digest for name, _, _, _, digest in hosted.host.report()} == wanted
+
+    asyncio.run(check())
+
+
+def test_an_ensemble_that_waits_for_its_steps_waits_for_what_comes_in_place_of_one_that_has_failed(
+    tmp_path: Path,
+) -> None:
+    gates = tmp_path / "first", tmp_path / "last"
+    for gate in gates:
+        os.mkfifo(gate)
+    first, last = (GATED.replace('"Z"', '"Y"') % (str(gate), True) for gate in gates)
+    before = Models(tmp_path / "before", False).add("first", ADD_ONE).add("last", ADD_ONE)
+    before.add("two", config=STEP % "first")
+    after = Models(tmp_path / "after", False).add("first", first).add("two", config=STEP % "first")
+    after.add("last", "class TritonPythonModel:\n    pass")
+    later = Models(tmp_path / "later", False).add("last", last)
+
+    async def check() -> None:
+        async with before.hosted() as hosted:
+            wanted = {row["package"]["name"]: row | {"digest": "new"} for row in after.planned()}
+            changes = [asyncio.create_task(hosted.host.apply([*wanted.values()]))]
+            with await asyncio.to_thread(gates[0].open, "w"):
+                async with asyncio.timeout(20):
+                    while not hosted.host.failures:
+                        await asyncio.sleep(0.005)
+                (wanted["last"],) = later.planned()
+                changes.append(asyncio.create_task(hosted.host.apply([*wanted.values()])))
+                loads = await asyncio.to_thread(gates[1].open, "w")
+            with loads:
+                async with asyncio.timeout(20):
+                    while not hosted.host.copies_now("first", 1, "new"):
+                        await asyncio.sleep(0.005)
+            await asyncio.gather(*changes)
+            assert await hosted("two", 0) == [4]
+            assert hosted.host.copies_now("two", 1, "new")
+
+    asyncio.run(check())

@@ -117,6 +117,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "A load is answered when the model is ready": (CONTROL + "test_models_come_and_go_by_http",),
     "in an ensemble whose steps are unloaded with it": (
         "e2e/test_unloaded_ensembles.py::test_what_is_under_way_is_answered",
+        "deployments/replica/test_hosted_ensembles.py::"
+        "test_what_is_under_way_in_an_ensemble_is_answered_when_its_steps_are_unloaded_after_it",
     ),
     "A reload loads just the versions": (
         RELOADS + "test_instances_and_versions_change_in_place",
